@@ -4,8 +4,8 @@
   probe, with a trace of every request, and with ``sample = 0.01``. Aimed at: 0.9 and 0.97 of the requests per
   second without one.
 - ``request``: a node of one element, and one of three (a sequence of two): microseconds of processor time
-  a request costs more than without a probe, with a Trace that waits (what core pays for calling a probe), and
-  with one that records. Aimed at: 5 for the node of one element. The thread that writes shares the processor,
+  a request costs more than without a probe, once `trace` is over (nothing), with a Trace without a path (what
+  core pays for probes that hear of little), and with one that records. Aimed at: 5 for the node of one element. The thread that writes shares the processor,
   so its work is in them.
 - ``long``: so many traced requests in a row (`--requests`): size of the file, and memory of the process
   after every tenth of them.
@@ -38,6 +38,7 @@ from benchmarks.load import (
 )
 
 import headrace
+import headrace_observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +53,14 @@ def traced(config: dict[str, Any], path: Path, sample: float) -> headrace.Pipeli
 
 
 def sides_of(config: dict[str, Any], folder: Path) -> dict[str, headrace.Pipeline]:
-    """Give the same pipeline without a probe, with one that waits, and with two samples."""
+    """Give the same pipeline without a probe, after a trace, with a probe without a path, with two samples."""
+    after = headrace.pipe(config)
+    with headrace_observe.trace(after, folder / "after.json"):
+        pass
     return {
         "no probe": headrace.pipe(config),
-        "Trace that waits": headrace.pipe({**config, "probes": ["Trace"]}),
+        "after a trace": after,
+        "Trace without a path": headrace.pipe({**config, "probes": ["Trace"]}),
         "Trace, every request": traced(config, folder / "all.json", 1.0),
         "Trace, sample 0.01": traced(config, folder / "sample.json", 0.01),
     }
@@ -120,8 +125,8 @@ def request(folder: Path, run: tuple[float, float, int]) -> dict[str, Any]:
         for name, rounds in loads.items():
             pairs = zip(rounds, loads["no probe"], strict=True)
             more[name] = statistics.median(a.cpu_us - b.cpu_us for a, b in pairs)
-            own = more[name] - more.get("Trace that waits", more[name])
-            tail = f", {own:+.2f} us over one that waits" if own else ""
+            own = more[name] - more.get("Trace without a path", more[name])
+            tail = f", {own:+.2f} us over one without a path" if own else ""
             print(f"    {name:24}{middle(rounds).cpu_us:7.2f} us  {more[name]:+.2f} us{tail}")
         found[backend] = {"loads": loads, "more_us": more}
     return found

@@ -14,6 +14,7 @@ from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
 from headrace._portable import without_inner_frames
+from headrace._scheduling.probes import Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace._pipeline_config import PipelineConfig
+    from headrace._scheduling.probes import Guarded
     from headrace.keys import Request
 
 
@@ -58,10 +60,13 @@ class Pipeline:
         self._reloader = Reloader(engine)
         engine.start(self)
         self._entrance = engine.entrance
-        self._call = None if engine.entrance.only is None else engine.entrance.only.call
         self._graph: Any = engine.graph  # there is one where there is no `_call`
-        if engine.probes is not None:
-            engine.probes.tell("pipeline_started", self)
+        self._find_call()
+        engine.probes.tell("pipeline_started", self)
+
+    def _find_call(self) -> None:
+        only = self._entrance.only
+        self._call = None if only is None else only.call
 
     @overload
     def __call__(
@@ -259,6 +264,17 @@ class Pipeline:
         """
         timeout = _seconds(timeout)
         self._engine.close(drain=drain, timeout=timeout)
+
+    # See `headrace.hookspecs.attached`.
+
+    def _attach(self, probe: Guarded) -> None:
+        Probes([probe]).tell("pipeline_started", self)
+        self._engine.attach(probe)
+        self._find_call()
+
+    def _detach(self, probe: Guarded) -> None:
+        self._engine.detach(probe)
+        self._find_call()
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
         return self

@@ -30,13 +30,20 @@ Rules for all hooks:
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
 import pluggy
 
-from headrace._scheduling.probes import BatchRecord, BatchRequest
+from headrace._scheduling.probes import BatchRecord, BatchRequest, Guarded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "BatchRecord",
     "BatchRequest",
+    "attached",
     "headrace_batch_policies",
     "headrace_commands",
     "headrace_definitions",
@@ -202,9 +209,40 @@ def headrace_probes() -> dict[str, str]:
     ``Options`` may also be keys of ``[global]``. One object is made per entry and pipeline, when the
     pipeline is built: ``Diary(options)``, or ``Diary()`` when the class has no ``Options``. Its
     module is imported when the configuration is checked; heavy imports belong in ``__init__``. A
-    pipeline without probes spends nothing on them.
+    pipeline without probes spends nothing on them. A program attaches one for a while by `attached`.
     """
     return {}
+
+
+class _Pipeline(Protocol):  # `headrace.Pipeline`, which needs what is here
+    def _attach(self, probe: Guarded) -> None: ...
+
+    def _detach(self, probe: Guarded) -> None: ...
+
+
+@contextmanager
+def attached(pipeline: _Pipeline, probe: object) -> Iterator[None]:
+    """Let a probe hear of what happens in a pipeline that runs, within the block.
+
+    Nothing is built again: what waits and runs goes on, and it costs nothing after the block. The probe
+    hears of ``pipeline_started`` and of the instances in service first, and of all that begins after that.
+    A backend that asked for ``context.span`` when it was built, and was given none, reports nothing.
+    ``close`` is called only if the pipeline is closed within the block. Until a batch ends that runs at
+    the end of the block, its thread may still be inside a method of the probe.
+
+    Args:
+        pipeline: The pipeline.
+        probe: An object with methods of `headrace_probes`; ``stats()`` shows it under the name of its class.
+
+    Raises:
+        ClosedError: The pipeline is closed.
+    """
+    guarded = Guarded(type(probe).__name__, probe)
+    try:
+        pipeline._attach(guarded)
+        yield
+    finally:
+        pipeline._detach(guarded)
 
 
 @hookspec

@@ -16,7 +16,7 @@ import pytest
 
 import headrace
 import headrace_observe
-from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
+from headrace.errors import ClosedError, ConfigError, InputError, MissingDependencyError, SetupError
 from headrace_observe.trace_events import (
     TAIL,
     BatchHeard,
@@ -178,31 +178,62 @@ def test_nodes_of_a_graph_have_processes_of_their_own_and_background_threads_tra
     assert tracks["S"].isdisjoint(tracks["TraceDevice"])
 
 
-def test_a_trace_for_a_while(tmp_path):
-    path = tmp_path / "trace.json"
-    with headrace.pipe({"backend": "Identity", "probes": ["Trace"]}) as pipe:
+def test_any_pipeline_is_traced_for_a_while(tmp_path):
+    path, again = tmp_path / "trace.json", tmp_path / "again.json"
+    with headrace.pipe({"backend": "S[Identity,TraceDevice]", "max": 4}) as pipe:
         pipe({"data": 1})
         with headrace_observe.trace(pipe, path):
             pipe({"data": 2})
-            with pytest.raises(SetupError, match="already"):
-                headrace_observe.trace(pipe, path).__enter__()
-        pipe({"data": 3})
-        assert len(of(checked(path), "request")) == 1
-        try:
-            with headrace_observe.trace(pipe, path):
-                pipe({"data": 4})
-                pipe({"data": 5})
-                1 / 0  # noqa: B018
-        except ZeroDivisionError:
-            pass
-        assert len(of(checked(path), "request")) == 2
+            with headrace_observe.trace(pipe, again, sample=1.0, max_bytes=200_000):
+                pipe([{"data": 3}, {"data": 4}])
+            assert len(of(checked(again), "request")) == 2
+            pipe.submit({"data": 5}).result()
+        pipe({"data": 6})
+        events = checked(path)
+        assert len(of(events, "request")) == 4
+        assert len([e for e in events if e["ph"] == "s"]) == 4
+        paths = {event["args"]["element"] for event in of(events, "element")}
+        assert paths == {"S", "S/0:Identity", "S/1:TraceDevice"}
+        assert of(events, "device") == []  # nobody listened when it was built
+        with headrace_observe.trace(pipe, path):
+            pipe.reload("main", {})
+            pipe({"data": 7})
+        assert len(of(checked(path), "device")) == 1
+        assert "probes" not in pipe.stats()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["again.json", "trace.json"]
+
+
+def test_a_probe_without_a_path_lets_devices_be_seen_in_a_trace_for_a_while(tmp_path):
+    path = tmp_path / "trace.json"
+    with headrace.pipe({"backend": "S[TraceDevice]", "probes": ["Trace"]}) as pipe:
+        with headrace_observe.trace(pipe, path):
+            pipe({"data": 1})
         assert pipe.stats()["probes"] == {"Trace": {"errors": 0, "last": None}}
+    assert len(of(checked(path), "device")) == 1
 
 
-def test_a_pipeline_without_the_probe_says_what_to_write(tmp_path):
-    with headrace.pipe({"backend": "Identity"}) as pipe, pytest.raises(SetupError) as caught:
-        headrace_observe.trace(pipe, tmp_path / "t.json").__enter__()
-    assert 'probes = ["Trace"]' in str(caught.value)
+def test_a_trace_is_whole_after_an_error_and_after_the_end_of_the_pipeline(tmp_path):
+    path = tmp_path / "trace.json"
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        with pytest.raises(InputError), headrace_observe.trace(pipe, path):
+            pipe({"no": "data"})
+        assert len(of(checked(path), "request")) == 1
+    with headrace.pipe({"backend": "Identity"}) as pipe, headrace_observe.trace(pipe, path):
+        pipe([{"data": 1}, {"data": 2}])
+        pipe.close()
+        assert len(of(checked(path), "request")) == 2
+    with pytest.raises(ClosedError), headrace_observe.trace(pipe, path):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [{"sample": 0}, {"sample": 1.5}, {"max_bytes": 10}], ids=str)
+def test_a_trace_for_a_while_refuses_options_out_of_range(tmp_path, wrong):
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        tracing = headrace_observe.trace(pipe, tmp_path / "t.json", **wrong)
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            tracing.__enter__()
+        with pytest.raises(SetupError, match="cannot be written"):
+            headrace_observe.trace(pipe, tmp_path / "gone" / "t.json").__enter__()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace._config.nodekeys import NodeKeys
+    from headrace._scheduling.probes import Probes
     from headrace._scheduling.scheduler import Scheduler
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Scheduler]
@@ -53,6 +54,11 @@ class ComposedNode(BuiltNode):
 
     registers: set[str] = field(default_factory=set)
     holds: set[str] = field(default_factory=set)
+
+    def listen(self, probes: Probes) -> None:
+        """Let these probes hear of it from now on, and no others."""
+        super().listen(probes)
+        self.elements.measuring.listen(probes)
 
     def statistics(self) -> dict[str, Any]:
         """Give what ``Pipeline.stats()`` says of it."""

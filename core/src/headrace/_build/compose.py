@@ -115,7 +115,6 @@ def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
         Greedy,
         BestFit,
         front_limits(entries),
-        probed=False,
     )
 
 

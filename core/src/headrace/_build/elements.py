@@ -87,7 +87,7 @@ class ElementBuilder:
         node, self.commons = self.node, self.build.commons
         self.name = node.name if node is not None else "entrypoint"
         self.keys = node.keys if node is not None else NodeKeys()
-        self._measuring = Measuring(node, self.commons)
+        self.measuring = Measuring(node, self.commons)
         self._progress = shown_progress()
 
     def element(self, element: Element, at: At) -> Backend:
@@ -157,7 +157,7 @@ class ElementBuilder:
         backend._warm()
         if cls.builds_elsewhere:
             at.end.exit(backend, element)
-        self._measuring.add(backend, element, at.index or 0)
+        self.measuring.add(backend, element, at.index or 0)
         if self.node is None and not cls._reentrant:
             return Guarded(at.end.around(backend))
         return backend
@@ -209,7 +209,7 @@ class ElementBuilder:
             scope=at.scope,
             at_batch_end=at_batch_end,
             allow_import=self.build.plan.allow_import,
-            span=self._measuring.span(element, index),
+            span=self.measuring.span(element, index),
         )
 
     def _late(self, text: str, element: Element, at: At) -> Backend:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._build.parts import Commons, ElementTimes
+    from headrace._scheduling.probes import Probes
 
 
 _SAMPLED = 15
@@ -47,10 +48,12 @@ class Measuring:
     """
 
     def __init__(self, node: NodePlan | None, commons: Commons) -> None:
-        self._probes = commons.probes
+        self._commons = commons
         self._times = commons.times
+        self._told = False
+        self._measured: list[tuple[Backend, str, Callable[..., Any], int, str]] = []
         self._paths: dict[int, str] = {}
-        if node is not None and (self._probes is not None or self._times is not None):
+        if node is not None:
             self._node, self._paths = node.name, paths_of(node.backend or node.entry)
 
     def span(
@@ -58,29 +61,39 @@ class Measuring:
     ) -> Callable[[str, float, float, str], None] | None:
         """Give what ``context.span`` is for the backend of an element; None where no probe listens."""
         path = self._paths.get(id(element))
-        if self._probes is None or path is None or not self._probes.hears("span_done"):
+        if path is None or not self._commons.probes.hears("span_done"):
             return None
-        return self._probes.teller("span_done", self._node, instance, path)
+        about = ("span_done", self._node, instance, path)
+        return lambda *span: self._commons.probes.tell(*about, *span)
 
     def add(self, backend: Backend, element: Element, instance: int) -> None:
-        """Let the runs of a backend that is ready be measured from now on."""
+        """Take note of a backend that is ready; its runs are measured where ``times`` or probes ask for it."""
         path = self._paths.get(id(element))
         if path is None:
             return
         # Where the dependency is given at each call, `forward` calls this one.
         name = "forward_with_dep" if takes_dependency(type(backend)) else "forward"
-        run = getattr(backend, name)
         if self._times is not None:
-            run = _sampled(run, self._times.setdefault((self._node, instance, path), Timings()))
-        probes = self._probes
-        if probes is not None:
+            times = self._times.setdefault((self._node, instance, path), Timings())
+            setattr(backend, name, _sampled(getattr(backend, name), times))
+        self._measured.append((backend, name, getattr(backend, name), instance, path))
+
+    def listen(self, probes: Probes) -> None:
+        """Let these probes hear of the runs, and no others."""
+        events = ("element_began", "element_done")
+        told = any(map(probes.hears, events))
+        for backend, name, run, *about in self._measured if told or self._told else ():
             began, done = (
-                probes.teller(event, self._node, instance, path) if probes.hears(event) else None
-                for event in ("element_began", "element_done")
+                probes.teller(event, self._node, *about) if probes.hears(event) else None
+                for event in events
             )
-            run = _told(run, began, done) if began or done else run
-        if run != getattr(backend, name):
-            setattr(backend, name, run)
+            if told:
+                setattr(backend, name, _told(run, began, done))
+            else:
+                delattr(backend, name)
+                if getattr(backend, name) != run:  # it was no method of its class
+                    setattr(backend, name, run)
+        self._told = told
 
 
 def _told(

@@ -10,13 +10,13 @@ from headrace._backend import Backend, Shared
 from headrace._build.standing import BatchEnd
 from headrace._checked import Presence
 from headrace._scheduling.calls import OwnThread
+from headrace._scheduling.probes import Probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._engine.blueprint import Dispatcher, NamedQueue
     from headrace._scheduling.instance import Timings
-    from headrace._scheduling.probes import Probes
 
     ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]
     """Durations by node, index of the instance and path of the element."""
@@ -176,12 +176,12 @@ class Commons:
         registered: The registered instances that are in service, by name. It is one and the same
             dict for ever: whoever can still build something looks into it, so a dict of its own
             would keep instances alive that a reload has retired.
-        probes: What hears of elements; None where there are no probes.
+        probes: Those that are switched on now.
         times: Durations of elements, which stay over a reload; None where nobody asked for them.
     """
 
     queues: dict[str, NamedQueue] = field(default_factory=dict)
     dispatchers: list[Dispatcher] = field(default_factory=list)
     registered: dict[str, Backend] = field(default_factory=dict)
-    probes: Probes | None = None
+    probes: Probes = field(default_factory=Probes)
     times: ElementTimes | None = None

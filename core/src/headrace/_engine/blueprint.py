@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace._graph.route import Links, is_graph
 from headrace._scheduling.instance import Limits
 from headrace._scheduling.locks import Signal
-from headrace._scheduling.probes import Probes
-from headrace._scheduling.probing import ProbedScheduler
+from headrace._scheduling.probes import Guarded, Probes
+from headrace._scheduling.probing import listen
 from headrace._scheduling.scheduler import Scheduler
 from headrace.errors import SetupError
 
@@ -81,6 +81,10 @@ class BuiltNode:
     parts: Parts = field(default_factory=_Nothing)
     instances: Sequence[Parts] = ()
 
+    def listen(self, probes: Probes) -> None:
+        """Let these probes hear of it from now on, and no others."""
+        listen(self.scheduler, probes)
+
     def statistics(self) -> dict[str, Any]:
         """Give what ``Pipeline.stats()`` says of it."""
         return self.scheduler.statistics()
@@ -107,7 +111,6 @@ class NodeBlueprint:
         batch_policy, dispatch_policy: Make its policies; those of equal factories are the same. None
             for the second: one object is both.
         limits: Its queue keys.
-        probed: Whether probes are notified of its batches.
     """
 
     links: Links
@@ -115,7 +118,6 @@ class NodeBlueprint:
     batch_policy: Callable[[], BatchPolicy]
     dispatch_policy: Callable[[], DispatchPolicy] | None = None
     limits: Limits = field(default_factory=Limits)
-    probed: bool = True
 
 
 @dataclass(frozen=True)
@@ -191,12 +193,12 @@ class Started:
     Attributes:
         nodes: The nodes, in the order in which they were built.
         front: What stands before them, None for nothing.
-        probes: Its probes, None when none is switched on.
+        probes: Its probes.
     """
 
     nodes: dict[str, BuiltNode]
     front: BuiltNode | None = None
-    probes: Probes | None = None
+    probes: Probes = field(default_factory=Probes)
 
 
 def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None) -> Started:
@@ -218,8 +220,7 @@ def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None)
     def close() -> None:
         try:
             blueprint.close()
-            if started.probes is not None:
-                started.probes.close()
+            started.probes.close()
         except BaseException as error:  # noqa: BLE001 - what failed the build is raised
             _log.warning("closing what was built failed", exc_info=error)
         finally:
@@ -240,51 +241,48 @@ def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None)
 
 
 def _build(blueprint: Blueprint, started: Started) -> None:
-    if blueprint.probes:
-        started.probes = _made(blueprint.probes.items())
-        blueprint.listen(started.probes)
+    started.probes = probes = _made(blueprint.probes.items())
+    blueprint.listen(probes)
     for name, node in blueprint.nodes.items():
-        started.nodes[name] = build_node(node, started.probes)
-    if started.probes is not None:
+        started.nodes[name] = build_node(node)
+    if probes.all:
+        for built in started.nodes.values():
+            built.listen(probes)
         for scheduler in dict.fromkeys(node.scheduler for node in started.nodes.values()):
             for instance in scheduler.instances:
-                started.probes.instance_changed(scheduler.name, instance.index, "ready")
+                probes.instance_changed(scheduler.name, instance.index, "ready")
     if blueprint.front is not None:
-        started.front = build_node(blueprint.front, started.probes)
+        started.front = build_node(blueprint.front)
 
 
 def _made(factories: Any) -> Probes:
     """Make every probe; those that were made are closed again when one cannot be."""
-    made: dict[str, Any] = {}
+    made: list[Guarded] = []
     try:
         for name, factory in factories:
-            made[name] = factory()
+            made.append(Guarded(name, factory()))
     except BaseException:
         Probes(made).close()
         raise
     return Probes(made)
 
 
-def build_node(node: NodeBlueprint, probes: Probes | None) -> BuiltNode:
+def build_node(node: NodeBlueprint) -> BuiltNode:
     """Build one node.
 
     Raises:
         SetupError: A backend could not be built, or the ranges that ``init`` has set leave a hole.
         PluginError: A plugin or a library is missing.
     """
-    return node.build(partial(_scheduler, node, probes if node.probed else None))
+    return node.build(partial(_scheduler, node))
 
 
-def _scheduler(
-    node: NodeBlueprint, probes: Probes | None, instances: Sequence[Instance]
-) -> Scheduler:
+def _scheduler(node: NodeBlueprint, instances: Sequence[Instance]) -> Scheduler:
     """Put the queue of a node before its instances."""
     name = node.links.name
     _check_coverage(instances, name)
     batch: Any = node.batch_policy()
     dispatch: Any = batch if node.dispatch_policy is None else node.dispatch_policy()
-    if probes is not None:
-        return ProbedScheduler(name, instances, batch, dispatch, node.limits, probes=probes)
     return Scheduler(name, instances, batch, dispatch, node.limits)
 
 

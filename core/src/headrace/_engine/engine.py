@@ -18,6 +18,7 @@ from headrace._graph.graph import Graph
 from headrace._process import close_at_exit
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.locks import Signal, taking
+from headrace._scheduling.probes import Probes
 from headrace._scheduling.process_threads import errands
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from headrace._engine.blueprint import Blueprint, BuiltNode, Change, Started
     from headrace._engine.teardown import Closing
     from headrace._scheduling.instance import Instance
+    from headrace._scheduling.probes import Guarded
     from headrace._scheduling.scheduler import Scheduler
 
 
@@ -122,7 +124,7 @@ class Engine:
         nodes = {name: self._nodes[name].statistics() for name in order}
         queues = {name: one.statistics() for name, one in dict(self.blueprint.queues).items()}
         found = {"state": self.state, "nodes": nodes, **({"queues": queues} if queues else {})}
-        if self.probes is not None:
+        if self.probes.all:
             found["probes"] = self.probes.statistics()
         return found
 
@@ -148,6 +150,41 @@ class Engine:
         """Tell whether the calling thread runs a batch of this pipeline."""
         return any(scheduler.held_by_this_thread() for scheduler in self._schedulers)
 
+    # Probes that come and go.
+
+    @reentrant()
+    def attach(self, probe: Guarded) -> None:
+        """Let one more probe hear of every node from now on, unless it is gone already."""
+        with taking(self._lock):
+            self.check_open()
+            taken = {one.name for one in self.probes.all}
+            names = (probe.name, *(f"{probe.name} {number}" for number in range(2, len(taken) + 2)))
+            probe.name = next(name for name in names if name not in taken)
+            if not probe.gone:
+                self._listen([*self.probes.all, probe])
+            service = list(self.probes.in_service)
+        for node, instance in service:
+            Probes([probe]).tell("instance_changed", node, instance, "ready")
+
+    @reentrant()
+    def detach(self, probe: Guarded) -> None:
+        """Let a probe hear of nothing any more."""
+        probe.gone = True
+        with taking(self._lock):
+            self._listen([one for one in self.probes.all if one is not probe])
+
+    def _listen(self, guarded: Sequence[Guarded]) -> None:
+        self.probes = Probes(guarded)
+        self.probes.in_service = {
+            (scheduler.name, instance.index): None
+            for scheduler in dict.fromkeys(node.scheduler for node in self._nodes.values())
+            for instance in scheduler.instances
+            if instance.living
+        }
+        self.blueprint.listen(self.probes)
+        for node in self._nodes.values():
+            node.listen(self.probes)
+
     # Exchanging a node.
 
     def build_aside(self, change: Change, name: str) -> BuiltNode | None:
@@ -171,7 +208,7 @@ class Engine:
             return None
         self._building = True
         try:
-            return build_node(node, self.probes)
+            return build_node(node)
         finally:
             self._building = False
 
@@ -215,7 +252,9 @@ class Engine:
                     self.graph.link(old.links)
                 raise
             if new is not None:
+                new.listen(self.probes)
                 retirement = self._exchange(name, new, blueprint)
+                new.listen(self.probes)  # what a caller may skip is another matter by now
             change.adopt()
             if self.graph is not None:
                 self.graph.link(blueprint.links)
@@ -287,8 +326,7 @@ class Engine:
             what = f"old instances of node {one.scheduler.name}"
             steps.append((what, partial(one.close_ended, until=until)))
         steps.append(("the pipeline", partial(setattr, self, "_closed", True)))
-        if self.probes is not None:
-            steps.append(("the probes", self.probes.close))
+        steps.append(("the probes", lambda: self.probes.close()))
         return steps
 
     def _idle(self) -> list[Closing]:

@@ -56,9 +56,6 @@ class SchedulerBase:
         timer: Calls functions at times of that clock.
     """
 
-    _runs_in_main = True  # the main thread runs batches of its own requests
-    _node_type: type[Node] = Node
-    _driver_type: type[Driver] = Driver
     needs: Sequence[str] = DATA_ALONE
     """The keys without which a request is refused."""
 
@@ -77,8 +74,8 @@ class SchedulerBase:
         self.instances = list(instances)
         self.limits = limits
         self._timer = timer or shared_timer()
-        self._node = node = self._node_type(name, instances, limits, clock)
-        self._driver = driver = self._driver_type(node, batch_policy, dispatch_policy, self._timer)
+        self._node = node = Node(name, instances, limits, clock)
+        self._driver = driver = Driver(node, batch_policy, dispatch_policy, self._timer)
         self._workers, self._dispatcher = driver.workers, driver.dispatcher
         # What `call` needs, one attribute away.
         self._idle_list, self._slow_list = node.idle_lists
@@ -144,10 +141,12 @@ class SchedulerBase:
     def count_refused(self, request: Any, error: BaseException) -> None:
         """Count a request that was refused before it entered."""
         node = self._node
-        code = code_of(error)
+        code, reporter = code_of(error), node.reporter
         with node.section, node.lock:
             node.entered += 1
             node.failures[code] = node.failures.get(code, 0) + 1
+        if reporter is not None:
+            reporter.refused(request, error)
 
     @reentrant()
     def count_late(self, error: BaseException) -> None:
@@ -180,7 +179,7 @@ class SchedulerBase:
         return (
             self._dispatcher.leaves_to_workers(self.instances[0])
             and self.limits.timeout_ms is None
-            and not self._node.notifies_callers
+            and self._node.reporter is None
         )
 
     def _queue_up(
@@ -227,7 +226,8 @@ class SchedulerBase:
             internal: They come from a backend of this pipeline, which closing does not refuse.
             groups: Entries that are cancelled while they wait when one of their group has failed.
         """
-        if get_ident() != main_thread.ident or not self._runs_in_main:
+        # A probe takes locks of its own, and so may a signal handler that calls: not in the main thread.
+        if get_ident() != main_thread.ident or self._node.reporter is not None:
             self._call_many(entries, groups, internal=internal)
             return
         try:

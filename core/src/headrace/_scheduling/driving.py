@@ -31,14 +31,14 @@ class Driver:
     Attributes:
         workers: The runners.
         dispatcher: Cuts batches and says who runs them.
+        run: Runs one: `batch.run`, unless probes listen.
     """
-
-    _run = staticmethod(_batch.run)
 
     def __init__(
         self, node: Node, batch_policy: BatchPolicy, dispatch_policy: DispatchPolicy, timer: Timer
     ) -> None:
         self._node = node
+        self.run = _batch.run
         name, limit = f"headrace-{node.name}", len(node.instances)
         self.workers = Workers(name, limit, self._call_runner, self._start)
         self.dispatcher = Dispatcher(
@@ -50,7 +50,7 @@ class Driver:
         node = self._node
         while work is not None:
             try:
-                errors, interrupt = self._run(work, node)
+                errors, interrupt = self.run(work, node)
             except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
                 errors, interrupt = self._broken(work, error)
             if interrupt is not None and all(entry.owner is not me for entry in work.entries):
@@ -255,7 +255,7 @@ class Driver:
     def run_and_finish(self, work: Work) -> None:
         """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
         try:
-            errors, interrupt = self._run(work, self._node)
+            errors, interrupt = self.run(work, self._node)
         except BaseException as error:  # noqa: BLE001 - as in `drive`
             errors, interrupt = self._broken(work, error)
         try:

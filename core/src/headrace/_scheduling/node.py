@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace._scheduling.instance import Instance, Limits
+    from headrace._scheduling.probes import Reporter
     from headrace.errors import ClosedError
 
 
@@ -91,11 +92,9 @@ class Node(FreeInstances):
         settled: Entries whose owners are to be notified: the thread that pops one does so.
         closers: The threads that wait until it is `quiet`.
         section, lock: See `Section`.
-        notifies_callers: Whether callers that wait are notified of their outcome, as all other owners
-            are; else `settle` counts it for them.
+        reporter: Tells the probes; None where none listens. With one, callers that wait are notified of their
+            outcome, as all other owners are; else `settle` counts it for them.
     """
-
-    notifies_callers = False
 
     def __init__(
         self, name: str, instances: Sequence[Instance], limits: Limits, clock: Callable[[], float]
@@ -129,6 +128,7 @@ class Node(FreeInstances):
         self.settled: deque[Entry] = deque()
         self._unnotified: dict[Entry, None] = {}  # all that is settled, until its owner is notified
         self.closers = Watchers()
+        self.reporter: Reporter | None = None
         self.measure(self.instances)
         for instance in self.instances:
             instance.limits = limits
@@ -196,7 +196,7 @@ class Node(FreeInstances):
             error: None for success.
             at: The instance that ran it, which counts the failure.
         """
-        owner = entry.owner
+        owner, reporter = entry.owner, self.reporter
         entry.error = error
         entry.state = DONE
         if error is not None:
@@ -207,8 +207,10 @@ class Node(FreeInstances):
             entry.alarm.cancel()
         if entry.room is not None:
             entry.room.wake()
+        if reporter is not None:
+            reporter.settled(entry)
         if (
-            self.notifies_callers
+            reporter is not None
             or not isinstance(owner, Blocked)
             or not owner.ends(entry, self.afterwards)
         ):
@@ -285,15 +287,21 @@ class Node(FreeInstances):
             while self.settled:
                 # The entry leaves the queue and gets its name in one step of the interpreter.
                 (entry,) = map(take, (self.settled,))
+                if self.reporter is not None:
+                    self.reporter.answers(entry)
                 self._notify_one(entry)
                 entry = None
         except IndexError:  # another thread was quicker
             pass
         finally:
-            if entry is not None:  # something hit this thread: whoever is next notifies its owner
+            if entry is not None:  # something hit this thread
                 self.settled.appendleft(entry)
+                self._notify_owners()
 
     def _notify_one(self, entry: Entry) -> None:
+        if isinstance(entry.owner, Caller):
+            self._answer(entry.owner, entry)
+            return
         try:
             try:
                 entry.owner.finished(entry)
@@ -303,6 +311,17 @@ class Node(FreeInstances):
             _log.error("node %s: an outcome could not be delivered", self.name, exc_info=error)
         entry.owner = NOBODY  # an owner knows its entry: together they would be garbage
         self._unnotified.pop(entry, None)
+
+    def _answer(self, caller: Caller, entry: Entry) -> None:
+        """Let a caller that waits count an outcome; a second time changes nothing."""
+        with taking(self.lock):
+            if entry in self._unnotified:
+                # atomic: an interrupt finds both, or none.
+                caller.pending -= 1
+                del self._unnotified[entry]
+                # end atomic
+                caller.release()
+            self.look_if_quiet()
 
     def forget(self, entry: Entry) -> None:
         """Let nothing wait any more for an owner that has gone to be notified."""
@@ -357,6 +376,8 @@ class Node(FreeInstances):
         self.ended(instance)
         if instance.retired is not None:
             return
+        if self.reporter is not None:
+            self.afterwards.append(partial(self.reporter.changed, "lost", [instance]))
         living = [i for i in self.instances if i.living]
         self.measure(living)
         self.lost = not living

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import CancelledError
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,10 +13,11 @@ from headrace._scheduling.calls import served_by
 from headrace._scheduling.locks import main_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from headrace._scheduling.entry import Entry
+    from headrace._scheduling.instance import Instance
     from headrace.keys import Request
-
 
 _log = logging.getLogger("headrace.probes")
 
@@ -59,12 +61,18 @@ class BatchRecord(NamedTuple):
     errors: Sequence[BaseException | None]
 
 
-class _Guarded:
-    """One probe: whatever it raises is counted and harms nobody."""
+class Guarded:
+    """One probe: whatever it raises is counted and harms nobody.
+
+    Attributes:
+        name: As ``stats()`` shows it.
+        gone: Whether it hears of nothing any more.
+    """
 
     def __init__(self, name: str, probe: Any) -> None:
         self.name = name
         self.probe = probe
+        self.gone = False
         self.errors = 0
         self.last: str | None = None
         self._lock = threading.Lock()
@@ -91,13 +99,22 @@ class _Guarded:
 
 
 class Probes:
-    """The probes of one pipeline, by the text that switched each on."""
+    """The probes of one pipeline at one time; those of a later time are other ones.
 
-    def __init__(self, probes: dict[str, Any]) -> None:
-        self._all = [_Guarded(name, probe) for name, probe in probes.items()]
-        self._heard = {name: _with(self._all, name) for name in _METHODS}
-        self._in_service: dict[tuple[str, int], None] = {}
-        self._closed: list[bool] = []  # what `teller` gives holds it, and not this object
+    Args:
+        probes: Each with the name that ``stats()`` shows.
+
+    Attributes:
+        all: The same.
+        listening: Whether any of them has a method that a request, or an instance, gives cause to call.
+        in_service: The instances that have not been reported as gone, by node and index.
+    """
+
+    def __init__(self, probes: Sequence[Guarded] = ()) -> None:
+        self.all = probes
+        self.in_service: dict[tuple[str, int], None] = {}
+        self._heard = {name: _with(probes, name) for name in _METHODS}
+        self.listening = any(self.hears(what) for what in _METHODS if what != "pipeline_started")
         self.batch_done = self.teller("batch_done") if self.hears("batch_done") else None
         self.batch_ran = self.teller("batch_ran") if self.hears("batch_ran") else None
         self.request_done = self.teller("request_done")
@@ -113,11 +130,10 @@ class Probes:
     def teller(self, what: str, *about: Any) -> Callable[..., None]:
         """Give a function that calls the method ``what`` of each probe that has it, with ``about`` first."""
         heard = [(one, partial(method, *about)) for one, method in self._heard[what]]
-        closed = self._closed
 
         def tell(*args: Any) -> None:
-            if not closed:
-                for guarded, method in heard:
+            for guarded, method in heard:
+                if not guarded.gone:
                     try:
                         method(*args)
                     except BaseException as error:  # noqa: BLE001 - whatever it is harms nobody
@@ -128,27 +144,131 @@ class Probes:
     def instance_changed(self, node: str, instance: int, state: str) -> None:
         """Report what has become of an instance: ready, lost, retired or closed."""
         if state == "ready":
-            self._in_service[node, instance] = None
+            self.in_service[node, instance] = None
         else:
-            self._in_service.pop((node, instance), None)
+            self.in_service.pop((node, instance), None)
         self.tell("instance_changed", node, instance, state)
 
     def statistics(self) -> dict[str, Any]:
         """Give what ``stats()`` shows of the probes: how often each has failed, and how last."""
-        return {one.name: {"errors": one.errors, "last": one.last} for one in self._all}
+        return {one.name: {"errors": one.errors, "last": one.last} for one in self.all}
 
     def close(self) -> None:
         """Close those that have a ``close``, once; they hear of nothing any more."""
-        if self._closed:
-            return
-        for node, instance in list(self._in_service):
+        for node, instance in list(self.in_service):
             self.instance_changed(node, instance, "closed")
-        self._closed.append(True)
-        for guarded, method in _with(self._all, "close"):
+        left = [one for one in self.all if not one.gone]
+        for guarded in left:
+            guarded.gone = True
+        for guarded, method in _with(left, "close"):
             try:
                 method()
             except BaseException as error:  # noqa: BLE001 - whatever it is harms nobody
                 guarded.failed(error)
+
+
+class Reporter:
+    """Tells the probes what happens at one node. None of its methods is called under a lock but `settled`.
+
+    An owner has its answer after the probes: see `headrace._scheduling.node.Node.settle`.
+
+    Args:
+        node: The name of the node.
+        clock: That of its scheduler.
+        probes: The probes.
+
+    Attributes:
+        probes: Those of now.
+        returning: What has its outcome, from which time on, and whose dict is yet to be given back.
+    """
+
+    def __init__(self, node: str, clock: Callable[[], float], probes: Probes) -> None:
+        self.probes = probes
+        self.returning: dict[Entry, float] = {}
+        self._node = node
+        self._clock = clock
+        self._inside: dict[
+            int, int
+        ] = {}  # threads that are inside a probe; each changes its own number
+
+    def settled(self, entry: Entry) -> None:
+        """Take note that an entry has its outcome; `answers` is to follow."""
+        self.returning[entry] = self._clock()
+
+    def answers(self, entry: Entry) -> None:
+        """Report an outcome of which the owner is to be notified; a second time does nothing."""
+        if entry in self.returning:
+            try:
+                entry.give_back()
+            finally:
+                ended = self.returning.pop(entry)
+            self._hear(entry.request, entry.arrival, ended, entry.error)
+
+    def cancelled(self, entry: Entry) -> None:
+        """Report a request whose owner asks for no outcome any more."""
+        self._hear(entry.request, entry.arrival, self._clock(), CancelledError())
+
+    def refused(self, request: Any, error: BaseException) -> None:
+        """Report a request that was refused before it entered."""
+        now = self._clock()
+        self._hear(request, now, now, error)
+
+    def _hear(
+        self, request: Any, started: float, ended: float, error: BaseException | None
+    ) -> None:
+        me = get_ident()
+        self._inside[me] = self._inside.get(me, 0) + 1
+        try:
+            self.probes.request_done(self._node, request, started, ended, error)
+        finally:
+            self._inside[me] -= 1
+            if not self._inside[me]:
+                del self._inside[me]
+
+    def changed(self, state: str, instances: Iterable[Instance]) -> None:
+        """Report what has become of instances."""
+        for instance in instances:
+            self.probes.instance_changed(self._node, instance.index, state)
+
+    def holds(self, ident: int) -> bool:
+        """Tell whether thread ``ident``, or one that waits for it, is inside a probe."""
+        return not served_by(ident).isdisjoint(self._inside)
+
+    def ran(
+        self,
+        instance: int,
+        requests: Iterable[tuple[Any, ...]],
+        started: float,
+        ended: float,
+        errors: Sequence[BaseException | None],
+    ) -> None:
+        """Report a batch that has run, to probes that may not call its instance meanwhile.
+
+        Of each request it is given what makes a `BatchRequest`.
+        """
+        node, probes = self._node, self.probes
+        if probes.batch_done is not None:
+            probes.batch_done(node, instance, len(errors), started, ended, [*errors])
+        if probes.batch_ran is not None:
+            batch, me = [*map(BatchRequest._make, requests)], get_ident()
+            weight = sum([one.weight for one in batch])
+            about = (node, instance, me, batch, started, ended, weight, [*errors])
+            probes.batch_ran(BatchRecord(*about))
+
+    def ran_alone(
+        self,
+        instance: int,
+        request: Request,
+        started: float,
+        ended: float,
+        error: BaseException | None,
+    ) -> None:
+        """Report a request that its caller ran, and its batch."""
+        alone = [(request, started, started, request.get("request_size", 1))]
+        try:
+            self.ran(instance, alone, started, ended, [error])
+        finally:
+            self.probes.request_done(self._node, request, started, ended, error)
 
 
 _METHODS = (
@@ -158,7 +278,7 @@ _METHODS = (
 """What a probe may have."""
 
 
-def _with(probes: list[_Guarded], name: str) -> list[tuple[_Guarded, Callable[..., Any]]]:
+def _with(probes: Sequence[Guarded], name: str) -> list[tuple[Guarded, Callable[..., Any]]]:
     methods = [(one, getattr(one.probe, name, None)) for one in probes]
     return [(one, method) for one, method in methods if callable(method)]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, held_here, inside, unfit
@@ -116,11 +117,15 @@ class Scheduler(FastPath):
                 abandoned = not entry.take_back()
                 self._drop(entry)
                 return abandoned
-        return getattr(entry.error, "abandoned", False) is True
+        reporter = self._node.reporter
+        returning = reporter is not None and entry in reporter.returning
+        return returning or getattr(entry.error, "abandoned", False) is True
 
     def _drop(self, entry: Entry) -> None:
         """End an entry whose owner asks for no outcome any more. Under the lock."""
-        failures = self._node.failures
+        failures, reporter = self._node.failures, self._node.reporter
+        if reporter is not None:
+            self._node.afterwards.append(partial(reporter.cancelled, entry))
         failures["cancelled"] = failures.get("cancelled", 0) + 1
         entry.state = DONE
         entry.owner = NOBODY
@@ -178,6 +183,9 @@ class Scheduler(FastPath):
                 if error is not None:
                     node.settle_waiting(error, [entry])
             self._dispatcher.dispatch(None)
+            if node.reporter is not None:
+                for state, instances in (("retired", old), ("ready", new.instances)):
+                    node.afterwards.append(partial(node.reporter.changed, state, instances))
             return old
 
     def _replace_idle_lists(self) -> None:
@@ -269,8 +277,9 @@ class Scheduler(FastPath):
     # Looking.
 
     def held_by_this_thread(self) -> bool:
-        """Tell whether the calling thread, or one that waits for it, runs a batch of this node."""
-        return held_here(self._node)
+        """Tell whether the calling thread, or one that waits for it, runs a batch, or is inside a probe."""
+        reporter = self._node.reporter
+        return held_here(self._node) or (reporter is not None and reporter.holds(get_ident()))
 
     @reentrant()
     def idle_instances(self) -> list[Instance]:

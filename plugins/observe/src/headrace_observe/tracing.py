@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 import headrace
-from headrace.errors import SetupError
+from headrace.hookspecs import attached
 from headrace_observe.extras import library
 from headrace_observe.recording import MOST_INSIDE, Recording
 
@@ -26,13 +25,11 @@ __all__ = ["Trace", "trace"]
 
 _MAX_BYTES = 256_000_000
 
-_probes: weakref.WeakKeyDictionary[headrace.Pipeline, Trace] = weakref.WeakKeyDictionary()
-
 
 class Trace:
     """The probe that writes what happens in a pipeline as a timeline, in the Trace Event Format.
 
-    Without ``path`` it waits for `trace`.
+    Without ``path`` it writes nothing: it lets backends report what happens on devices, for `trace`.
     """
 
     class Options(headrace.Options):
@@ -41,7 +38,7 @@ class Trace:
         positional = ("path",)
 
         path: headrace.OutputPath | None = pydantic.Field(
-            None, description="The file (JSON); without one nothing is recorded before `trace`."
+            None, description="The file (JSON); without one only `trace` records."
         )
         sample: float = pydantic.Field(
             1.0, gt=0, le=1, description="The share of requests, each with its batch."
@@ -61,41 +58,14 @@ class Trace:
             SetupError: The file cannot be written.
         """
         self._recording: Recording | None = None
-        self._lock = threading.Lock()
+        if options.path is not None:
+            self._recording = Recording(Path(options.path), options.sample, options.max_bytes)
+        else:  # what is not callable is not measured
+            self.element_done = self.batch_ran = self.request_done = None  # type: ignore[assignment,method-assign]
         self._nvtx: Any = library("nvtx", "gpu", "nvtx = true") if options.nvtx else None
         if self._nvtx is not None:  # what no probe has is not called
             self.element_began = self._element_began
             self.element_done = self._element_ended  # type: ignore[assignment,method-assign]
-        if options.path is not None:
-            self.begin(Path(options.path), options.sample, options.max_bytes)
-
-    def begin(self, path: Path, sample: float = 1.0, max_bytes: int = _MAX_BYTES) -> None:
-        """Begin to record.
-
-        Raises:
-            SetupError: It records already, or the file cannot be written.
-        """
-        with self._lock:
-            if self._recording is not None:
-                raise SetupError(f"the pipeline is being traced already, to {self._recording.path}")
-            self._recording = Recording(path, sample, max_bytes)
-
-    def end(self) -> None:
-        """Write the file of the recording, if there is one; it is whole when this returns.
-
-        Raises:
-            OSError: The file could not be written; what was at the path is untouched.
-        """
-        with self._lock:
-            recording, self._recording = self._recording, None
-        if recording is not None:
-            recording.finish()
-
-    # What the pipeline calls.
-
-    def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
-        """Let `trace` find the probe of this pipeline."""
-        _probes[pipeline] = self
 
     def _element_began(self, node: str, instance: int, element: str, size: int) -> None:
         self._nvtx.push_range(f"{node}.{instance} {element}", domain="headrace")
@@ -151,8 +121,14 @@ class Trace:
             recording.request(node, request, started, ended, error)
 
     def close(self) -> None:
-        """Write the file."""
-        self.end()
+        """Write the file, if there is one; it is whole when this returns.
+
+        Raises:
+            OSError: The file could not be written; what was at the path is untouched.
+        """
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.finish()
 
 
 @contextmanager
@@ -162,31 +138,32 @@ def trace(
     *,
     sample: float = 1.0,
     max_bytes: int = _MAX_BYTES,
+    nvtx: bool = False,
 ) -> Iterator[None]:
     """Trace a pipeline within the block; at its end, also by an error, the file is whole.
 
-    The pipeline must have the probe, ``[global] probes = ["Trace"]``, which records nothing before.
+    Any pipeline that runs will do, and nothing of it is built again. What happens on devices is in the
+    trace where backends were told to report it when they were built: with ``probes = ["Trace"]``
+    in the configuration, or by a `headrace.Pipeline.reload` within the block.
 
     Args:
         pipeline: The pipeline.
         path: The file.
         sample: The share of requests, from above 0 to 1.
         max_bytes: The largest size of the file, at least 100,000; beyond it the oldest go.
+        nvtx: Whether elements become NVTX ranges too, for Nsight Systems.
 
     Raises:
-        SetupError: It has no probe Trace, is being traced already, or the file cannot be written.
+        ClosedError: The pipeline is closed.
+        MissingDependencyError: ``nvtx`` is asked for and not installed.
+        SetupError: The file cannot be written.
         OSError: The file could not be written at the end.
         ValueError: ``sample`` or ``max_bytes`` is out of range.
     """
-    probe = _probes.get(pipeline)
-    if probe is None:
-        raise SetupError(
-            "the pipeline has no probe Trace",
-            hint='Build it with probes = ["Trace"] under [global]: nothing is recorded before.',
-        )
-    checked = Trace.Options(sample=sample, max_bytes=max_bytes)
-    probe.begin(Path(path), checked.sample, checked.max_bytes)
+    file = Path(path).absolute()
+    probe = Trace(Trace.Options(path=file, sample=sample, max_bytes=max_bytes, nvtx=nvtx))
     try:
-        yield
+        with attached(pipeline, probe):
+            yield
     finally:
-        probe.end()
+        probe.close()

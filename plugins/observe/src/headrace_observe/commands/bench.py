@@ -11,6 +11,7 @@ import typer
 
 import headrace
 import headrace_observe
+from headrace.hookspecs import attached
 from headrace_cli.for_plugins import (
     CLOSE_S,
     FAILED,
@@ -28,8 +29,8 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
+from headrace_observe.batch_times import BatchTimes
 from headrace_observe.bench import measure_loads
-from headrace_observe.commands.probed import with_probe
 from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
@@ -164,15 +165,13 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         pipelines = []
         for name, source in zip(names, sources, strict=True):
             with showing_progress() as bars, hinting_at_a_file(name):
-                if save_times is not None:
-                    saved = _json.dumps(str(Path(save_times).absolute()))
-                    probe = f"observe:BatchTimes(path={saved})"
-                    source = with_probe(
-                        name, settings or (), probe, "--save-times", allow_import=not no_import
-                    )
                 made = headrace.pipe(source, allow_import=not no_import, progress=bars)
             opened.callback(made.close, drain=False, timeout=CLOSE_S)
             pipelines.append(made)
+            if save_times is not None:
+                times = BatchTimes(BatchTimes.Options(path=Path(save_times)))
+                opened.callback(times.close)
+                opened.enter_context(attached(made, times))
         explained = [headrace.explain(made.config) for made in pipelines]
         whole = _in_turn(pipelines, samples, loads, plan, points)
     document = _document(names, points, interrupted=not whole)

@@ -20,16 +20,19 @@ from headrace_cli.for_plugins import (
     Json,
     NoImport,
     Settings,
+    WrongArgument,
     check_arguments,
     counted,
     expand,
     hinting_at_a_file,
+    is_file,
     print_message,
     printing_warnings,
     showing_progress,
+    source_of,
 )
-from headrace_observe.commands.probed import with_probe
 from headrace_observe.commands.shared import print_document, writable
+from headrace_observe.layered import layered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,9 +101,7 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
     allow_import = not no_import
     with printing_warnings():
         with showing_progress() as bars, hinting_at_a_file(config):
-            source = with_probe(
-                config, settings or (), probe, "headrace trace", allow_import=allow_import
-            )
+            source = _with_probe(config, settings or (), probe, allow_import=allow_import)
             pipeline = headrace.pipe(source, progress=bars)
         outcomes: Counter[str] = Counter()
         status = INTERRUPTED
@@ -112,6 +113,29 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
         finally:
             pipeline.close(drain=status != INTERRUPTED, timeout=CLOSE_S)
     return _report(path, outcomes, status, as_json=json)
+
+
+def _with_probe(
+    name: str, settings: Sequence[str], probe: str, *, allow_import: bool
+) -> headrace.PipelineConfig:
+    """Add a probe to those that a configuration has, so that backends are told to report of devices.
+
+    Those it has are written again here, so their relative paths start from the folder of its file.
+
+    Raises:
+        WrongArgument: ``--set`` together with a file that has probes of its own.
+        ConfigError: It is wrong.
+    """
+    source = source_of(name, settings)
+    config = headrace.PipelineConfig.load(source, allow_import=allow_import)
+    own = headrace.explain(config).get("probes", [])
+    if own and settings and is_file(name):
+        raise WrongArgument(f"--set: {name} has probes of its own; write a file")
+    base = Path(name).absolute().parent if own and is_file(name) else None
+    made = layered(
+        source if base is None else Path(name).absolute(), {"global": {"probes": [*own, probe]}}
+    )
+    return headrace.PipelineConfig.load(made, base=base, allow_import=allow_import)
 
 
 def _send(

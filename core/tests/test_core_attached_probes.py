@@ -1,0 +1,287 @@
+"""Probes that are attached to a pipeline which runs, and taken away again: nothing is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+import headrace
+from headrace._scheduling import batch
+from headrace.errors import ClosedError, RequestsFailed
+from headrace.hookspecs import attached
+
+
+class Recorder:
+    """Keeps what it hears."""
+
+    def __init__(self):
+        self.requests, self.batches, self.elements, self.spans = [], [], [], []
+        self.instances, self.started, self.closed = [], 0, 0
+
+    def pipeline_started(self, pipeline):
+        self.started += 1
+
+    def instance_changed(self, *args):
+        self.instances.append(args)
+
+    def request_done(self, node, request, started, ended, error):
+        assert started <= ended
+        self.requests.append((node, request["data"], error is None))
+
+    def batch_ran(self, record):
+        self.batches.append([one.request["data"] for one in record.requests])
+
+    def element_done(self, node, instance, element, *_):
+        self.elements.append((node, instance, element))
+
+    def span_done(self, *args):
+        self.spans.append(args)
+
+    def close(self):
+        self.closed += 1
+
+
+def heard(probe, node="main"):
+    return sorted(data for at, data, _ in probe.requests if at == node)
+
+
+def is_plain(pipe):
+    """Tell whether nothing of probes is left in a pipeline."""
+    nodes = pipe._engine._nodes.values()
+    left = [one for node in nodes for one in ("call", "_run_alone") if one in vars(node.scheduler)]
+    left += [node for node in nodes if node.scheduler._node.reporter is not None]
+    left += [node for node in nodes if node.scheduler._driver.run is not batch.run]
+    backends = [one for node in nodes for one in node.elements.by_element.values()]
+    return not [*left, *(one for one in backends if "forward" in vars(one))]
+
+
+def test_what_is_asked_within_the_block_is_heard_whichever_way(shortcut):
+    def ask_in_every_way(pipe, first):
+        pipe({"data": first})
+        pipe([{"data": first + 1}, {"data": first + 2}])
+        pipe.submit({"data": first + 3}).result(20)
+        pipe({"data": first + 4}, timeout=20)
+        asyncio.run(pipe.call_async({"data": first + 5}))
+        thread = threading.Thread(target=pipe, args=({"data": first + 6},))
+        thread.start()
+        thread.join()
+
+    probe = Recorder()
+    with headrace.pipe({"backend": "S[Identity,Identity]", "max": 4}) as pipe:
+        ask_in_every_way(pipe, 0)
+        with attached(pipe, probe):
+            ask_in_every_way(pipe, 10)
+            assert pipe.stats()["probes"] == {"Recorder": {"errors": 0, "last": None}}
+        assert is_plain(pipe)
+        ask_in_every_way(pipe, 20)
+        assert "probes" not in pipe.stats()
+        assert pipe.stats()["nodes"]["main"]["ok"] == 21
+    assert heard(probe) == list(range(10, 17))
+    assert sorted(data for batch in probe.batches for data in batch) == list(range(10, 17))
+    paths = {element for *_, element in probe.elements}
+    assert paths == {"S", "S/0:Identity", "S/1:Identity"}
+    assert len(probe.elements) == 3 * len(probe.batches)
+    assert (probe.started, probe.closed) == (1, 0)
+    assert probe.instances == [("main", 0, "ready")]
+
+
+def test_the_main_thread_runs_its_own_requests_again_afterwards():
+    idents = []
+
+    def note(data):
+        idents.append(threading.get_ident())
+        return data
+
+    headrace.register("AttachedNote", note, replace=True)
+    with headrace.pipe({"backend": "AttachedNote"}) as pipe:
+        pipe({"data": 0})
+        with attached(pipe, Recorder()):
+            pipe({"data": 1})
+        pipe({"data": 2})
+    me = threading.get_ident()
+    assert [ident == me for ident in idents] == [True, False, True]
+
+
+@pytest.mark.parametrize("backend", ["Gate", "OwnGate"])
+@pytest.mark.parametrize("when", ["comes", "goes"])
+def test_whoever_waits_while_a_probe_comes_or_goes_is_answered(gate, client, until, backend, when):
+    probe = Recorder()
+    with headrace.pipe({"backend": backend, "max": 1}) as pipe, ExitStack() as stack:
+        if when == "goes":
+            stack.enter_context(attached(pipe, probe))
+        running = client(pipe, {"data": 0})
+        gate.wait_entered()
+        waiting = [client(pipe, {"data": k}) for k in (1, 2)]
+        waiting += [client(pipe, [{"data": 3}, {"data": 4}]), client(pipe, {"data": 5}, timeout=60)]
+        futures = pipe.submit([{"data": 6}, {"data": 7}])
+        until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 7)
+        if when == "goes":
+            stack.close()
+        else:
+            stack.enter_context(attached(pipe, probe))
+        gate.open()
+        for one in (running, *waiting):
+            one.outcome()
+        assert [future.result(20)["result"] for future in futures] == [6, 7]
+        stack.close()
+        assert pipe.stats()["nodes"]["main"]["ok"] == 8
+        assert is_plain(pipe)
+    if when == "comes":  # the one that ran before may be heard of, or not
+        assert set(heard(probe)) >= set(range(1, 8))
+    else:
+        assert heard(probe) == []
+
+
+def test_requests_on_a_chain_that_workers_take_on_are_answered(gate, client, until):
+    config = {"a": {"backend": "OwnGate", "next": "b"}, "b": {"backend": "OwnGate"}}
+    probe = Recorder()
+    with headrace.pipe(config) as pipe:
+        first = client(pipe, {"data": 1})
+        gate.wait_entered()
+        second = client(pipe, {"data": 2})
+        until(lambda: pipe.stats()["nodes"]["a"]["waiting"] == 1)
+        with attached(pipe, probe):
+            gate.open()
+            assert first.outcome()["result"] == 1
+            assert second.outcome()["result"] == 2
+            assert set(heard(probe, "a")) >= {2}
+            assert heard(probe, "b") == [1, 2]
+        assert is_plain(pipe)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_while_probes_come_and_go_under_load(shortcut):
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    wrong, stop = [], threading.Event()
+
+    def ask(k):
+        number = 0
+        while not stop.is_set():
+            number += 1
+            one = {"data": (k, number)}
+            if number % 5 == 0:
+                pipe.submit(one).result(60)
+            elif number % 3 == 0:
+                pipe([one, {"data": (k, number)}])
+            else:
+                pipe(one)
+            if one["result"] != (k, number):
+                wrong.append(one)
+
+    config = {
+        "a": {"backend": "S[Identity,Identity]", "max": 4, "instance_num": 2, "next": "b"},
+        "b": {"backend": "Identity", "max": 2},
+    }
+    try:
+        with headrace.pipe(config) as pipe:
+            threads = [threading.Thread(target=ask, args=(k,)) for k in range(4)]
+            for thread in threads:
+                thread.start()
+            for _ in range(150):
+                probe, other = Recorder(), Recorder()
+                with attached(pipe, probe), attached(pipe, other):
+                    pipe({"data": "mine"})
+                assert heard_of(probe, "mine") == heard_of(other, "mine") == ["a", "b"]
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive()
+            stats = pipe.stats()["nodes"]["a"]
+            assert stats["ok"] == stats["submitted"]
+            assert is_plain(pipe)
+            assert not wrong
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+
+
+def heard_of(probe, data):
+    return [node for node, one, _ in probe.requests if one == data]
+
+
+def test_an_instance_that_a_reload_brings_is_heard_of_too():
+    probe = Recorder()
+    with headrace.pipe({"backend": "S[Identity]", "max": 2}) as pipe:
+        with attached(pipe, probe):
+            pipe.reload("main", {"max": 3})
+            pipe({"data": 1})
+        assert is_plain(pipe)
+        pipe.reload("main", {})
+        assert is_plain(pipe)
+        pipe({"data": 2})
+    assert heard(probe) == [1]
+    assert [element for *_, element in probe.elements] == ["S/0:Identity", "S"]
+    assert [state for *_, state in probe.instances] == ["ready", "retired", "ready"]
+
+
+def test_probes_of_one_class_have_names_of_their_own_and_the_configured_one_stays(site):
+    hooks = (
+        "from headrace.hookspecs import hookimpl\n@hookimpl\ndef headrace_probes():\n"
+        "    return {'Recorder': 'hrt_attached:Recorder'}\n"
+    )
+    module = (
+        "made = []\nclass Recorder:\n    def __init__(self):\n        self.heard = []\n"
+        "        made.append(self)\n    def request_done(self, node, request, *_):\n"
+        "        self.heard.append(request['data'])\n    def span_done(self, *_):\n        pass\n"
+    )
+    modules = {"hrt_attached_hooks": hooks, "hrt_attached": module}
+    site.add("headrace-attached", "[headrace.plugins]\nhooks = hrt_attached_hooks\n", modules)
+
+    class Spanned(headrace.Backend):
+        def init(self, options, context):
+            self.span = context.span
+
+        def forward(self, batch):
+            if self.span is not None:
+                self.span("inside", 1.0, 2.0, "cuda:0")
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("AttachedSpanned", Spanned, replace=True)
+    probe = Recorder()
+    with headrace.pipe({"backend": "S[AttachedSpanned]", "probes": ["Recorder"]}) as pipe:
+        with attached(pipe, probe), attached(pipe, Recorder()):
+            pipe({"data": 1})
+            assert list(pipe.stats()["probes"]) == ["Recorder", "Recorder 2", "Recorder 3"]
+        pipe({"data": 2})
+        assert list(pipe.stats()["probes"]) == ["Recorder"]
+    assert sys.modules["hrt_attached"].made[-1].heard == [1, 2]
+    assert heard(probe) == [1]
+    # The configured probe listened when the backend was built, so that it reports.
+    assert probe.spans == [("main", 0, "S/0:AttachedSpanned", "inside", 1.0, 2.0, "cuda:0")]
+
+
+def test_a_probe_that_fails_harms_nobody_and_goes():
+    class Bad:
+        def request_done(self, *_):
+            raise ValueError("no luck")
+
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        with attached(pipe, Bad()):
+            assert pipe({"data": 1})["result"] == 1
+            assert pipe.stats()["probes"]["Bad"]["errors"] == 1
+        assert is_plain(pipe)
+
+
+def test_an_error_in_the_block_takes_the_probe_away():
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        with pytest.raises(RequestsFailed), attached(pipe, Recorder()):
+            pipe([{"none": 1}])
+        assert is_plain(pipe)
+
+
+def test_a_pipeline_that_is_closed_within_the_block_closes_the_probe():
+    probe = Recorder()
+    pipe = headrace.pipe({"backend": "Identity"})
+    with attached(pipe, probe):
+        pipe.close()
+        assert probe.closed == 1
+    assert probe.closed == 1
+    assert [state for *_, state in probe.instances] == ["ready", "closed"]
+    with pytest.raises(ClosedError), attached(pipe, probe):
+        pass
