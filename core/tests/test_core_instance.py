@@ -756,3 +756,38 @@ def test_a_backend_knows_whether_code_may_be_brought_in(monkeypatch, argument, v
         assert pipe({"data": 1})["result"] is allowed
     with headrace.pipe(copy, allow_import=False) as pipe:
         assert pipe({"data": 1})["result"] is False
+
+
+def test_an_element_knows_which_class_alone_takes_what_it_writes():
+    found = []
+
+    class Told(headrace.Backend):
+        def init(self, options, context):
+            found.append((type(self).__name__, context.followed_by))
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    class First(Told):
+        pass
+
+    class Last(Told):
+        pass
+
+    for cls in (First, Last):
+        headrace.register(cls.__name__, cls, replace=True)
+
+    def told(expression):
+        found.clear()
+        with headrace.pipe({"backend": expression}) as pipe:
+            pipe({"data": 1})
+        return dict(found)
+
+    assert told("S[First,Last]") == {"First": Last, "Last": None}
+    assert told("S[S[First],Last]") == {"First": Last, "Last": None}
+    assert told("S[First,(or)Last]") == {"First": None, "Last": None}
+    assert told("S[BackgroundThread[First],Last]")["First"] is None
+    assert told("S[First,BackgroundThread[Last]]")["Last"] is None
+    assert told("First") == {"First": None}
+    assert told("IoC[First;Last]") == {"First": None, "Last": None}

@@ -320,6 +320,9 @@ class InitContext:
             happened inside the backend or on a device, from ``started`` to ``ended`` in seconds on
             the clock of ``time.monotonic()``; ``track`` names where, as ``"cuda:0"``. A backend
             measures only where it is not None.
+        followed_by: In a sequence without prefixes the class of the element that alone is given what
+            this one writes, so that two classes that know each other may agree on a form of it that
+            nobody else sees. None where anybody may be given it.
         progress: ``progress(total, unit)`` gives a context manager for work that takes long; call
             what it yields with the number of units done since the last call. ``total`` may be None.
             ``headrace run`` shows it on a terminal; everything else shows nothing.
@@ -349,6 +352,7 @@ class InitContext:
     at_batch_end: Callable[[Callable[[], object]], None] = _no_batch
     allow_import: bool = True
     span: Callable[[str, float, float, str], None] | None = None
+    followed_by: type[Backend] | None = None
 
     def __post_init__(self) -> None:
         if self.scope is None:

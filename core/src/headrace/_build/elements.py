@@ -6,6 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, Shared, shown_progress
@@ -69,6 +70,7 @@ class ElementBuilder:
         shared: The store of the node's instances.
         put_queue: Puts the queue of the node before its instances; None where there is none.
         by_element: What was built from each element, the first time.
+        followed_by: What `InitContext.followed_by` says of each element, by its id.
         registers: The names under which it registered instances.
         looked_up: The names of registered instances that something built here holds.
     """
@@ -80,6 +82,7 @@ class ElementBuilder:
     instances: list[Backend] = field(default_factory=list)
     instance_parts: list[Parts] = field(default_factory=list)
     by_element: dict[int, Backend] = field(default_factory=dict)
+    followed_by: dict[int, type[Backend]] = field(default_factory=dict)
     registers: set[str] = field(default_factory=set)
     looked_up: set[str] = field(default_factory=set)
 
@@ -108,11 +111,11 @@ class ElementBuilder:
         """Build an element that is no word, and all below it."""
         if element.named is not None:
             return self._bound(element, element.named, at)
-        prepared = (
-            self.child if not element.cls.builds_elsewhere else partial(self.build.plan_of, self)
-        )
-        children = tuple([prepared(child, at) for child in element.children])
-        return self.backend(element, children, at)
+        elsewhere, inner = element.cls.builds_elsewhere, element.children
+        prepared = partial(self.build.plan_of, self) if elsewhere else self.child
+        if word_of(element.cls)._joins and not any(p or n for p, n in element.prefixes):
+            self.followed_by |= {id(a): b.cls for a, b in pairwise(inner)}
+        return self.backend(element, tuple([prepared(child, at) for child in inner]), at)
 
     def child(self, element: Element, at: At) -> Backend:
         """Build an element for one that will call it."""
@@ -209,6 +212,7 @@ class ElementBuilder:
             scope=at.scope,
             at_batch_end=at_batch_end,
             allow_import=self.build.plan.allow_import,
+            followed_by=self.followed_by.get(id(element)),
             span=self.measuring.span(element, index),
         )
 
