@@ -261,29 +261,33 @@ class CatSplit(Word):
 
     def _once(self, batch: list[Request]) -> Outcomes:
         self._infer_failed = False
-        outcomes: list[Exception | None] = [None] * len(batch)
-        run_some(self._cat, batch, range(len(batch)), outcomes)
-        alive = [i for i, error in enumerate(outcomes) if error is None]
+        before = self._cat(batch)
+        outcomes: list[Exception | None] = before or [None] * len(batch)
+        alive = [r for r, error in zip(batch, outcomes, strict=True) if error is None]
         if not alive:
             return outcomes
-        first = batch[alive[0]]
+        first = alive[0]
         if "result" not in first:
             error = self._no_result(self._cat_backend, first)
             return [o or error.copy() for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
-        gathered["request_size"] = weight_of([batch[i] for i in alive])
+        gathered["request_size"] = weight_of(alive)
         failed = self._infer([gathered])
         if failed is None and "result" not in gathered:
             failed = [self._no_result(self._infer, gathered)]
         if failed is not None and failed[0] is not None:
             self._infer_failed = not isinstance(failed[0], InstanceLostError)
             return [o or _copy(failed[0]) for o in outcomes]
-        for i in alive:
-            batch[i].pop("result", None)
-            batch[i]["data"] = gathered["result"]
-        run_some(self._split, batch, alive, outcomes)
-        return outcomes if any(outcomes) else None
+        result = gathered["result"]
+        for request in alive:
+            request.pop("result", None)
+            request["data"] = result
+        ended = self._split(alive)
+        if before is None:
+            return ended
+        after = iter(ended or [None] * len(alive))
+        return [next(after) if o is None else o for o in outcomes]
 
     def _last_label(self, request: Request) -> str:
         return self._split_backend._last_label(request)

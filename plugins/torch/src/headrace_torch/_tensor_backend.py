@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import headrace
 from headrace.errors import InputError, InstanceLostError
+from headrace_torch._each import each_holds
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -43,16 +45,14 @@ class OnPlace(headrace.Backend):
     rerun = True
     default_device: ClassVar[str | None] = None
     _place: Place
-    _mode: Any = None
+    _inference: Any = None
 
     def init(self, options: Any, context: InitContext) -> None:
         """Import torch, and take the place of the instance."""
-        import torch
-
-        from headrace_torch.place import place_of
+        from headrace_torch.place import INFERENCE, place_of
 
         self._place = place_of(context, self.default_device)
-        self._mode = torch.inference_mode()
+        self._inference = INFERENCE
         self.build(options, context)
 
     def build(self, options: Any, context: InitContext) -> None:
@@ -60,7 +60,7 @@ class OnPlace(headrace.Backend):
 
     def close(self) -> None:
         """Drop what was built; the place is closed with the instance."""
-        self._mode = None
+        self._inference = None
 
 
 class TensorBackend(OnPlace, ABC):
@@ -87,7 +87,7 @@ class TensorBackend(OnPlace, ABC):
         """Run a batch on the instance's device, without gradients."""
         self._place.used = True
         try:
-            with self._mode:
+            with self._inference(True):
                 return self.run(batch)
         except Exception as error:
             found = self.failure(error)
@@ -188,13 +188,11 @@ class PerTensor(TensorBackend):
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Compute; a request that is wrong fails alone."""
+        if len(batch) == 1 and self._rows_at_once(batch[0]):
+            return None
         whole = self._place.carried(batch)
-        if whole is None:
-            if len(batch) == 1:
-                if self._rows_at_once(batch[0]):
-                    return None
-            elif self._samples(batch):
-                whole = self._place.stacked(batch)
+        if whole is None and self._samples(batch):
+            whole = self._place.stacked(batch)
         if whole is not None and self._at_once(batch, whole):
             return None
         return self._one_by_one(batch)
@@ -238,11 +236,8 @@ class PerTensor(TensorBackend):
         try:
             how = self._judged(batch[0], whole)
             key = self.told_by
-            if key is not None:
-                said = batch[0].get(key)
-                for request in batch:
-                    if request.get(key) is not said and self.how(request, whole) != how:
-                        return False
+            if key is not None and not self._agreed(key, batch, whole, how):
+                return False
             result = self.compute(whole, how)
         except InputError:
             return False  # one by one, so that each says what is wrong with it
@@ -254,6 +249,12 @@ class PerTensor(TensorBackend):
         if self.tells:
             self.done(batch, how)
         return True
+
+    def _agreed(self, key: str, batch: list[Request], whole: torch.Tensor, how: Any) -> bool:
+        """Tell whether the key that `how` reads says the same in all requests as in the first."""
+        if each_holds(batch, key, repeat(batch[0].get(key))):
+            return True
+        return all(self.how(request, whole) == how for request in batch)
 
     def _judged(self, request: Request, whole: torch.Tensor) -> Any:
         """Check rows, and give what else `compute` needs to know.
@@ -270,16 +271,22 @@ class PerTensor(TensorBackend):
 
     def _rows_at_once(self, request: Request) -> bool:
         """Compute the rows of one request, as ``CatSplit`` gathers them, if nothing is wrong."""
-        rows = self._place.rows(request)
-        if rows is None or self.is_sample(request, rows):
+        size = request.get("request_size")
+        if size is None:
             return False
+        place = self._place
+        rows: Any = request.get("data")
+        if rows is None or rows is not place.made or rows.shape[0] != size:
+            rows = place.rows(request)
+            if rows is None:
+                return False
         try:
             how = self._judged(request, rows)
             result = self.compute(rows, how)
         except InputError:
             return False  # read on its own, so that it says what is wrong
         request["result"] = self.all_rows(result)
-        self._place.made = result
+        place.made = result
         if self.tells:
             self.done([request], how)
         return True

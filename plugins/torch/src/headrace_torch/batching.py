@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from typing_extensions import NotRequired  # noqa: TC002 - read from the annotations of `_Whole`
 
 from headrace.errors import InputError
+from headrace_torch._each import each_holds, put_in_each
 from headrace_torch._tensor_backend import TensorBackend, read_key
 
 if TYPE_CHECKING:
@@ -60,9 +62,8 @@ class CatTensor(TensorBackend):
         if whole is None:
             return self._one_by_one(batch)
         self._place.made = whole  # samples of one shape
-        for request, rows in zip(batch, self._place.one_each(len(batch)), strict=True):
-            request["result"] = whole
-            request["cat_rows"] = rows
+        put_in_each(batch, "result", repeat(whole))
+        put_in_each(batch, "cat_rows", self._place.one_each(len(batch)))
         return None
 
     def _one_by_one(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -211,9 +212,10 @@ class SplitTensor(TensorBackend):
                 self._place.take_in(whole)
         if whole.shape[0] != len(batch):
             return False
-        for request, rows in zip(batch, self._place.one_each(len(batch)), strict=True):
-            if request.get("data") is not whole or request.get("cat_rows") != rows:
-                return False
+        if not each_holds(batch, "cat_rows", self._place.one_each(len(batch))):
+            return False
+        if not each_holds(batch, "data", repeat(whole)):
+            return False
         self._place.give(batch, whole)
         return True
 

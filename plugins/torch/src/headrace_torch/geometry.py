@@ -216,34 +216,33 @@ class CropTensor(PerImage):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the options, and what cuts; where an option says the box, no key is read."""
-        from headrace_torch.images import crop_image
+        from headrace_torch.images import box_edges, cut_image
 
-        self._options, self._crop = options, crop_image
+        self._options, self._edges, self._cut = options, box_edges, cut_image
         if options.box is None and options.crop_h is None:
             self.told_by = options.key
         else:
             self.reads = ("data",)
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
-        """Give the box."""
+        """Give the edges of the box, in whole pixels."""
         options = self._options
+        height, width = rows.shape[2:]
+        box: tuple[float, ...]
         if options.box is not None:
-            box: tuple[float, ...] = options.box
-            return box
-        if options.crop_h is not None:
-            height, width = rows.shape[2:]
+            box = options.box
+        elif options.crop_h is not None:
             left, top = (width - options.crop_w) // 2, (height - options.crop_h) // 2
-            return left, top, left + options.crop_w, top + options.crop_h
-        expected = "4 finite numbers: x1, y1, x2, y2 in pixels"
-        value = read_key(request, options.key, expected)
-        return _numbers(value, 4, options.key, expected, exactly=False)
+            box = left, top, left + options.crop_w, top + options.crop_h
+        else:
+            expected = "4 finite numbers: x1, y1, x2, y2 in pixels"
+            value = read_key(request, options.key, expected)
+            box = _numbers(value, 4, options.key, expected, exactly=False)
+        return self._edges((height, width), box, outside=options.outside, key=options.key)
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Cut."""
-        options = self._options
-        return self._crop(
-            whole, how, outside=options.outside, fill_value=options.fill_value, key=options.key
-        )
+        return self._cut(whole, how, fill_value=self._options.fill_value)
 
 
 class PadTensor(PerImage):

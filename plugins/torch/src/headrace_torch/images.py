@@ -24,9 +24,11 @@ __all__ = [
     "INTERPOLATIONS",
     "MAX_PIXELS",
     "MAX_SIDE",
+    "box_edges",
     "check_image",
     "convert_color",
     "crop_image",
+    "cut_image",
     "pad_image",
     "resize_image",
     "resized_hw",
@@ -170,12 +172,45 @@ def crop_image(
             filled crop would have more than 100 million pixels or a side above `MAX_SIDE`.
     """
     height, width = images.shape[2:]
+    edges = box_edges((height, width), box, outside=outside, key=key)
+    return cut_image(images, edges, fill_value=fill_value)
+
+
+def box_edges(
+    hw: tuple[int, int], box: Sequence[float], *, outside: str = "clip", key: str = "box"
+) -> tuple[int, int, int, int]:
+    """Give the edges of a box in whole pixels, those of the crop: see `crop_image`.
+
+    Args:
+        hw: Height and width of the image, in pixels.
+        box: ``x1, y1, x2, y2`` in pixels.
+        outside: ``"clip"``, ``"refuse"`` or ``"fill"``.
+        key: The key of the request that held the box, for the error.
+
+    Raises:
+        InputError: As `crop_image`.
+    """
+    height, width = hw
     x1, y1, x2, y2 = edges = [int((edge + 0.5) // 1) for edge in box]  # halves up
-    _check_box((height, width), edges, box, outside, key)
-    left, top, right, bottom = max(x1, 0), max(y1, 0), min(x2, width), min(y2, height)
-    inside = images[:, :, top:bottom, left:right]
-    if (x1, y1, x2, y2) == (left, top, right, bottom) or outside == "clip":
-        return inside.clone(memory_format=torch.contiguous_format)
+    _check_box(hw, edges, box, outside, key)
+    if outside == "clip":
+        return max(x1, 0), max(y1, 0), min(x2, width), min(y2, height)
+    return x1, y1, x2, y2
+
+
+def cut_image(
+    images: torch.Tensor,
+    edges: tuple[int, int, int, int],
+    *,
+    fill_value: float | Sequence[float] = 0,
+) -> torch.Tensor:
+    """Cut images at the edges that `box_edges` gives; new memory, what lies outside is filled."""
+    x1, y1, x2, y2 = edges
+    height, width = images.shape[2:]
+    if x1 >= 0 and y1 >= 0 and x2 <= width and y2 <= height:
+        return images[:, :, y1:y2, x1:x2].clone(memory_format=torch.contiguous_format)
+    left, top = max(x1, 0), max(y1, 0)
+    inside = images[:, :, top : min(y2, height), left : min(x2, width)]
     return _on_canvas(inside, (y2 - y1, x2 - x1), (top - y1, left - x1), fill_value)
 
 

@@ -181,7 +181,7 @@ class TorchModule(TensorBackend):
         """Run, or capture, the batch sizes there will be, where shapes and dtypes are known."""
         from headrace_torch.warming import warm
 
-        with self._mode:
+        with self._inference(True):
             found = warm(
                 self._runner,
                 self._signature,

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headrace_torch._each import any_has, each_holds, of_each, put_in_each
 from headrace_torch.devices import check_device, wait_for_device
 from headrace_torch.memory import (
     LivePlaces,
@@ -31,10 +34,14 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["OwnStream", "Passing", "Place", "place_of", "places_of"]
+__all__ = ["INFERENCE", "OwnStream", "Passing", "Place", "place_of", "places_of"]
+
+INFERENCE: Any = getattr(torch._C, "_InferenceMode", torch.inference_mode)
+"""What `torch.inference_mode` enters and leaves, where torch has it without the calls of Python around."""
 
 _DEFAULT = "headrace_torch.default_device"
 _PLACES = "headrace_torch.places"
+_DTYPE = attrgetter("dtype")
 
 
 class OwnStream:
@@ -200,8 +207,9 @@ class Place:
     def give(self, batch: Sequence[Request], whole: torch.Tensor) -> None:
         """Give each request one row of ``whole``, which the next element may then take at once."""
         rows = whole.unbind(0)
-        for request, row in zip(batch, rows, strict=True):
-            request["result"] = row
+        if len(rows) != len(batch):
+            raise ValueError(f"{len(rows)} results of {len(batch)} samples")
+        put_in_each(batch, "result", rows)
         self._whole, self._rows = whole, rows
 
     def one_each(self, number: int) -> Sequence[tuple[int, int, bool]]:
@@ -213,12 +221,9 @@ class Place:
     def carried(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give the tensor whose rows are the ``data`` of these samples in order, if there is one."""
         rows = self._rows
-        if len(rows) != len(batch):
+        if len(rows) != len(batch) or any_has(batch, "request_size"):
             return None
-        for request, row in zip(batch, rows, strict=True):
-            if request.get("data") is not row or "request_size" in request:
-                return None
-        return self._whole
+        return self._whole if each_holds(batch, "data", rows) else None
 
     def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give samples that are tensors of one shape and dtype on this device as one new tensor.
@@ -230,15 +235,15 @@ class Place:
         first: Any = batch[0].get("data")
         if type(first) is not torch.Tensor or first.device != self.device or first.is_quantized:
             return None
-        shape, dtype, device, tensors = first.shape, first.dtype, first.device, []
-        for request in batch:
-            one: Any = request.get("data")
-            if type(one) is not torch.Tensor or one.shape != shape or one.dtype is not dtype:
-                return None
-            if one.device != device or "request_size" in request or id(one) in self._with_axis:
-                return None
-            tensors.append(one)
-        if len(tensors) == 1:
+        if len(batch) == 1 or any_has(batch, "request_size"):
+            return None
+        dtype, tensors = first.dtype, of_each(batch, "data")
+        # torch itself refuses to stack other shapes, layouts and devices.
+        if not all(map(is_, map(type, tensors), repeat(torch.Tensor))):
+            return None
+        if not all(map(is_, map(_DTYPE, tensors), repeat(dtype))):
+            return None
+        if self._with_axis and any(id(one) in self._with_axis for one in tensors):
             return None
         if self.stream is not None:
             self._order()
@@ -256,15 +261,13 @@ class Place:
             ``[N, ...]``; None where it brings something else: read on its own, it says what is wrong.
         """
         tensor: Any = request.get("data")
-        if tensor is self.made and tensor is not None:
-            return tensor if tensor.shape[0] == request.get("request_size") else None
         if type(tensor) is not torch.Tensor or tensor.device != self.device:
             return None
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.ndim == 0:
             return None
         if tensor.shape[0] != request.get("request_size"):
             return None
-        if self.stream is not None:
+        if self.stream is not None and tensor is not self.made:
             self.take_in(tensor)
         return tensor
 
