@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._graph.route import Links
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
     from headrace._expression.tree import Call
+    from headrace._graph.route import Links
     from headrace._options import Options
     from headrace._registry.registry import BackendSpec
     from headrace.errors import Problem
@@ -191,12 +190,16 @@ class NodePlan:
         return str(((self.backend if reflects else self.instance) or self.entry).call)
 
     @property
+    def roots(self) -> list[Element]:
+        """Its expressions."""
+        return [self.entry, *([self.init] if self.init is not None else [])]
+
+    @property
     def option_names(self) -> set[str]:
         """The names of all options that its backends have."""
-        roots = [root for root in (self.instance, self.entry, self.init) if root is not None]
         return {
             field.alias or name
-            for root in roots
+            for root in self.roots
             for element in root.walk()
             for name, field in element.cls.Options.model_fields.items()
         }
@@ -204,26 +207,11 @@ class NodePlan:
     @property
     def backend(self) -> Element | None:
         """What the key ``backend`` became, or None when nothing reflects it."""
-        for root in (self.instance, self.entry, self.init):
-            for element in root.walk() if root is not None else ():
-                if element.parameter is not None and element.children:
-                    return element.children[0]
+        instance = [self.instance] if self.instance is not None else []
+        for element in (one for root in (*instance, *self.roots) for one in root.walk()):
+            if element.parameter is not None:
+                return element.children[0]
         return self.instance
-
-
-@dataclass(frozen=True)
-class WrittenLinks(Links):
-    """How one node is linked to the others, as it was written.
-
-    Attributes:
-        places: Per key, where it was written, as a problem has it.
-        repost_places: Per node in ``reposts``, where the `Repost` was written.
-        incomplete: Whether a key could not be read, so that links may be missing.
-    """
-
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False)
-    repost_places: Mapping[str, Place] = field(default_factory=dict, compare=False)
-    incomplete: bool = False
 
 
 @dataclass(eq=False)
@@ -254,7 +242,7 @@ class PipelinePlan:
     registered: dict[str, Named] = field(default_factory=dict)
     files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
-    links: dict[str, WrittenLinks] = field(default_factory=dict)
+    links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[ProbePlan, ...] = ()
     timings: bool = False
     allow_import: bool = True
@@ -263,7 +251,7 @@ class PipelinePlan:
     @property
     def roots(self) -> list[Element]:
         """The expressions of all nodes, and that of the front."""
-        own = [root for node in self.nodes.values() for root in roots_of(node)]
+        own = [root for node in self.nodes.values() for root in node.roots]
         return own if self.entrypoint is None else [*own, self.entrypoint]
 
     @property
@@ -282,11 +270,6 @@ def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
     while (behind := nodes[found[-1]].door_to) is not None and behind in nodes:
         found.append(behind)
     return found
-
-
-def roots_of(node: NodePlan) -> list[Element]:
-    """Give the expressions of a node."""
-    return [node.entry, *([node.init] if node.init is not None else [])]
 
 
 def registered_in(roots: Iterable[Element]) -> Iterator[Named]:
@@ -317,5 +300,5 @@ def elements_run(nodes: Mapping[str, NodePlan], roots: Iterable[Element]) -> lis
             if element.named.element is not None:
                 todo.append(element.named.element)
             node = nodes.get(element.named.node or "")
-            todo += roots_of(node) if node is not None else []
+            todo += node.roots if node is not None else []
     return list(found.values())

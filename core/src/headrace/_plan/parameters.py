@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace._config.nodekeys import NodeKeys
+    from headrace._config.shape import Shape
     from headrace._expression.tree import Call
 
 
@@ -235,10 +236,20 @@ def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
             yield argument(use.call, key, use.values[key])
 
 
-def report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
+def report_keys(nodes: Sequence[Parameters], shape: Shape, problems: Problems) -> Problems:
+    """Report the keys that belong elsewhere, and those that no backend has; give warnings about others."""
+    for parameters in nodes:
+        parameters.report_unknown(problems)
+    if shape.nodes:
+        _report_unknown_globals(shape.globals, nodes, problems)
+    warnings = Problems()
+    if not any(one.excused for one in nodes):  # else a backend that is not here may take a key
+        _report_overruled(nodes, warnings)
+    return warnings
+
+
+def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
     """Report the keys whose value no backend takes, since all that have the option find a nearer one."""
-    if any(one.excused for one in nodes):
-        return  # a backend that cannot be looked into may take it
     effective = {path for one in nodes for path in one.effective}
     overruled: dict[str, tuple[Found, list[str]]] = {}
     for path, (found, names) in (item for one in nodes for item in one.overruled.items()):
@@ -254,8 +265,8 @@ def report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
             )
 
 
-def report_unknown_globals(
-    shared: Mapping[str, Written], nodes: list[Parameters], problems: Problems
+def _report_unknown_globals(
+    shared: Mapping[str, Written], nodes: Sequence[Parameters], problems: Problems
 ) -> None:
     """Report the global keys that belong to a node, and those that no node has."""
     used = set().union(*(node.used_globals for node in nodes))

@@ -13,24 +13,11 @@ from headrace._config.problems import Problems
 from headrace._config.shape import Shape
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed
-from headrace._plan.element import Element, Named, NodePlan, PipelinePlan, ProbePlan, roots_of
-from headrace._plan.links import (
-    check_front,
-    check_keys_read,
-    check_links,
-    check_reposts,
-    read_links,
-    with_calls,
-)
+from headrace._plan.element import Element, Named, NodePlan, PipelinePlan, ProbePlan
+from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
 from headrace._plan.options import check_keys
-from headrace._plan.parameters import (
-    Found,
-    Parameters,
-    report_overruled,
-    report_unknown_globals,
-    written_key,
-)
+from headrace._plan.parameters import Found, Parameters, report_keys, written_key
 from headrace._plan.resolver import Resolver
 from headrace._plan.scope import Scope, Source, open_slot
 from headrace._plan.word import called, check_used, core_word, give_threads_to_instances, word_of
@@ -68,25 +55,9 @@ class Planner(Resolver):
             if name not in self._begun:
                 self.plan_node(name)
         entrypoint, keys, probes = self._front()
-        shared = self.shape.globals
-        links = {
-            name: read_links(name, table, shared, self.problems)
-            for name, table in self.shape.nodes.items()
-        }
-        is_graph = check_links(links, self.problems)
-        links = with_calls(links, self.nodes)
-        warnings = Problems()
-        if is_graph and len(self.nodes) == len(self.shape.nodes):
-            check_reposts(links, self.problems)
-            check_keys_read(links, self.nodes, self.problems)
-            if entrypoint is not None:
-                check_front(entrypoint, links, self.nodes, self.problems)
+        links = plan_links(self.shape, self.nodes, entrypoint, self.problems)
         self._check_definitions()
-        for parameters in self.all_parameters:
-            parameters.report_unknown(self.problems)
-        if self.shape.nodes:
-            report_unknown_globals(self.shape.globals, self.all_parameters, self.problems)
-        report_overruled(self.all_parameters, warnings)
+        warnings = report_keys(self.all_parameters, self.shape, self.problems)
         return PipelinePlan(
             self.nodes,
             list(self.shape.nodes),
@@ -238,12 +209,12 @@ class Planner(Resolver):
         first = self.registered.get(f"{plan.name}.0")
         if first is not None:
             plan.instance = first.element
-        for root in roots_of(plan):
+        for root in plan.roots:
             give_threads_to_instances(root)
         own = [n for n in self.registered.values() if n.node == plan.name and n.index is None]
         check_used(self, own)
         door = called(named.element)
-        for element in (one for root in roots_of(plan) for one in root.walk()):
+        for element in (one for root in plan.roots for one in root.walk()):
             if word_of(element.cls)._gathers and element.children and element is not door:
                 what = f"a node has one {element.cls.__name__}, the one that it is called through"
                 self.add("scheduling", what, element.call)

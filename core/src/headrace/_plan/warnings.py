@@ -9,7 +9,7 @@ from headrace._backend import Backend
 from headrace._config.problems import Problems, with_lines
 from headrace._graph.route import KEPT
 from headrace._plan.declared import OPTIONAL, keys_named, narrowed
-from headrace._plan.element import elements_run, roots_of
+from headrace._plan.element import elements_run
 from headrace._plan.parameters import written_key
 from headrace._plan.word import Word, word_of
 from headrace._process import usable_cpus
@@ -182,7 +182,7 @@ def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
             return None  # other dicts come there as well
         if plan.links[one].levels:
             continue  # what its elements write stays with them
-        for element in elements_run(plan.nodes, roots_of(plan.nodes[one])):
+        for element in elements_run(plan.nodes, plan.nodes[one].roots):
             if not _says_what_it_writes(element) or element.target is not None:
                 return None
             keys.update(keys_named(element.cls, element.options, "writes", optional=True))
