@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._graph.route import Links, Pairs
-    from headrace._plan.element import Element, NodePlan, PipelinePlan, ProbePlan
+    from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan
 
 
 def explain(
@@ -96,7 +96,7 @@ def _explained_expression(call: Call) -> dict[str, Any]:
     }
 
 
-def _asks_for(roots: Iterable[Element], probes: Iterable[ProbePlan] = ()) -> list[dict[str, Any]]:
+def _asks_for(roots: Iterable[Element], probes: Iterable[NamedPlan] = ()) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], set[str]] = {
         (probe.distribution, probe.version): set() for probe in probes
     }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace._build.builder import ComposedNode, Schedule
     from headrace._config.nodekeys import NodeKeys
     from headrace._options import Options
-    from headrace._plan.element import NodePlan, PipelinePlan, PolicyPlan
+    from headrace._plan.element import NamedPlan, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
 
@@ -177,7 +177,7 @@ class _Factory:
             raise SetupError(message, node=self.node) from error
 
 
-def policy_factory(plan: PolicyPlan, node: str) -> Callable[[], Any]:
+def policy_factory(plan: NamedPlan, node: str) -> Callable[[], Any]:
     """Give what makes a policy of a node."""
     return _Factory(f"the policy {plan.cls.__name__}", plan.cls, plan.options, node)
 

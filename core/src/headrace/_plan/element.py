@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.nodekeys import NodeKeys
-    from headrace._expression.tree import Call
+    from headrace._expression.tree import Args, Call
     from headrace._graph.route import Links
     from headrace._options import Options
     from headrace._registry.registry import BackendSpec
@@ -123,34 +123,23 @@ class Named:
 
 
 @dataclass(frozen=True)
-class PolicyPlan:
-    """A policy of a node.
+class NamedPlan:
+    """A policy of a node, or a probe of the pipeline.
 
     Attributes:
-        cls: Its class.
-        options: Its checked options.
-    """
-
-    cls: type[Any]
-    options: Options
-
-
-@dataclass(frozen=True)
-class ProbePlan:
-    """A probe of the pipeline.
-
-    Attributes:
-        text: As written, placeholders not replaced; its name in ``stats()``.
+        text: As written, placeholders not replaced; the name of a probe in ``stats()``.
+        args: What was written in ``( )``.
         cls: Its class.
         options: Its checked options, None when the class has no ``Options``.
-        distribution, version: Who brings it.
+        distribution, version: Who brings it; empty when no plugin does.
     """
 
     text: str
+    args: Args
     cls: type[Any]
     options: Options | None
-    distribution: str
-    version: str
+    distribution: str = ""
+    version: str = ""
 
 
 @dataclass(eq=False)
@@ -172,8 +161,8 @@ class NodePlan:
     keys: NodeKeys
     origins: dict[str, str]
     entry: Element
-    batch_policy: PolicyPlan
-    dispatch_policy: PolicyPlan
+    batch_policy: NamedPlan
+    dispatch_policy: NamedPlan
     init: Element | None = None
     door_to: str | None = None
     instance: Element | None = None
@@ -243,7 +232,7 @@ class PipelinePlan:
     files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
     links: dict[str, Links] = field(default_factory=dict)
-    probes: tuple[ProbePlan, ...] = ()
+    probes: tuple[NamedPlan, ...] = ()
     timings: bool = False
     allow_import: bool = True
     warnings: tuple[Problem, ...] = ()

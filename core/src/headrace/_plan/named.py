@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace._config.document import Written
 from headrace._config.nodekeys import NodeKeys
 from headrace._config.problems import key_place
-from headrace._expression.tree import Call
 from headrace._options import Options
-from headrace._plan.element import PolicyPlan, ProbePlan
+from headrace._plan.element import NamedPlan
 from headrace._plan.options import OptionsReader
 from headrace._plan.scope import Source
 from headrace._problem import nearest
@@ -21,7 +22,7 @@ from headrace.policies import BatchPolicy, DispatchPolicy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace._config.document import Written
+    from headrace._expression.tree import Call
     from headrace._plan.planning import Planning
     from headrace._registry.registry import Offer
 
@@ -32,12 +33,14 @@ class Kind(NamedTuple):
     Attributes:
         noun: What it is called.
         hook: The table of hooks in which plugins offer it.
+        wanted: What its class has to be.
         base: The class that it derives from; None for a probe, which has some of `PROBE_METHODS`.
     """
 
     noun: str
     hook: str
-    base: type[Any] | None
+    wanted: str
+    base: type[Any] | None = None
 
     def has(self, cls: Any) -> bool:
         """Tell whether a class is of this kind."""
@@ -46,44 +49,54 @@ class Kind(NamedTuple):
         return any(callable(getattr(cls, method, None)) for method in PROBE_METHODS)
 
 
-BATCH_POLICY = Kind("policy", "batch_policies", BatchPolicy)
-DISPATCH_POLICY = Kind("policy", "dispatch_policies", DispatchPolicy)
-PROBE = Kind("probe", "probes", None)
+BATCH_POLICY = Kind("policy", "batch_policies", "BatchPolicy", BatchPolicy)
+DISPATCH_POLICY = Kind("policy", "dispatch_policies", "DispatchPolicy", DispatchPolicy)
+PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS)}")
 
 
-class _Named(NamedTuple):
-    """What a key names."""
-
-    call: Call
-    cls: type[Any]
-    offer: Offer | None
-
-
-def _read(planning: Planning, kind: Kind, call: Call | None) -> _Named | None:
-    """Find the class that is named; report what is in the way."""
-    if call is None:
+def _named(
+    planning: Planning,
+    kind: Kind,
+    written: Written,
+    source: Source,
+    given: Mapping[str, tuple[Any, str]] | None = None,
+) -> NamedPlan | None:
+    """Find the class that is named, and check its options; report what is in the way."""
+    call = planning.read(written, source)
+    found = None if call is None else _class(planning, kind, call)
+    if call is None or found is None:
+        planning.parameters.unresolved += 1
         return None
+    cls, offer = found
+    by = (
+        ("", "", "")
+        if offer is None
+        else (offer.by.plugin, offer.by.distribution, offer.by.version)
+    )
+    model = getattr(cls, "Options", None)
+    options, _ = OptionsReader(call, model or Options, planning, by[0]).read(given)
+    if options is None:
+        return None
+    options = None if model is None else options
+    return NamedPlan(written.value.strip(), call.args, cls, options, *by[1:])
+
+
+def _class(planning: Planning, kind: Kind, call: Call) -> tuple[type[Any], Offer | None] | None:
     try:
         cls, offer = _find(planning, kind, call.name)
     except PluginError as error:
         planning.add(error.code, error.what, call, hint=error.hint)
         return None
-    if cls is None:
-        if kind is PROBE or planning.all_names:
-            _report_unknown(planning, kind, call)
-        return None
-    if not kind.has(cls):
-        what = f"{call.name!r} is no {kind.base.__name__}" if kind.base else ""
-        if offer is not None and not what:
-            methods = " or ".join(PROBE_METHODS)
-            whose = f"{offer.path!r} of {offer.by.distribution}"
-            what = f"{whose} is no probe: a class with {methods}"
-        planning.add(kind.noun, what, call)
-        return None
     if call.phases:
-        message = f"the {kind.noun} {call.name} takes nothing in [ ]"
-        planning.add("arity", message, call)
-    return _Named(call, cls, offer)
+        planning.add("arity", f"the {kind.noun} {call.name} takes nothing in [ ]", call)
+    if kind.has(cls):
+        return cls, offer
+    if cls is not None:
+        what = repr(call.name) if offer is None else f"{offer.path!r} of {offer.by.distribution}"
+        planning.add(kind.noun, f"{what} is no {kind.wanted}", call)
+    elif kind is PROBE or planning.all_names:
+        _report_unknown(planning, kind, call)
+    return None
 
 
 def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer | None]:
@@ -129,73 +142,41 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
     )
 
 
-def _options(
-    planning: Planning, found: _Named, given: Mapping[str, tuple[Any, str]] | None = None
-) -> Options | None:
-    """Check the options of what is named; None when something is wrong."""
-    cls = getattr(found.cls, "Options", Options)
-    plugin = "" if found.offer is None else found.offer.by.plugin
-    return OptionsReader(found.call, cls, planning, plugin).read(given)[0]
-
-
 # Policies.
 
 
-def plan_policies(planning: Planning) -> tuple[PolicyPlan, PolicyPlan] | None:
+def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
     """Plan the two policies of the node that was entered; None when one is wrong."""
     batch = _policy(planning, "batch_policy", BATCH_POLICY)
     dispatch = _policy(planning, "dispatch_policy", DISPATCH_POLICY)
-    if batch is not None and dispatch is not None and batch.cls is dispatch.cls:
-        batch = dispatch = _one_for_both(planning, batch, dispatch)
-    first = batch and _planned(planning, batch)
-    second = first if batch is dispatch else dispatch and _planned(planning, dispatch)
-    return (first, second) if first is not None and second is not None else None
+    if batch is None or dispatch is None:
+        return None
+    if batch.cls is not dispatch.cls:
+        return batch, dispatch
+    found = planning.parameters.key("dispatch_policy")  # it is made once, with the args of either
+    if found is not None and len(batch.args) and len(dispatch.args) and batch.args != dispatch.args:
+        what = f"{dispatch.text!r} stands for both policies and is made once, with other args in batch_policy"
+        hint = "Write its args at one of the two."
+        planning.problems.add("policy", what, hint=hint, **found.place())
+    one = batch if len(batch.args) else dispatch
+    return one, one
 
 
-def _policy(planning: Planning, key: str, kind: Kind) -> _Named | None:
-    found = planning.parameters.key(key)
-    if found is None:
-        source = Source(f"{planning.node}.{key}")
-        call: Call | None = Call(NodeKeys.model_fields[key].default, source=source)
-    else:
-        call = planning.read(found.written, found.source)
-    named = _read(planning, kind, call)
-    planning.parameters.unresolved += named is None
-    return named
-
-
-def _one_for_both(planning: Planning, batch: _Named, dispatch: _Named) -> _Named | None:
-    """Give which key has the args of a class that stands for both, and is made once."""
-    if not len(dispatch.call.args) or batch.call.args == dispatch.call.args:
-        return batch
-    if not len(batch.call.args):
-        return dispatch
-    planning.add(
-        "policy",
-        f"{dispatch.call.name!r} stands for both policies and is made once, with other args in "
-        "batch_policy",
-        dispatch.call,
-        hint="Write its args at one of the two.",
-    )
-    return None
-
-
-def _planned(planning: Planning, found: _Named) -> PolicyPlan | None:
+def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
     """Plan a policy: what its options may be are keys of the node as well."""
-    origins, keys = planning.parameters.origins, planning.parameters.keys
-    stated = {
-        name: (getattr(keys, name), origins[name])
-        for name in NodeKeys.model_fields
-        if origins.get(name, "default") != "default"
-    }
-    options = _options(planning, found, stated)
-    return None if options is None else PolicyPlan(found.cls, options)
+    parameters = planning.parameters
+    found, default = parameters.key(key), Written(NodeKeys.model_fields[key].default, Path())
+    origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
+    given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
+    if found is None:
+        return _named(planning, kind, default, Source(f"{planning.node}.{key}"), given)
+    return _named(planning, kind, found.written, found.source, given)
 
 
 # Probes.
 
 
-def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[ProbePlan, ...]:
+def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[NamedPlan, ...]:
     """Plan what ``[global] probes`` lists, whose keys were entered; what is wrong is left out."""
     written = table.get("probes")
     if written is None or written.value is None:
@@ -207,16 +188,12 @@ def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[Probe
         hint = 'Write probes = ["Name"] or ["Name(a=1)"].'
         planning.problems.add("type", "probes is a list of texts", hint=hint, **place)
         return ()
-    planned: dict[str, ProbePlan] = {}
+    planned: dict[str, NamedPlan] = {}
     for text in value:
-        found = _read(planning, PROBE, planning.read(replace(written, value=text), source))
-        options = None if found is None else _options(planning, found)
-        if found is None or found.offer is None or options is None:
-            planning.parameters.unresolved += 1
+        found = _named(planning, PROBE, replace(written, value=text), source)
+        if found is None:
             continue
-        name, record = text.strip(), found.offer.by
-        if name in planned:
-            planning.problems.add("twice", f"the probe {name} is listed twice", **place)
-        given = options if hasattr(found.cls, "Options") else None
-        planned[name] = ProbePlan(name, found.cls, given, record.distribution, record.version)
+        if found.text in planned:
+            planning.problems.add("twice", f"the probe {found.text} is listed twice", **place)
+        planned[found.text] = found
     return tuple(planned.values())

@@ -246,33 +246,30 @@ def check_keys(
             values[key] = found.value(problems)
         except ConfigError:
             continue
-    return _checked(model, values, places, name, problems), origins
+    while True:
+        try:
+            return model.model_validate(values), origins
+        except ValidationError as error:
+            wrong = _report_keys(error, places, name, problems)
+            kept = {key: value for key, value in values.items() if key not in wrong}
+            values = kept if len(kept) < len(values) else {}
 
 
-def _checked(
-    model: type[K],
-    values: dict[str, Any],
-    places: dict[str, dict[str, Any]],
-    name: str,
-    problems: Problems,
-) -> K:
-    """Check values; those that are wrong are reported and left out."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        wrong: set[str] = set()
-        for detail in error.errors():
-            message = detail["msg"].removeprefix("Value error, ")
-            if not detail["loc"]:
-                among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
-                wrong.update(among)
-                problems.add("key", message, **places[among[-1]] if among else {"path": name})
-                continue
-            key = str(detail["loc"][0])
-            if key not in wrong:  # one is enough of the alternatives of a type
-                got = shown_value(detail["input"])
-                near = _nearest_choice(detail)
-                problems.add("key", f"{key}: {message}, got {got}", suggestion=near, **places[key])
-            wrong.add(key)
-    kept = {key: value for key, value in values.items() if key not in wrong}
-    return _checked(model, kept, places, name, problems) if len(kept) < len(values) else model()
+def _report_keys(
+    error: ValidationError, places: dict[str, dict[str, Any]], name: str, problems: Problems
+) -> set[str]:
+    """Report what is wrong with keys of a node; give the keys."""
+    wrong: set[str] = set()
+    for detail in error.errors():
+        message = detail["msg"].removeprefix("Value error, ")
+        if not detail["loc"]:
+            among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
+            wrong.update(among)
+            problems.add("key", message, **places[among[-1]] if among else {"path": name})
+            continue
+        key = str(detail["loc"][0])
+        if key not in wrong:  # one is enough of the alternatives of a type
+            what = f"{key}: {message}, got {shown_value(detail['input'])}"
+            problems.add("key", what, suggestion=_nearest_choice(detail), **places[key])
+        wrong.add(key)
+    return wrong

@@ -117,7 +117,7 @@ class Parameters:
         origins: Where each of those came from.
 
     Attributes:
-        used_globals: The global keys that the node has.
+        asked: The keys that some element would have taken its options from.
         effective: The paths of the keys whose value some element has.
         overruled: Per path of a key, the key and the elements that have it and take another value.
         unresolved: How many texts and names of the node could not be understood. A key that no
@@ -133,14 +133,12 @@ class Parameters:
     shared: Mapping[str, Written]
     keys: NodeKeys | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
-    used_globals: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
     effective: set[str] = field(default_factory=set)
     overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
     unresolved: int = 0
     excused: bool = False
     brought: int = 0
-    _used: set[str] = field(default_factory=set)
-    _asked: set[str] = field(default_factory=set)
 
     def is_own(self, key: str) -> bool:
         """Tell whether a key configures nodes, so that an option of that name is written scoped."""
@@ -180,7 +178,7 @@ class Parameters:
             own: The option among the args of the element itself.
         """
         args = [*_args_of_definitions(source, key), *([own] if own is not None else [])]
-        keys = list(self._keys(names, key))
+        keys = self._keys(names, key)
         inside = [one for one in args if one.origin == "definition"]
         ranked = [*(one for one in args if one.origin == "inline"), *keys, *inside]
         for one in keys:
@@ -190,41 +188,22 @@ class Parameters:
                 self.overruled.setdefault(one.source.path, (one, []))[1].append(names[0])
         return ranked[0] if ranked else None
 
-    def _keys(self, names: Sequence[str], key: str) -> Iterator[Found]:
+    def _keys(self, names: Sequence[str], key: str) -> list[Found]:
         """Give the keys of the node, then those of ``[global]``, that hold an option."""
         spelt = [*(f"{name}::{key}" for name in names), *([key] if key not in _OWN else [])]
-        self._asked.update(spelt)
+        self.asked.update(spelt)
         found = [one for key in spelt for one in _written(key, self.node, self.table, self.shared)]
-        self._used.update(str(one.key) for one in found if one.origin == "node")
-        self.used_globals.update(str(one.key) for one in found if one.origin == "global")
-        yield from sorted(found, key=lambda one: one.origin == "global")
+        return sorted(found, key=lambda one: one.origin == "global")
+
+    @property
+    def used(self) -> set[str]:
+        """The paths of the keys that some backend has asked for so far."""
+        return self.effective | self.overruled.keys()
 
     def unused(self) -> list[str]:
         """Give the keys of the node that no backend has asked for so far."""
-        return [key for key in self.table if key not in self._used and key not in _OWN]
-
-    def known(self) -> set[str]:
-        """Give the keys that the node could have."""
-        return self._asked | {*NODE_KEYS, *LINK_KEYS}
-
-    def report_unknown(self, problems: Problems) -> None:
-        """Report the node's keys that belong to the pipeline, and those that no backend has."""
-        unused = set(self.unused())
-        for key in self.table:
-            found = self.own_key(key)
-            if found is not None and key in GLOBAL_KEYS:
-                problems.add(
-                    "global_key",
-                    f"{key!r} belongs to the pipeline, not to a node",
-                    hint="Move it to [global].",
-                    **found.place(at_key=True),
-                )
-            elif found is not None and key in unused and not self.excused:
-                with suppress(ConfigError):
-                    found.value(problems)
-                message = f"no backend in node {self.node!r} has an option {key!r}"
-                known = self.known()
-                _report_unknown(found, message, known, problems, incomplete=self.unresolved > 0)
+        used = self.used
+        return [key for key in self.table if key not in _OWN and f"{self.node}.{key}" not in used]
 
 
 def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
@@ -238,10 +217,10 @@ def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
 
 def report_keys(nodes: Sequence[Parameters], shape: Shape, problems: Problems) -> Problems:
     """Report the keys that belong elsewhere, and those that no backend has; give warnings about others."""
-    for parameters in nodes:
-        parameters.report_unknown(problems)
+    for one in nodes:
+        _report_unknown(one.node, one.table, [one], problems)
     if shape.nodes:
-        _report_unknown_globals(shape.globals, nodes, problems)
+        _report_unknown("global", shape.globals, nodes, problems)
     warnings = Problems()
     if not any(one.excused for one in nodes):  # else a backend that is not here may take a key
         _report_overruled(nodes, warnings)
@@ -265,44 +244,49 @@ def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
             )
 
 
-def _report_unknown_globals(
-    shared: Mapping[str, Written], nodes: Sequence[Parameters], problems: Problems
-) -> None:
-    """Report the global keys that belong to a node, and those that no node has."""
-    used = set().union(*(node.used_globals for node in nodes))
-    known = set().union(*(node.known() for node in nodes)) | set(GLOBAL_KEYS)
-    excused = any(node.excused for node in nodes)
-    incomplete = any(node.unresolved for node in nodes)
-    for key, written in shared.items():
-        found = Found("global", written, Source.of(written, f"global.{key}"), key)
-        if key in NODE_ONLY:
-            message = f"{key!r} belongs to a node, not to [global]"
-            problems.add("node_key", message, **found.place(at_key=True))
-        elif key not in used and key not in _OWN and not excused:
-            message = f"no node has an option {key!r}"
-            _report_unknown(found, message, known, problems, incomplete=incomplete)
-
-
 def _report_unknown(
-    found: Found, message: str, known: Iterable[str], problems: Problems, *, incomplete: bool
+    owner: str, table: Mapping[str, Written], nodes: Sequence[Parameters], problems: Problems
 ) -> None:
-    """Report a key that no backend has, with the known key that was probably meant.
+    """Report the keys of a node, or of ``[global]``, that belong elsewhere, and those that nobody has."""
+    used = {path for one in nodes for path in one.used}
+    known = {*NODE_KEYS, *LINK_KEYS}.union(*(one.asked for one in nodes))
+    excused = any(one.excused for one in nodes)
+    incomplete = any(one.unresolved for one in nodes)
+    nobody = f"no backend in node {owner!r}"
+    elsewhere: dict[str, Any] = {"code": "global_key", "hint": "Move it to [global]."}
+    others, belongs = GLOBAL_KEYS, "belongs to the pipeline, not to a node"
+    if owner == "global":
+        known, nobody, elsewhere = known | {*GLOBAL_KEYS}, "no node", {"code": "node_key"}
+        others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
+    for key, written in table.items():
+        found = Found(owner, written, Source.of(written, f"{owner}.{key}"), key)
+        place = found.place(at_key=True)
+        if key in others:
+            problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
+        elif key not in _OWN and found.source.path not in used and not excused:
+            with suppress(ConfigError):
+                found.value(problems)
+            near = _meant(found, known, problems, incomplete=incomplete)
+            if near is not None or not incomplete:
+                message = f"{nobody} has an option {key!r}"
+                problems.add("unknown_key", message, suggestion=near, **place)
+
+
+def _meant(
+    found: Found, known: Iterable[str], problems: Problems, *, incomplete: bool
+) -> str | None:
+    """Give the known key that was probably meant by one that nobody has, or None.
 
     That is ``max`` for ``Name::max``, since node keys have no scope, and for ``batch_size``. Where
     some backend is not known, whose option it may be, only a key of nodes that is nearly the same.
     """
     key = str(found.key)
     scope, _, part = key.rpartition("::")
+    table = misspelt_table(key) if isinstance(found.written.value, dict) else None
+    if table is not None and found.origin != "global":
+        return table
     if scope and part in NODE_KEYS:
-        suggestion: str | None = part
-    elif incomplete:
-        suggestion = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
-    else:
-        suggestion = KEYS_ELSEWHERE.get(part) or problems.nearest(
-            key, {*known, "extends", "import"}
-        )
-    if found.origin == "node" and isinstance(found.written.value, dict):
-        suggestion = misspelt_table(key) or suggestion
-    if suggestion is not None or not incomplete:
-        place = found.place(at_key=True)
-        problems.add("unknown_key", message, suggestion=suggestion, **place)
+        return part
+    if incomplete:
+        return problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
+    return KEYS_ELSEWHERE.get(part) or problems.nearest(key, {*known, "extends", "import"})

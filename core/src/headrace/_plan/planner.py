@@ -13,7 +13,7 @@ from headrace._config.problems import Problems
 from headrace._config.shape import Shape
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed
-from headrace._plan.element import Element, Named, NodePlan, PipelinePlan, ProbePlan
+from headrace._plan.element import Element, Named, NamedPlan, NodePlan, PipelinePlan
 from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
 from headrace._plan.options import check_keys
@@ -72,7 +72,7 @@ class Planner(Resolver):
             warnings=tuple(warnings),
         )
 
-    def _front(self) -> tuple[Element | None, GlobalKeys, tuple[ProbePlan, ...]]:
+    def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
         """Plan the front and the probes, and read the other keys of the whole pipeline."""
         table = self.shape.globals
         keys, _ = check_keys(GlobalKeys, {}, table, "global", self.problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._backend import Backend
 from headrace._config.problems import Problems, with_lines
@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 _CORE = "headrace"
 
 
-_Warning = tuple[str, str, str, str]
-"""The code, the key that is to be looked at, what to say, and what to do."""
+class _Warning(NamedTuple):
+    """One warning: its code, the key that is to be looked at, what to say, and what to do."""
+
+    code: str
+    key: str
+    message: str
+    hint: str
 
 
 def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
@@ -39,8 +44,8 @@ def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
         if node.door_to is None:
             found = [*_of_keys(node), *_of_own_thread(node), *_of_cores(node, plan.total_instances)]
             found += _of_map(plan, name)
-            for code, key, message, hint in found:
-                warnings.add(code, message, hint=hint, **_place(name, key, shape))
+            for one in found:
+                warnings.add(one.code, one.message, hint=one.hint, **_place(name, one.key, shape))
     return list(with_lines(warnings))
 
 
@@ -55,33 +60,27 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
     keys, made = node.keys, max(1, node.instance_num)
     least = narrowed((node.backend or node.entry).range, keys)[0]
     if least > 1 and not keys.batching_timeout and not keys.pad:
-        yield (
+        yield _Warning(
             "min_without_wait",
             "min",
-            (
-                f"batches of this node have at least {least} requests, but nothing waits for them or "
-                "fills them up: with fewer callers, requests fail"
-            ),
+            f"batches of this node have at least {least} requests, but nothing waits for them or "
+            "fills them up: with fewer callers, requests fail",
             "Set batching_timeout (milliseconds) to wait for company, or pad = true.",
         )
     if node.origins["instance_num"] == "node" and keys.instance_num > made:
-        yield (
+        yield _Warning(
             "instance_num_unused",
             "instance_num",
-            (
-                f"instance_num is {keys.instance_num}, and what this node is built from makes {made} "
-                "instance"
-            ),
+            f"instance_num is {keys.instance_num}, and what this node is built from makes {made} "
+            "instance",
             "Leave the key out, or write InstancesRegister[...] in init or node_entrypoint.",
         )
     if isinstance(keys.device, tuple) and len(keys.device) > made:  # it is spread over them
-        yield (
+        yield _Warning(
             "device_unused",
             "device",
-            (
-                f"device lists {len(keys.device)} devices, and there are fewer instances ({made}): "
-                f"nothing runs on {', '.join(keys.device[made:])}"
-            ),
+            f"device lists {len(keys.device)} devices, and there are fewer instances ({made}): "
+            f"nothing runs on {', '.join(keys.device[made:])}",
             f"Set instance_num = {len(keys.device)}, or a multiple of it.",
         )
 
@@ -94,13 +93,11 @@ def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
     for element in _computing(node.instance, threads=False):
         if element.cls.owns_thread and before:
             names, owner = ", ".join(dict.fromkeys(before)), element.name
-            yield (
+            yield _Warning(
                 "work_before_own_thread",
                 "backend",
-                (
-                    f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
-                    f"most {node.instance_num} of the requests at a time, however many cores there are"
-                ),
+                f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
+                f"most {node.instance_num} of the requests at a time, however many cores there are",
                 "Put it into a node of its own before this one, with next and more instances.",
             )
             return
@@ -115,13 +112,11 @@ def _of_cores(node: NodePlan, instances: int) -> Iterator[_Warning]:
     could_use_them = computing and not any(one.cls.owns_thread for one in computing)
     if could_use_them and device in (None, "cpu") and node.instance_num <= 1 and cores > instances:
         names = ", ".join(dict.fromkeys(element.name for element in computing))
-        yield (
+        yield _Warning(
             "idle_cores",
             "instance_num",
-            (
-                f"instance_num is 1, so one batch at a time goes through {names}, and {cores} cores "
-                "can be used here"
-            ),
+            f"instance_num is 1, so one batch at a time goes through {names}, and {cores} cores "
+            "can be used here",
             f"Set instance_num, up to {cores}, if requests come from several threads.",
         )
 
@@ -155,13 +150,11 @@ def _of_map(plan: PipelinePlan, name: str) -> Iterator[_Warning]:
         keys = _keys_at_end(plan, node)
         for source, _ in pairs:
             if keys is not None and source not in keys and source not in OPTIONAL:
-                yield (
+                yield _Warning(
                     "map_source",
                     "map",
-                    (
-                        f"the map takes {source!r} from {node!r}, whose backends do not write it: it "
-                        "is there only when the caller's request has it and every map passes it on"
-                    ),
+                    f"the map takes {source!r} from {node!r}, whose backends do not write it: it "
+                    "is there only when the caller's request has it and every map passes it on",
                     f"What it ends with is {', '.join(sorted({*keys, DATA}))}.",
                 )
 

@@ -38,6 +38,7 @@ class Word(Backend):
         _reaches_out: Whether it uses something of the pipeline that no other process has.
         _registers_names: Whether it is there for the names that it registers, not for its own.
         _needs_of: The child that needs what it needs itself, None where `_needs` says more.
+        _wrong_unused: What is wrong when it has a name, and nothing makes use of that; None for nothing.
         _why_not_callable: Why it cannot be called, None when it can.
         _not_callable_hint: What to do then.
     """
@@ -51,6 +52,7 @@ class Word(Backend):
     _reaches_out: ClassVar[bool] = False
     _registers_names: ClassVar[bool] = False
     _needs_of: ClassVar[int | None] = None
+    _wrong_unused: ClassVar[str | None] = None
     _why_not_callable: ClassVar[str | None] = None
     _not_callable_hint: ClassVar[str | None] = None
 
@@ -101,10 +103,6 @@ class Word(Backend):
         """Check where an element stands, or a name for one, once it is planned; report it if wrong."""
         if use.element.cls.builds_elsewhere:
             _check_stands_alone(use)
-
-    @classmethod
-    def _check_unused(cls, use: Use, name: str) -> None:
-        """Report an instance that has a name and is named nowhere, where that is wrong."""
 
     # How a batch goes through it.
 
@@ -273,7 +271,9 @@ def check_used(planning: Planning, names: Iterable[Named]) -> None:
         element = named.element
         if element is None or named.used or element.named is not None or element.children:
             continue
-        word_of(element.cls)._check_unused(Use(planning, element, Scope()), named.name)
+        wrong = word_of(element.cls)._wrong_unused
+        if wrong is not None:
+            planning.add("scheduling", f"{named.name} {wrong}", element.call)
 
 
 def _check_stands_alone(use: Use) -> None:

@@ -205,10 +205,7 @@ def _register(use: Use, name: str, child: Element | None, index: int | None = No
 class _Scheduling(Word):
     """Base of the words that end in the queue of a node."""
 
-    @classmethod
-    def _check_unused(cls, use: Use, name: str) -> None:
-        message = f"{name} ends in no Batching[InstanceDispatcher] and no Batching[X]"
-        use.add("scheduling", message)
+    _wrong_unused = "ends in no Batching[InstanceDispatcher] and no Batching[X]"
 
 
 class Batching(_Scheduling):
