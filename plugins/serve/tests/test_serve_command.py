@@ -139,7 +139,10 @@ def test_a_port_in_use_is_an_error_that_says_so():
         other.close()
 
 
-def test_the_signature_of_an_onnx_model_is_served(tmp_path):
+@pytest.mark.parametrize(
+    "backend", ["S[OnnxTensor]", "Process[S[OnnxTensor]]", "Fallback[NotInstalled,OnnxTensor]"]
+)
+def test_the_signature_of_an_onnx_model_is_served(tmp_path, backend):
     import onnx
     from onnx import TensorProto, helper
 
@@ -150,7 +153,7 @@ def test_the_signature_of_an_onnx_model_is_served(tmp_path):
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ports[:1], ports[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(tmp_path / "neg.onnx"))
-    config = {"backend": "S[OnnxTensor]", "model": str(tmp_path / "neg.onnx"), "max": 4}
+    config = {"backend": backend, "model": str(tmp_path / "neg.onnx"), "max": 4}
     with Server({"neg": config}, port=0) as server:
         told = httpx.get(f"{server.url}/v2/models/neg").json()
         assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]

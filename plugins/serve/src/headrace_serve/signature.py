@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Port", "Signature", "read_signature"]
 
-_THROUGH = ("S", "Sequential", "BackgroundThread", "Process", "Reflect", "With", "DI", "Aspect")
+_THROUGH = ("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect")
 """Words that are what the elements inside of them are, one after the other."""
+
+_ONE_OF = ("Fallback", "ModelLoader")
+"""Words that are the one of their branches that was built."""
 
 _NOTHING = ("Identity", "InstancesRegister", "Register")
 
@@ -153,18 +156,32 @@ def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mappin
 
     A word with branches stands for itself, so that what is inside is not taken for the whole.
     """
-    children = tree["children"]
-    name = tree["name"]
-    if name in _NOTHING:
+    if tree["name"] in _NOTHING:
         return
-    if name == "IoC" and children:
-        for child in children[:-1]:
-            named[child.get("instance", child["name"])] = child
-        yield from _elements(children[-1], named)
-    elif name == "CatSplit" and len(children) == 3:
-        yield from _elements(children[1], named)
-    elif name in _THROUGH and children:
-        for child in children:
-            yield from _elements(child, named)
-    else:
+    if tree["name"] == "IoC":
+        named.update({one.get("instance", one["name"]): one for one in tree["children"][:-1]})
+    inner = _inner(tree)
+    for child in inner:
+        yield from _elements(child, named)
+    if not inner:
         yield named.get(tree.get("instance", ""), tree) if not tree["built"] else tree
+
+
+def _inner(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Give what a word is, one after the other; nothing where it is itself."""
+    name, children = tree["name"], list(tree["children"])
+    if name in _THROUGH:
+        return children
+    if name in _ONE_OF:
+        return [child for child in children if _is_built(child)]
+    if name == "IoC":
+        return children[-1:]
+    if name == "CatSplit":
+        return children[1:2]
+    if name == "Process" and tree["built"]:
+        return [tree["built"]["tree"]]
+    return []
+
+
+def _is_built(tree: Mapping[str, Any]) -> bool:
+    return bool(tree["built"]) or any(map(_is_built, tree["children"]))
