@@ -10,8 +10,8 @@ from headrace._expression.templates import (
     MissingError,
     Piece,
     Placeholder,
-    TemplateError,
     Values,
+    refused,
     split_bare,
     split_quoted,
 )
@@ -124,10 +124,7 @@ class Scanner:
         """Cut a word that was read at ``start`` into literal texts and placeholders."""
         if self.literal or not any(mark in word for mark in _MARKS):
             return [word]
-        try:
-            return split_bare(word)
-        except TemplateError as error:
-            raise self._template_error(error, start, hint=error.hint) from None
+        return split_bare(self.text, start, start + len(word))
 
     def quoted(self) -> str:
         """Read a quoted text, placeholders replaced or kept."""
@@ -141,11 +138,7 @@ class Scanner:
         if hidden >= 0:
             raise self._hidden(hidden, mark)
         self.at = self.end = close + 1
-        body = self.text[start + 1 : close]
-        try:
-            pieces = split_quoted(body, double=mark == '"', literal=self.literal)
-        except TemplateError as error:
-            raise self._template_error(error, start + 1, hint=error.hint) from None
+        pieces = split_quoted(self.text, start + 1, close, double=mark == '"', literal=self.literal)
         if self.values is None and any(isinstance(piece, Placeholder) for piece in pieces):
             return Template(self.text[start : self.end])
         return self.joined(pieces, start)
@@ -155,7 +148,7 @@ class Scanner:
         self._check_name(word, start)
         if self.values is None or "{" not in word:
             return word
-        name = self.joined(split_bare(word), start, word)
+        name = self.joined(self.pieces_of(word, start), start, word)
         if PLAIN_NAME.fullmatch(name) or name == word:
             return name
         hint = "A placeholder in an expression is part of a name."
@@ -179,11 +172,7 @@ class Scanner:
         """Refuse a word that is no name."""
         if PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word)):
             return
-        if not self.literal:
-            try:
-                split_bare(word)
-            except TemplateError as error:
-                raise self._template_error(error, start, hint=None) from None
+        self.pieces_of(word, start)
         raise self.refuse(
             f"expected a name, got {shorten(word)!r}",
             start,
@@ -205,19 +194,10 @@ class Scanner:
     # The errors, which the caller raises.
 
     def refuse(
-        self,
-        message: str,
-        start: int,
-        end: int | None = None,
-        *,
-        hint: str | None = None,
-        code: str = "syntax",
+        self, message: str, start: int, end: int | None = None, *, hint: str | None = None
     ) -> ConfigError:
         """Make the error for a place."""
-        end = min(start + 1, len(self.text)) if end is None else end
-        return ConfigError(
-            Problem(code=code, message=message, span=(start, end), text=self.text, hint=hint)
-        )
+        return refused(self.text, start, message, hint, end=end)
 
     def unexpected(self, expected: str, hint: str | None = None) -> ConfigError:
         """Make the error for what follows where ``expected`` has to stand."""
@@ -245,10 +225,6 @@ class Scanner:
         if not self.end:
             return self.refuse("empty expression: expected a name", 0, length)
         return self.refuse(f"expected {expected}, but the text ended", length)
-
-    def _template_error(self, error: TemplateError, start: int, *, hint: str | None) -> ConfigError:
-        """Give an error inside a word or quoted text its place in the whole text."""
-        return self.refuse(str(error), start + error.offset, hint=hint, code=error.code)
 
     def _hidden(self, at: int, mark: str) -> ConfigError:
         character = self.text[at]

@@ -53,107 +53,106 @@ class Placeholder(NamedTuple):
 Piece = str | Placeholder
 
 
-class TemplateError(ValueError):
-    """A text is wrong at ``offset``: of which kind is in ``code``, what to do in ``hint``."""
+def refused(
+    text: str,
+    at: int,
+    message: str,
+    hint: str | None = None,
+    *,
+    end: int | None = None,
+    code: str = "syntax",
+) -> ConfigError:
+    """Make the error for a place in an expression: one character, unless its ``end`` is given."""
+    span = (at, min(at + 1, len(text)) if end is None else end)
+    return ConfigError(Problem(code, message, span=span, text=text, hint=hint))
 
-    def __init__(
-        self, offset: int, message: str, hint: str | None = None, *, code: str = "placeholder"
-    ) -> None:
-        self.offset = offset
-        self.hint = hint
-        self.code = code
-        super().__init__(message)
 
-
-def _wrong(text: str, at: int, *, quoted: bool) -> TemplateError:
-    """Say what is wrong at ``at``, where no piece of a text begins."""
-    character = text[at]
+def _wrong(text: str, at: int, *, quoted: bool) -> ConfigError:
+    """Say what is wrong at ``at``, where no piece of a word or quoted text begins."""
+    character, message = text[at], f"{text[at]!r} belongs to no placeholder"
     if character == "\\":
-        message = f"unknown escape {text[at : at + 2]!r}"
         hint = "Double quotes have JSON's escapes: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX."
-        return TemplateError(at, message, hint, code="syntax")
-    literal = f"Write '{character}{character}{'{' if quoted else ''}' for the character itself."
+        return refused(text, at, f"unknown escape {text[at : at + 2]!r}", hint)
     if text.startswith("${", at):
         where = "" if quoted else " (outside quotes a default has word characters only)"
-        return TemplateError(at, f"expected ${{NAME}} or ${{NAME:-default}}{where}", literal)
-    if character == "{":
+        message = f"expected ${{NAME}} or ${{NAME:-default}}{where}"
+    elif character == "{":
         inside, closer, _ = text[at : at + 40].partition("}")
-        unknown = f"unknown placeholder {inside + closer!r}"
-        return TemplateError(at, f"{unknown}: only {{node_name}} and ${{NAME}} exist", literal)
-    return TemplateError(at, f"{character!r} belongs to no placeholder", literal)
+        message = f"unknown placeholder {inside + closer!r}: only {{node_name}} and ${{NAME}} exist"
+    hint = f"Write '{character}{character}{'{' if quoted else ''}' for the character itself."
+    return refused(text, at, message, hint, code="placeholder")
 
 
-def split_bare(text: str) -> list[Piece]:
-    """Cut a bare word or name into literal texts and placeholders.
+def split_bare(text: str, start: int, end: int) -> list[Piece]:
+    """Cut a bare word or name, a part of a text, into literal texts and placeholders.
 
     Raises:
-        TemplateError: Something in it is no piece of a word.
+        ConfigError: Something in it is no piece of a word.
     """
-    return _split(text, _BARE)
+    return _split(text, start, end, _BARE)
 
 
-def split_quoted(body: str, *, double: bool, literal: bool) -> list[Piece]:
+def split_quoted(text: str, start: int, end: int, *, double: bool, literal: bool) -> list[Piece]:
     """Cut what stands between quotes into literal texts and placeholders, escapes decoded.
 
     With ``literal`` there are no placeholders.
 
     Raises:
-        TemplateError: An escape or a placeholder is wrong.
+        ConfigError: An escape or a placeholder is wrong.
     """
+    body = text[start:end]
     if "$" not in body and "{" not in body and "\\" not in body:
         return [body]
-    if literal:
-        return [_without_placeholders(body, double=double)]
-    return _split(body, _DOUBLE if double else _SINGLE)
+    if not literal:
+        return _split(text, start, end, _DOUBLE if double else _SINGLE)
+    match = _ESCAPED.match(text, start, end) if double else None
+    if match is not None and match.end() < end:
+        raise _wrong(text, match.end(), quoted=True)
+    return [_decoded(text, start, body, double=double)]
 
 
-def _split(text: str, piece: re.Pattern[str]) -> list[Piece]:
+def _split(text: str, at: int, end: int, piece: re.Pattern[str]) -> list[Piece]:
     double = piece is _DOUBLE
     pieces: list[Piece] = []
     run: list[str] = []
-    at = 0
-    while at < len(text):
-        match = piece.match(text, at)
+    begun = at
+    while at < end:
+        match = piece.match(text, at, end)
         if match is None:
             raise _wrong(text, at, quoted=piece is not _BARE)
+        at = match.end()
         if match.lastgroup in ("node", "name", "default"):
-            pieces += [_decoded("".join(run), at, double=double), _placeholder(match, double)]
+            pieces.append(_decoded(text, begun, "".join(run), double=double))
+            pieces.append(_placeholder(text, match, double=double))
             run.clear()
+            begun = at
         else:
             run.append(match["plain"] or _LITERALS.get(match[0], match[0]))
-        at = match.end()
-    pieces.append(_decoded("".join(run), at, double=double))
+    pieces.append(_decoded(text, begun, "".join(run), double=double))
     return [one for one in pieces if one] or [""]
 
 
-def _without_placeholders(body: str, *, double: bool) -> str:
-    match = _ESCAPED.match(body) if double else None
-    if match is not None and match.end() < len(body):
-        raise _wrong(body, match.end(), quoted=True)
-    return _decoded(body, len(body), double=double)
-
-
-def _placeholder(match: re.Match[str], double: bool) -> Placeholder:
+def _placeholder(text: str, match: re.Match[str], *, double: bool) -> Placeholder:
     default: str | None = match["default"]
     if default is None:
         return Placeholder(match["name"], None)
+    at = match.start("default")
     inner = _INNER.search(default)
     if inner is not None:
-        at = match.start("default") + inner.start()
-        raise TemplateError(at, "a default cannot hold a placeholder")
-    return Placeholder(match["name"], _decoded(default, match.start(), double=double))
+        message = "a default cannot hold a placeholder"
+        raise refused(text, at + inner.start(), message, code="placeholder")
+    return Placeholder(match["name"], _decoded(text, at, default, double=double))
 
 
-def _decoded(run: str, at: int, *, double: bool) -> str:
-    """Decode JSON's escapes in a literal run that ends or begins at ``at``."""
+def _decoded(text: str, at: int, run: str, *, double: bool) -> str:
+    """Decode JSON's escapes in a literal run that begins at ``at``."""
     if not double or "\\" not in run:
         return run
-    text: str = json.loads(f'"{run}"')
-    if has_surrogate(text):
-        lone = re.search(r"\\u[dD][89a-fA-F]", run)
-        offset = max(0, at - len(run)) + (lone.start() if lone else 0)
-        raise TemplateError(offset, "a lone surrogate cannot be encoded", code="syntax")
-    return text
+    decoded: str = json.loads(f'"{run}"')
+    if has_surrogate(decoded):
+        lone = re.search(r"\\u[dD][89a-fA-F]", text[at:])
+        raise refused(text, at + lone.start() if lone else at, "a lone surrogate cannot be encoded")
+    return decoded
 
 
 # What placeholders stand for.
