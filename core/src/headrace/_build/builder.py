@@ -83,15 +83,16 @@ class Builder(Build):
 
     Args:
         plan: The checked plan.
-        service: What has built the pipeline in service, beside which a node is built anew; else None.
+        commons: What belongs to all nodes of the pipeline in service, to which one is built anew.
 
     Attributes:
         nodes: What has been built.
         front: The front of the pipeline, once it is built.
     """
 
-    def __init__(self, plan: PipelinePlan, service: Builder | None = None) -> None:
-        commons = service.commons if service else Commons(times={} if plan.timings else None)
+    def __init__(self, plan: PipelinePlan, commons: Commons | None = None) -> None:
+        begins = commons is None
+        commons = commons or Commons(times={} if plan.timings else None)
         super().__init__(
             plan,
             plan_of,
@@ -104,7 +105,7 @@ class Builder(Build):
         self.front: ComposedNode | None = None
         self._all = Parts()
         self._builds = threading.Lock()
-        if service is None:
+        if begins:
             for element in (one for root in plan.roots for one in root.walk()):
                 word_of(element.cls)._expect(element, commons)
 

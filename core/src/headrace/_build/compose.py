@@ -62,15 +62,11 @@ def pipe(
 def compose(config: PipelineConfig) -> Blueprint:
     """Give what a pipeline of this configuration starts from; nothing is built yet."""
     builder = Builder(config._plan)
-    return _blueprint(config, builder, builder.node)
+    return _blueprint(config, builder, builder)
 
 
-def _blueprint(
-    config: PipelineConfig,
-    builder: Builder,
-    build: Callable[[str, Schedule], ComposedNode],
-) -> Blueprint:
-    plan = config._plan
+def _blueprint(config: PipelineConfig, builder: Builder, of_nodes: Builder) -> Blueprint:
+    plan, build = config._plan, of_nodes.node
     return Blueprint(
         nodes={name: _node(plan, node, partial(build, name)) for name, node in plan.nodes.items()},
         order=tuple(plan.order),
@@ -203,12 +199,12 @@ def _change(
             hint="Build the pipeline again.",
         )
     aside = _Aside(changed._plan, name, builder)
-    blueprint = _blueprint(changed, builder, aside.build)
-    return Change(blueprint, aside.adopt, aside.builder.cancelled.set, aside.builder.close)
+    blueprint = _blueprint(changed, builder, aside)
+    return Change(blueprint, aside.adopt, aside.cancelled.set, aside.close)
 
 
-class _Aside:
-    """One node that is built beside the one in service."""
+class _Aside(Builder):
+    """Builds one node beside the one in service."""
 
     def __init__(self, plan: PipelinePlan, name: str, service: Builder) -> None:
         """Prepare to build it.
@@ -218,17 +214,16 @@ class _Aside:
             name: The node.
             service: What has built the pipeline; it is not changed before `adopt`.
         """
-        self._plan = plan
+        super().__init__(plan, service.commons)
         self._name = name
         self._service = service
         self._unused: Scheduler | None = None
-        self.builder = Builder(plan, service)
         registers = service.nodes[name].registers
-        self.builder.registered = {
+        self.registered = {
             key: one for key, one in service.commons.registered.items() if key not in registers
         }
 
-    def build(self, name: str, schedule: Schedule) -> ComposedNode:
+    def node(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build it; all is closed again when that fails.
 
         Raises:
@@ -236,13 +231,13 @@ class _Aside:
             PluginError: A plugin or a library is missing.
         """
         self._check_unheld()
-        queues = self._service.commons.queues
+        queues = self.commons.queues
         before = set(queues)
         try:
-            node = self.builder.node(name, schedule)
+            node = super().node(name, schedule)
             self._check_guards(node)
         except BaseException:
-            self.builder.close()
+            self.close()
             for made in set(queues) - before:  # nobody uses them
                 del queues[made]
             raise
@@ -254,21 +249,21 @@ class _Aside:
         service, name = self._service, self._name
         registered = service.commons.registered
         if self._unused is None:  # a second door, to a node to which other doors may lead
-            for one, links in self._plan.links.items():
+            for one, links in self.plan.links.items():
                 call = registered[f"node.{one}"]
                 if links.door_to is not None and isinstance(call, NodeCall):
                     call.timeout_ms = links.timeout_ms
             return
-        old, new = service.nodes[name], self.builder.nodes[name]
-        for call in self.builder.registered.values():
+        old, new = service.nodes[name], self.nodes[name]
+        for call in self.registered.values():
             if isinstance(call, NodeCall) and call.scheduler is self._unused:
                 call.scheduler = old.scheduler
-        registered.update({key: self.builder.registered[key] for key in new.registers})
+        registered.update({key: self.registered[key] for key in new.registers})
         for gone in old.registers - new.registers:
             registered.pop(gone, None)
         service.nodes[name] = new
-        self.builder.registered = registered  # its own would keep instances that are retired
-        for key, node in self._plan.nodes.items():
+        self.registered = registered  # its own would keep instances that are retired
+        for key, node in self.plan.nodes.items():
             if node.door_to == name:
                 service.nodes[key].elements = new.elements
 
@@ -291,7 +286,7 @@ class _Aside:
     def _check_guards(self, node: ComposedNode) -> None:
         """Refuse instances of other nodes that were built to be called through their queue only."""
         for one in sorted(node.holds):
-            if not isinstance(self.builder.registered[one], (NodeCall, Guarded, NotCallable)):
+            if not isinstance(self.registered[one], (NodeCall, Guarded, NotCallable)):
                 raise SetupError(
                     f"{one!r} was built for its own node alone, and cannot be called from here "
                     "as well",

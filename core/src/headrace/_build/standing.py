@@ -182,12 +182,8 @@ class BatchEnd:
 
         def at_batch_end(function: Callable[[], object]) -> None:
             if backend._state != "new":
-                raise SetupError(
-                    "at_batch_end was called after init",
-                    node=backend._node,
-                    backend=backend._label(),
-                    hint="Call context.at_batch_end in init; what it registers holds for all batches.",
-                )
+                hint = "Call context.at_batch_end in init; what it registers holds for all batches."
+                raise backend._located(SetupError("at_batch_end was called after init", hint=hint))
             if not callable(function):
                 raise SetupError(f"at_batch_end takes a function, got {function!r}")
             self.functions.append((function, backend))
@@ -345,17 +341,9 @@ class Caller:
                 f"only a weight of {weight} is left for {child._label()}, whose min is {child.min}: "
                 "the other items of the batch failed or went another way"
             )
+            hint, least, most = "Set pad = true to fill such batches up.", child.min, child.max
             return [
-                BatchRangeError(
-                    what,
-                    weight=weight,
-                    min=child.min,
-                    max=child.max,
-                    node=child._node,
-                    backend=child._label(),
-                    instance=child._index,
-                    hint="Set pad = true to fill such batches up.",
-                )
+                child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))
                 for _ in batch
             ]
         filled = list(batch)
