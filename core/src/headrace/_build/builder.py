@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._backend import Backend, Shared
 from headrace._build.elements import Build, ElementBuilder, device_of
-from headrace._build.elsewhere import plan_of
+from headrace._build.elsewhere import ChildPlan
 from headrace._build.measuring import element_statistics
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import At, Commons, Parts
@@ -95,7 +95,7 @@ class Builder(Build):
         commons = commons or Commons(times={} if plan.timings else None)
         super().__init__(
             plan,
-            plan_of,
+            ChildPlan,
             commons,
             commons.registered,
             max(1, (plan.threads or usable_cpus()) // plan.total_instances),

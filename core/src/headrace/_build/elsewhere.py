@@ -44,15 +44,37 @@ class ChildPlan:
             reserved ones that may be missing (``request_size``, ``context``, ``request_id``, ...).
     """
 
-    def __init__(self, element: Element, files: tuple[str, ...], content: bytes) -> None:
+    def __init__(self, builder: ElementBuilder, element: Element, at: At) -> None:
+        """Make the plan of a child for the container in which it stands.
+
+        Raises:
+            SetupError: It names classes or functions that cannot be pickled.
+        """
+        build, node = builder.build, builder.node
+        about = {
+            "node": builder.name,
+            "keys": node.keys if node is not None else None,
+            "index": at.index or 0,
+            "element": element,
+            "threads": build.threads,
+            "allow_import": build.plan.allow_import,
+        }
+        try:
+            self._content = packed(about)
+        except Exception as error:
+            raise SetupError(
+                f"{element.call} cannot be sent to another process: {error_text(error)}",
+                node=builder.name,
+                hint="Let its classes and functions be importable: put them into a module, or into a "
+                "file that the configuration names under `import`.",
+            ) from error
         self.name = element.name
         self.expression = str(element.call)
         self.min, self.max = element.range
         self.reads = tuple(sorted(_keys(element, {}, "reads")))
         self.writes = tuple(sorted(_keys(element, {}, "writes")))
         self.keys = _going(self.reads)
-        self._files = files
-        self._content = content
+        self._files = tuple(path for path, _ in build.plan.files)
 
     def __repr__(self) -> str:
         return f"<plan of {self.expression}>"
@@ -93,7 +115,7 @@ class ChildPlan:
         plan = PipelinePlan({}, [], files=files, allow_import=about["allow_import"])
         parts, shared = Parts(), Shared()
         parts.add(shared)
-        builder = ElementBuilder(Build(plan, plan_of, threads=about["threads"]), node, shared)
+        builder = ElementBuilder(Build(plan, ChildPlan, threads=about["threads"]), node, shared)
         try:
             at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
             child = at.end.around(builder.element(element, at), element)
@@ -101,33 +123,6 @@ class ChildPlan:
             parts.close()
             raise
         return BuiltElsewhere(child, element, builder.by_element, parts)
-
-
-def plan_of(builder: ElementBuilder, element: Element, at: At) -> ChildPlan:
-    """Make the plan of a child, for the container in which it stands.
-
-    Raises:
-        SetupError: It names classes or functions that cannot be pickled.
-    """
-    build, node = builder.build, builder.node
-    about = {
-        "node": builder.name,
-        "keys": node.keys if node is not None else None,
-        "index": at.index or 0,
-        "element": element,
-        "threads": build.threads,
-        "allow_import": build.plan.allow_import,
-    }
-    try:
-        content = packed(about)
-    except Exception as error:
-        raise SetupError(
-            f"{element.call} cannot be sent to another process: {error_text(error)}",
-            node=builder.name,
-            hint="Let its classes and functions be importable: put them into a module, or into a "
-            "file that the configuration names under `import`.",
-        ) from error
-    return ChildPlan(element, tuple(path for path, _ in build.plan.files), content)
 
 
 class BuiltElsewhere(Standing):
