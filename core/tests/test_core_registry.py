@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._registry.discovery import normalised_plugin
+from headrace._registry.discovery import qualifier
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError
 
@@ -47,7 +47,7 @@ def run(source):
     ],
 )
 def test_the_qualifier_is_the_normalised_name_without_a_leading_headrace(distribution, plugin):
-    assert normalised_plugin(distribution) == plugin
+    assert qualifier(distribution) == plugin
 
 
 def test_a_backend_is_known_without_an_import_and_imported_when_it_is_named(site):

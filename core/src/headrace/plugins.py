@@ -33,7 +33,7 @@ from headrace._registry.discovery import (
     PROBE_METHODS,
     TABLES,
     Plugin,
-    normalised_plugin,
+    qualifier,
 )
 from headrace._registry.registry import registry
 
@@ -91,11 +91,6 @@ def core() -> Plugin:
     policies = {"batch_policies": CORE_BATCH_POLICIES, "dispatch_policies": CORE_DISPATCH_POLICIES}
     own = {**{name: {} for name in TABLES}, **policies, "node_entrypoint": None}
     return Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, own, "ok")
-
-
-def qualifier(distribution: str) -> str:
-    """Give what stands before the ``:`` in ``cv:ResizeMat`` for backends of ``headrace-cv``."""
-    return normalised_plugin(distribution)
 
 
 def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:

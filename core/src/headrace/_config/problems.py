@@ -58,20 +58,9 @@ class Problems:
     def __iter__(self) -> Iterator[Problem]:
         return iter(self._found.values())
 
-    def add(
-        self,
-        code: str,
-        message: str,
-        *,
-        file: str | None = None,
-        path: str | None = None,
-        span: tuple[int, int] | None = None,
-        text: str | None = None,
-        suggestion: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        """Add one problem; see `headrace.errors.Problem`."""
-        self._take(Problem(code, message, file, path, span, suggestion, text, hint))
+    def add(self, code: str, message: str, **place: Any) -> None:
+        """Add one problem: its place, ``suggestion`` and ``hint`` as of `headrace.errors.Problem`."""
+        self._take(Problem(code, message, **place))
 
     def extend(
         self, problems: Iterable[Problem], *, file: str | None = None, path: str | None = None

@@ -116,8 +116,8 @@ class Plugin:
         return replace(self, state=state, reason=reason, remedy=remedy, usable=False)
 
 
-def normalised_plugin(distribution: str) -> str:
-    """Give the qualifier of a distribution: ``Headrace_CV`` is ``cv``."""
+def qualifier(distribution: str) -> str:
+    """Give what stands before the ``:`` in ``cv:ResizeMat`` for backends of ``Headrace_CV``: ``cv``."""
     name = re.sub(r"[-_.]+", "-", distribution).lower()
     return name.removeprefix("headrace-") if name != "headrace" else name
 
@@ -144,7 +144,7 @@ def _plugin(points: list[EntryPoint]) -> Plugin:
     name = paths[0][1].partition(":")[0].partition(".")[0]  # however broken the rest is
     offered = [(point.name, path) for point, path in paths if point.group == _BACKENDS]
     backends = dict(offered)
-    plugin = Plugin(normalised_plugin(name), name, "unknown", "", backends, _hooks_of(()))
+    plugin = Plugin(qualifier(name), name, "unknown", "", backends, _hooks_of(()))
     try:
         plugin = _named(plugin, points[0].dist)
         plugin = _compared(plugin)
@@ -181,7 +181,7 @@ def _named(plugin: Plugin, dist: Distribution | None) -> Plugin:
     name = head["Name"] or plugin.distribution
     return replace(
         plugin,
-        plugin=normalised_plugin(name),
+        plugin=qualifier(name),
         distribution=name,
         version=head["Version"] or plugin.version,
         requires=tuple(head.get_all("Requires-Dist") or (dist and dist.requires) or ()),
@@ -209,8 +209,8 @@ def _compared(plugin: Plugin) -> Plugin:
 
 def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
     """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies, empty none."""
-    words = [normalised_plugin(word.strip()) for word in allowed.split(",") if word.strip()]
-    denied = {normalised_plugin(word[1:].strip()) for word in words if word.startswith("-")}
+    words = [qualifier(word.strip()) for word in allowed.split(",") if word.strip()]
+    denied = {qualifier(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
     name = plugin.plugin
     if name not in denied and (name in only or (denied and not only)):
@@ -366,7 +366,7 @@ KNOWN_ELSEWHERE = {
 
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
-    folder = f"./plugins/{normalised_plugin(distribution)}"
+    folder = f"./plugins/{qualifier(distribution)}"
     return (
         f"Install it: pip install {distribution}, or in a clone of Headrace: pip install {folder}"
     )
