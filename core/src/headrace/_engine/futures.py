@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import inside
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.entry import RUNNING, Entry
+from headrace._scheduling.entry import RUNNING, Entry, claimed
 from headrace._scheduling.locks import Watchers
 from headrace._scheduling.process_threads import callbacks, errands
 from headrace._scheduling.threads import cycle_of, noted
@@ -33,47 +33,43 @@ _PENDING, _CANCELLED, _FINISHED = "PENDING", "CANCELLED_AND_NOTIFIED", "FINISHED
 """The states, as `concurrent.futures` calls them."""
 
 
-class _Look:
-    """What `concurrent.futures.wait` and `as_completed` hold of a future, as its lock, while they look at it.
+class _Waiters(list[Any]):
+    """The waiters of `concurrent.futures.wait` and `as_completed`, and what these take as a future's lock.
 
     They read the state of each future, and then add a waiter to all, those that are done included. A
     thread that holds this sees the state that was there when it took it; it holds nobody else up.
+
+    A thread that has seen the future done counts it itself and leaves no waiter. One that has not appends
+    its waiter and then looks whether the future is done; the answering thread marks the future done and
+    then pops all waiters. If the waiter comes first, the answering thread pops it; if the mark comes
+    first, the waiting thread pops it. The thread that pops a waiter notifies it, so each is notified
+    once, without a lock. To wait may be refused as in `RequestFuture.result`.
+
+    Attributes:
+        seen: Per thread the states that it sees, of which the last counts.
     """
 
     def __init__(self, future: RequestFuture) -> None:
-        self._future = future
+        super().__init__()
+        self._future: Callable[[], Any] = weakref.ref(future)
+        self.seen: dict[int, list[str]] = {}
 
     def acquire(self) -> None:
         """From now on the calling thread sees the state that is there now."""
-        self._future._seen.setdefault(get_ident(), []).append(self._future._reached)
+        self.seen.setdefault(get_ident(), []).append(self._future()._reached)
 
     def release(self) -> None:
         """From now on the calling thread sees the state that there is."""
-        seen = self._future._seen[get_ident()]
+        seen = self.seen[get_ident()]
         seen.pop()
         if not seen:
-            del self._future._seen[get_ident()]
+            del self.seen[get_ident()]
 
     def __enter__(self) -> None:
         self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-class _Waiters(list[Any]):
-    """The waiters of `concurrent.futures.wait` and `as_completed`; to wait may be refused as in `result`.
-
-    A thread that has seen the future done (`_Look`) counts it itself and leaves no waiter. One that has
-    not appends its waiter and then looks whether the future is done; the answering thread marks the
-    future done and then pops all waiters. If the waiter comes first, the answering thread pops it; if
-    the mark comes first, the waiting thread pops it. The thread that pops a waiter notifies it, so each
-    is notified once, without a lock.
-    """
-
-    def __init__(self, future: RequestFuture) -> None:
-        super().__init__()
-        self._future = weakref.ref(future)
 
     def append(self, waiter: Any) -> None:
         """Add a waiter, unless its thread would wait for ever; notify it if there is an outcome by now."""
@@ -151,12 +147,15 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     """
 
     _exception: BaseException | None
+    _waiters: _Waiters
+    _condition: Any
     pending: NodeRequest | GraphRequest | None = None
 
     def __init__(self) -> None:
-        self._seen: dict[int, list[str]] = {}
-        super().__init__()
-        self._waiters = _Waiters(self)
+        # Not `Future.__init__`: it makes a lock, which nobody takes here.
+        self._result = self._exception = None
+        self._reached = _PENDING
+        self._waiters = self._condition = _Waiters(self)
         self._open = [None]  # the thread that pops this decides the outcome
         self._sleepers = Watchers()
         self._calls: deque[Callable[[Any], object]] = deque()
@@ -164,21 +163,9 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     # What `concurrent.futures` looks at.
 
     @property
-    def _state(self) -> str:
-        seen = self._seen.get(get_ident())
+    def _state(self) -> str:  # type: ignore[override]
+        seen = self._waiters.seen.get(get_ident())
         return seen[-1] if seen else self._reached
-
-    @_state.setter
-    def _state(self, state: str) -> None:
-        self._reached = state
-
-    @property
-    def _condition(self) -> Any:
-        return _Look(self)
-
-    @_condition.setter
-    def _condition(self, condition: object) -> None:
-        pass  # `Future.__init__` sets its lock, which nobody takes here
 
     # Asking.
 
@@ -274,14 +261,12 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     def _decide(self, state: str, result: Any = None, error: BaseException | None = None) -> bool:
         """Give the future its one outcome; False when it has one."""
-        try:
-            self._open.pop()
-        except IndexError:
+        if not claimed(self._open):
             return False
         self._result, self._exception = result, error
         self._reached = state
         self._sleepers.wake()
-        self._waiters.notify(self)  # type: ignore[attr-defined]
+        self._waiters.notify(self)
         return True
 
     def _call_all(self) -> None:

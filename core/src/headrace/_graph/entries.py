@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headrace._scheduling.entry import NOBODY, Entry
+from headrace._scheduling.entry import DATA_ALONE, NOBODY, Entry
 from headrace.errors import (
     ClosedError,
     DeadlineExceededError,
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Owner, Quota
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
-
-
-_DATA = ("data",)
-"""What a request must have where the backends of a node say nothing else."""
 
 
 class Called(Protocol):
@@ -59,7 +55,7 @@ def entry_at(
         deadline = own if deadline is None else min(own, deadline)
     entry = Entry(request, owner, 1, deadline, priority, waits)
     scheduler = node.scheduler
-    if "request_size" in request or "data" not in request or scheduler.needs != _DATA:
+    if "request_size" in request or "data" not in request or scheduler.needs is not DATA_ALONE:
         try:
             entry.weight = scheduler.checked(request)
         except InputError as error:

@@ -119,18 +119,14 @@ class SchedulerBase:
             return 0
         return 2**63 if self.max is None else self.max
 
-    def checked(self, request: Any, needs: Sequence[str] | None = None) -> int:
+    def checked(self, request: Any) -> int:
         """Check a request on entry and give its weight.
-
-        Args:
-            request: What was sent.
-            needs: The keys it must have; None for those of the node.
 
         Raises:
             InputError: See `checked_weight`; it is counted as a failure of the node.
         """
         try:
-            return checked_weight(request, self.name, self.needs if needs is None else needs)
+            return checked_weight(request, self.name, self.needs)
         except InputError as error:
             if isinstance(request, dict):
                 request.pop("result", None)
