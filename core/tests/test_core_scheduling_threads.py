@@ -149,10 +149,12 @@ def test_the_thread_of_the_timer_is_replaced_when_something_kills_it(monkeypatch
 
     asked = []
     monkeypatch.setattr(process_threads._log, "error", killed)
-    monkeypatch.setattr(process_threads, "errands", SimpleNamespace(run=asked.append))
+    monkeypatch.setattr(
+        process_threads, "errands", SimpleNamespace(run=lambda *job: asked.append(job))
+    )
     timer = Timer()
     timer._starts = True
     timer.call_at(0.0, lambda: 1 / 0)
     with pytest.raises(SystemExit):
         timer._run()
-    assert asked == [timer._start]
+    assert asked == [(process_threads._in_thread, "headrace-timer", timer._run)]

@@ -18,7 +18,7 @@ from headrace._scheduling.probes import Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -172,10 +172,10 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         admitted = self._entrance.admitted(items, timeout, priority)
         entries = [entry for entry, _ in admitted]
-        waiting: list[tuple[AsyncOwner, Callable[[], bool]]] = []
+        waiting: list[AsyncOwner] = []
         try:
             self._entrance.begin(loop, admitted, waiting)
-            for owner, _ in waiting:
+            for owner in waiting:
                 await owner.future
         except BaseException as error:
             abandoned = give_up_all(waiting) is True

@@ -18,7 +18,6 @@ from headrace.errors import InputError, RequestsFailed
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from headrace._engine.futures import RequestFuture
     from headrace._graph.graph import Graph
@@ -145,19 +144,16 @@ class Entrance:
 
     @reentrant()
     def begin(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        admitted: list[Admitted],
-        waiting: list[tuple[AsyncOwner, Callable[[], bool]]],
+        self, loop: asyncio.AbstractEventLoop, admitted: list[Admitted], waiting: list[AsyncOwner]
     ) -> None:
-        """Let the requests of a coroutine run, and note how each is waited for and given up."""
+        """Let the requests of a coroutine run, and note the owner of each that it waits for."""
         for entry, route in admitted:
             if entry.state == DONE or (route is not None and not may_wait(route, entry)):
                 continue
             owner = AsyncOwner(loop)
-            pending = self._pending(entry, route, owner)
-            waiting.append((owner, pending.give_up))
-            pending.start()
+            owner.pending = self._pending(entry, route, owner)
+            waiting.append(owner)
+            owner.pending.start()
 
 
 def _deadline_after(timeout: float | None) -> float | None:

@@ -291,9 +291,11 @@ class AsyncOwner:
 
     Attributes:
         future: Done when the entry is.
+        pending: What stands for the request.
     """
 
-    __slots__ = ("_loop", "future")
+    __slots__ = ("_loop", "future", "pending")
+    pending: NodeRequest | GraphRequest
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -310,6 +312,6 @@ class AsyncOwner:
 
 
 @reentrant()
-def give_up_all(waiting: Sequence[tuple[object, Callable[[], bool]]]) -> bool:
+def give_up_all(waiting: Sequence[AsyncOwner]) -> bool:
     """Cancel all requests that wait; give whether a backend still runs on any."""
-    return sum([give_up() for _, give_up in waiting]) > 0
+    return sum([one.pending.give_up() for one in waiting]) > 0

@@ -99,18 +99,11 @@ class Helpers:
         self._starting_since = now
         try:
             # Not Thread.start: it takes a lock of threading, which the interrupted code may hold.
-            _thread.start_new_thread(self._begin, ())
+            _thread.start_new_thread(_in_thread, (self._name, self._serve))
         except RuntimeError:  # no more threads, or the interpreter ends
             self._starting_since = None
             if not self._alive:
                 raise
-
-    def _begin(self) -> None:
-        thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            self._serve()
 
     def _serve(self) -> None:
         me = threading.get_ident()
@@ -165,6 +158,15 @@ class Helpers:
     def _grow(self) -> None:
         if not self._jobs.empty():
             self.watch()
+
+
+def _in_thread(name: str, function: Callable[[], None]) -> None:
+    """Let a thread of this name call a function; where there can be none, this one does."""
+    thread = threading.Thread(target=function, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads, or the interpreter ends
+        function()
 
 
 def _run(job: Job) -> None:
@@ -222,7 +224,7 @@ class Timer:
         if starts:
             # By a thread that holds no lock, as whoever calls here may.
             try:
-                errands.run(self._start)
+                errands.run(_in_thread, "headrace-timer", self._run)
             except RuntimeError as error:
                 self._starts = False
                 _log.error("no thread can be started to watch deadlines", exc_info=error)
@@ -239,14 +241,6 @@ class Timer:
                 heapq.heapify(self._heap)
                 self._dead = 0
 
-    def _start(self) -> None:
-        """Start the thread; where there can be none, this one takes its place."""
-        thread = threading.Thread(target=self._run, name="headrace-timer", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads, or the interpreter ends
-            self._run()
-
     def _run(self) -> None:
         try:
             while True:
@@ -255,7 +249,7 @@ class Timer:
                 except BaseException as error:  # noqa: BLE001 - the others are to be called in time
                     _log.error("an alarm raised", exc_info=error)
         finally:  # something has killed this thread all the same
-            errands.run(self._start)
+            errands.run(_in_thread, "headrace-timer", self._run)
 
     def _call_due(self) -> None:
         """Call what is due, or sleep until something is."""
