@@ -241,7 +241,12 @@ def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None)
 
 
 def _build(blueprint: Blueprint, started: Started) -> None:
-    started.probes = probes = _made(blueprint.probes.items())
+    made: list[Guarded] = []
+    try:
+        for name, factory in blueprint.probes.items():
+            made.append(Guarded(name, factory()))
+    finally:
+        started.probes = probes = Probes(made)  # which are closed when one cannot be made
     blueprint.listen(probes)
     for name, node in blueprint.nodes.items():
         started.nodes[name] = build_node(node)
@@ -253,18 +258,6 @@ def _build(blueprint: Blueprint, started: Started) -> None:
                 probes.instance_changed(scheduler.name, instance.index, "ready")
     if blueprint.front is not None:
         started.front = build_node(blueprint.front)
-
-
-def _made(factories: Any) -> Probes:
-    """Make every probe; those that were made are closed again when one cannot be."""
-    made: list[Guarded] = []
-    try:
-        for name, factory in factories:
-            made.append(Guarded(name, factory()))
-    except BaseException:
-        Probes(made).close()
-        raise
-    return Probes(made)
 
 
 def build_node(node: NodeBlueprint) -> BuiltNode:

@@ -14,16 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._portable import without_inner_frames
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.locks import Watchers
 from headrace._scheduling.threads import served_here
 from headrace.errors import (
     ClosedError,
-    ConfigError,
     ContractError,
     DeadlineExceededError,
-    PluginError,
     SetupError,
 )
 
@@ -156,8 +153,6 @@ class Reloader:
         try:
             thread.start()
             job.wait()
-        except (ConfigError, PluginError, SetupError) as error:
-            raise without_inner_frames(error) from error.__cause__
         except RuntimeError as error:
             if thread.ident is not None:
                 raise

@@ -43,6 +43,7 @@ class GraphRequest:
 
     Attributes:
         deadline: That of the call, on the clock of ``time.monotonic()``; None for none.
+        open: The entries without an outcome, each with its scheduler.
     """
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
@@ -55,7 +56,7 @@ class GraphRequest:
         self._turn = threading.Lock()
         # Visits that have ended: each with its error, or its entry, which holds that then.
         self._ended: deque[tuple[Visit, BaseException | None, Entry | None]] = deque()
-        self._open: dict[Entry, Scheduler] = {}
+        self.open: dict[Entry, Scheduler] = {}
         self._over = False
         self._abandoned = False  # the request is over, and a backend still runs on it
         self._to_notify: list[Owner] = []  # once it is over: the thread that pops it notifies it
@@ -77,7 +78,7 @@ class GraphRequest:
             if step.runs_once:
                 # The entry of the call is that of the node, and is counted where it enters.
                 self._entry.owner = _NodeOwner(self, visit)
-                self._open[self._entry] = step.scheduler
+                self.open[self._entry] = step.scheduler
             else:
                 entries = self._entries(visit)
             for entry in entries:
@@ -98,13 +99,13 @@ class GraphRequest:
         if not step.levels:
             owner = _NodeOwner(self, visit)
             entry = entry_at(step, visit.request, owner, deadline, priority, waits)
-            self._open[entry] = step.scheduler
+            self.open[entry] = step.scheduler
             return [entry]
         several = _EachOwner(self, visit, deadline=deadline, priority=priority, waits=waits)
         elements = several.elements
         if not elements.entries:
             self._ended.append((visit, elements.gather(), None))
-        self._open.update(dict.fromkeys(elements.entries, step.scheduler))
+        self.open.update(dict.fromkeys(elements.entries, step.scheduler))
         return elements.entries
 
     def _submit(
@@ -115,9 +116,9 @@ class GraphRequest:
         *,
         internal: bool = True,
     ) -> None:
-        """Submit an entry that is in `_open` already; called without the turn.
+        """Submit an entry that is in `open` already; called without the turn.
 
-        Another thread may end the request meanwhile: it cancels all entries in `_open`. Either the entry
+        Another thread may end the request meanwhile: it cancels all entries in `open`. Either the entry
         is in the queue by then, and is taken out; or it has yet to get there, and `let_in` does nothing.
         """
         if entry.error is None:
@@ -125,10 +126,6 @@ class GraphRequest:
         else:
             owner, entry.owner = entry.owner, NOBODY  # the owner refers to its entries
             owner.finished(entry)
-
-    def forget(self, entry: Entry) -> None:
-        """Take note that an entry has its outcome."""
-        self._open.pop(entry, None)
 
     def node_done(
         self, visit: Visit, error: BaseException | None = None, entry: Entry | None = None
@@ -180,7 +177,7 @@ class GraphRequest:
         step = visit.step
         try:
             if entry is not None:
-                self._open.pop(entry, None)  # with the turn: `give_up` sees it here, or in `_open`
+                self.open.pop(entry, None)  # with the turn: `give_up` sees it here, or in `open`
                 entry.give_back()
                 error = entry.take_error()
             if error is None:
@@ -216,7 +213,7 @@ class GraphRequest:
         self._entry.error = error
         self._abandoned = getattr(error, "abandoned", False) is True
         try:
-            for entry, scheduler in list(self._open.items()):
+            for entry, scheduler in list(self.open.items()):
                 scheduler.cancel(entry)
         finally:
             self._leave(self._owner, give_back=error is not None and not self._abandoned)
@@ -239,7 +236,7 @@ class GraphRequest:
             with suppress(Exception):  # anybody's dict; the request has failed as it is
                 self._entry.put_back()
                 self._entry.request.pop("result", None)
-        self._open = {}
+        self.open = {}
         self._traversal.forget()
         self._owner = NOBODY
         self._to_notify.append(owner)
@@ -251,7 +248,7 @@ class GraphRequest:
         """QUEUED while all entries that are open wait, RUNNING while a backend runs on one, DONE."""
         if self._over:
             return DONE
-        states = {entry.state for entry in list(self._open)}
+        states = {entry.state for entry in list(self.open)}
         return QUEUED if states and states.issubset(WAITING) else RUNNING
 
     def _held_here(self) -> str | None:
@@ -264,7 +261,7 @@ class GraphRequest:
         """Give the nodes at which the request is, and those that it has yet to visit."""
         if self._over:
             return []
-        found = [scheduler.place(entry) for entry, scheduler in list(self._open.items())]
+        found = [scheduler.place(entry) for entry, scheduler in list(self.open.items())]
         return found + [step.scheduler.place(None) for step in self._traversal.unvisited()]
 
     def cancel(self) -> bool:
@@ -272,7 +269,7 @@ class GraphRequest:
         if not self._turn.acquire(blocking=False):
             return False  # between two nodes
         try:
-            waiting = [] if self._over else list(self._open.items())
+            waiting = [] if self._over else list(self.open.items())
             nodes = cancel_all(waiting) if waiting else None
             if nodes is not None:
                 self._over = True
@@ -291,7 +288,7 @@ class GraphRequest:
         """
         with self._turn:
             over, self._over = self._over, True
-            for entry, scheduler in list(self._open.items()):
+            for entry, scheduler in list(self.open.items()):
                 if not scheduler.cancel(entry):
                     self._abandoned = scheduler.abandon(entry) or self._abandoned
             if not over:
@@ -329,7 +326,7 @@ class _EachOwner:
         """Count one element; with the last, or one that fails the request, let that go on."""
         entry.give_back()
         last = self.left.pop() == 0
-        self.request.forget(entry)
+        self.request.open.pop(entry, None)
         error: Any = entry.error
         if error is None or (
             self.elements.may_fail_alone and not isinstance(error, OverloadedError)

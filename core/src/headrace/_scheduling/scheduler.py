@@ -20,7 +20,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.admission import enter, held_here, inside, unfit
+from headrace._scheduling.admission import enter, held_here, refuse, unfit
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, RUNNING, WAITING
 from headrace._scheduling.fast_path import FastPath
@@ -72,20 +72,19 @@ class Scheduler(FastPath):
             if waits_for_room is not None and entry.state == OUTSIDE:
                 entry.room = Signal()
         if entry.room is not None and waits_for_room is not None:
-            if waits_for_room():
-                self._refuse_wait(entry)
+            if waits_for_room():  # for ever
+                with node.section, node.lock:
+                    refuse(node, [entry] if entry.state == OUTSIDE else ())
             entry.room.sleep()
 
     submit = reentrant()(let_in)
 
-    def _cancel_later(self, entry: Entry) -> bool:
-        """Take an entry back once the lock is left that the calling thread holds; see `reentrant`."""
-        errands.run(self.cancel, entry)
-        return False
-
-    @reentrant(later=_cancel_later)
+    @reentrant(later=lambda scheduler, entry: errands.run(scheduler.cancel, entry))
     def cancel(self, entry: Entry) -> bool:
-        """Take an entry back that waits, or has not come yet; False when it runs or is done."""
+        """Take an entry back that waits, or has not come yet; False when it runs or is done.
+
+        Where the calling thread holds a lock it is not True, and done a moment later.
+        """
         nodes = cancel_all([(entry, self)])
         for node in nodes or ():
             node.notify()
@@ -97,13 +96,6 @@ class Scheduler(FastPath):
             node.entered += 1
         node.take_out(entry)
         self._drop(entry)
-
-    def _refuse_wait(self, entry: Entry) -> None:
-        """Fail an entry for whose room this thread would wait for ever, if it is not let in yet."""
-        node = self._node
-        with node.section, node.lock:
-            if entry.state == OUTSIDE:
-                node.settle_waiting(inside(node.name), [entry])
 
     def place(self, entry: Entry | None) -> tuple[Node, object]:
         """Give where an entry waits or runs, for `headrace._scheduling.threads`."""
