@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
@@ -14,7 +13,7 @@ from headrace._options import Options as _Options
 from headrace.errors import ContractError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from headrace._checked import Outcomes
     from headrace.keys import Request
@@ -39,24 +38,6 @@ def _silent(done: int) -> None:
 def no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress]:
     """Show the progress of no work."""
     return nullcontext(_silent)
-
-
-_shown: ContextVar[ProgressFactory] = ContextVar("headrace.progress", default=no_progress)
-
-
-def shown_progress() -> ProgressFactory:
-    """Give what ``progress`` is in the contexts of a pipeline that is built here and now."""
-    return _shown.get()
-
-
-@contextmanager
-def showing_progress(progress: ProgressFactory) -> Iterator[None]:
-    """Show the progress of long work in ``init`` with ``progress``, for pipelines built within."""
-    before = _shown.set(progress)
-    try:
-        yield
-    finally:
-        _shown.reset(before)
 
 
 class Shared:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import no_progress, showing_progress
+from headrace._backend import no_progress
 from headrace._build.builder import Builder
 from headrace._build.node_call import NodeCall
 from headrace._build.standing import Guarded, NotCallable
@@ -53,15 +53,16 @@ def pipe(
         PluginError: A plugin or a library is missing.
     """
     try:
-        with showing_progress(progress):
-            return Pipeline(compose(PipelineConfig.load(source, allow_import=allow_import)))
+        config = PipelineConfig.load(source, allow_import=allow_import)
+        return Pipeline(compose(config, progress))
     except (ConfigError, PluginError, SetupError) as error:
         raise without_inner_frames(error) from error.__cause__
 
 
-def compose(config: PipelineConfig) -> Blueprint:
+def compose(config: PipelineConfig, progress: ProgressFactory = no_progress) -> Blueprint:
     """Give what a pipeline of this configuration starts from; nothing is built yet."""
     builder = Builder(config._plan)
+    builder.progress = progress
     return _blueprint(config, builder, builder)
 
 

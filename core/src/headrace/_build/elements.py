@@ -9,7 +9,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend, InitContext, Shared, shown_progress
+from headrace._backend import Backend, InitContext, Shared, no_progress
 from headrace._build.measuring import Measuring
 from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import LOOK_S, At, Commons
@@ -25,6 +25,7 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace._backend import ProgressFactory
     from headrace._build.parts import Parts
     from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
@@ -49,6 +50,7 @@ class Build:
         threads: The share of one instance.
         reached: The names of instances that some expression calls by name, past any queue.
         cancelled: Set when nobody waits any more for what is being built.
+        progress: Shows long work in ``init``.
     """
 
     plan: PipelinePlan
@@ -58,6 +60,7 @@ class Build:
     threads: int = 1
     reached: frozenset[str] = frozenset()
     cancelled: threading.Event = field(default_factory=threading.Event)
+    progress: ProgressFactory = no_progress
 
 
 @dataclass(eq=False)
@@ -91,7 +94,6 @@ class ElementBuilder:
         self.name = node.name if node is not None else "entrypoint"
         self.keys = node.keys if node is not None else NodeKeys()
         self.measuring = Measuring(node, self.commons)
-        self._progress = shown_progress()
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""
@@ -205,7 +207,7 @@ class ElementBuilder:
             prefixes=tuple((tuple(p), dict(n)) for p, n in element.prefixes),
             logger=logger_of(element.cls.__name__),
             shared=self.shared,
-            progress=self._progress,
+            progress=self.build.progress,
             cancelled=self.build.cancelled.is_set,
             build=lambda text: self._late(text, element, at),
             instance=at.instance,
