@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from headrace.errors import DeadlineExceededError
+from headrace_serve import service
+from headrace_serve.access_log import AccessLine
+from headrace_serve.models import Catalogue, Counts
 from headrace_serve.run_times import RunTimes, TimedContext
 
 
@@ -91,3 +97,20 @@ def test_the_times_of_a_graph_with_items_are_of_all_nodes(serving, logged, tmp_p
     for line in logged():
         assert list(parts_of(line)) == ["receive", "queue", "run", "send"]
         assert parts_of(line)["run"] > 0
+
+
+def test_a_request_that_is_given_up_while_it_runs_counts_as_run(monkeypatch, logged):
+    error = DeadlineExceededError("late")
+    error.abandoned = True
+
+    async def late(model, asked, **settings):
+        raise error
+
+    monkeypatch.setattr(service, "infer", late)
+    model = SimpleNamespace(timed=True, limits={}, counts=Counts())
+    line = AccessLine("POST /run/{model}")
+    front = service.Service(Catalogue([]))
+    with pytest.raises(DeadlineExceededError):
+        asyncio.run(front.infer(model, SimpleNamespace(times=None), line))
+    line.write()
+    assert parts_of(logged()[-1])["queue"] == 0

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.errors import InputError, OverloadedError
+from headrace.errors import OverloadedError
 from headrace_serve.errors import (
     NotAllowedError,
     UnavailableError,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace_serve.changes import Changes
     from headrace_serve.models import Catalogue
 
-__all__ = ["Repository", "named"]
+__all__ = ["Repository"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -162,15 +162,3 @@ class Repository:
         for model in models:
             model.reason = "unloaded"
         self._service.changes.tell()
-
-
-def named(body: Any) -> Iterable[str]:
-    """Give the names of the parameters in the body of a request.
-
-    Raises:
-        InputError: It has another shape.
-    """
-    parameters = body.get("parameters", {})
-    if not isinstance(parameters, dict):
-        raise InputError("parameters", expected="an object", got=type(parameters).__name__)
-    return parameters

@@ -8,7 +8,6 @@ import orjson
 
 from headrace.errors import InputError
 from headrace_serve.exchange import Reply
-from headrace_serve.repository import named
 from headrace_serve.shared_memory import allowed
 
 if TYPE_CHECKING:
@@ -54,17 +53,24 @@ async def _unregister(exchange: Exchange) -> Reply:
     return Reply.json({})
 
 
+def _parameters(body: dict[str, Any]) -> dict[str, Any]:
+    parameters = body.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InputError("parameters", expected="an object", got=type(parameters).__name__)
+    return parameters
+
+
 async def _load(exchange: Exchange) -> Reply:
     repository = exchange.service.allowed_repository()
     asked = await json_object(exchange, "parameters")
-    await repository.load(exchange.path["model"], named(asked))
+    await repository.load(exchange.path["model"], _parameters(asked))
     return Reply.json({})
 
 
 async def _unload(exchange: Exchange) -> Reply:
     repository = exchange.service.allowed_repository()
     asked = await json_object(exchange, "parameters")
-    await repository.unload(exchange.path["model"], named(asked))
+    await repository.unload(exchange.path["model"], _parameters(asked))
     return Reply.json({})
 
 

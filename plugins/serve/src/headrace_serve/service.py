@@ -221,6 +221,8 @@ class Service:
         except BaseException as error:
             if isinstance(error, (ClosedError, InstanceLostError)):
                 self.changes.tell()
+            if getattr(getattr(error, "error", error), "abandoned", False):
+                line.times = None  # it still runs, and has told no times
             model.counts.note(time.perf_counter_ns() - started, None)
             raise
         model.counts.note(time.perf_counter_ns() - started, answer.inferences)
