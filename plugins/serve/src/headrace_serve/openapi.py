@@ -32,7 +32,10 @@ _PARTIAL: dict[str, Any] = {"partial": _FLAG}
 _ERROR = {"$ref": "#/components/schemas/Error"}
 _STATUSES = {
     "400": "The request is wrong.",
+    "401": "There is no key, or a wrong one.",
+    "403": "The key is not good for this.",
     "404": "There is no such model or version.",
+    "408": "The request was not received in time.",
     "413": "The body is too large.",
     "429": "The queue is full; see Retry-After.",
     "500": "The pipeline failed.",
@@ -40,13 +43,23 @@ _STATUSES = {
     "504": "The time is over.",
 }
 
+_KEYS: dict[str, Any] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
 
-def document(models: Catalogue) -> dict[str, Any]:
-    """Give the document: every version of every model with its inputs and outputs."""
+
+def document(models: Catalogue, *, keyed: bool = False) -> dict[str, Any]:
+    """Give the document: every version of every model with its inputs and outputs.
+
+    Args:
+        models: The models.
+        keyed: Whether requests need a key, but for those of health.
+    """
     paths: dict[str, Any] = {
         "/v2": _get("Name, version and extensions of the server"),
-        "/v2/health/live": _get("Whether the server runs"),
-        "/v2/health/ready": _get("Whether it accepts requests"),
+        "/v2/health/live": _get("Whether the server runs", security=[]),
+        "/v2/health/ready": _get("Whether it accepts requests", security=[]),
         "/v2/repository/index": {"post": _operation("The models and their state")},
         "/v2/models/stats": _get("Statistics of all models"),
     }
@@ -56,17 +69,22 @@ def document(models: Catalogue) -> dict[str, Any]:
             places.insert(0, f"/v2/models/{model.name}")
         for place in places:
             paths[place] = _get(f"Metadata of {model.name}")
-            for end in ("ready", "config", "stats"):
+            paths[f"{place}/ready"] = _get(f"{model.name}: ready", security=[])
+            for end in ("config", "stats"):
                 paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
             paths[f"{place}/infer"] = {"post": _infer(model)}
         if len(places) == 2 and (file := file_input(model)):
             paths[f"/run/{model.name}"] = {"post": _run(model, file)}
-    return {
+    made: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "headrace-serve", "version": version("headrace-serve")},
         "paths": paths,
         "components": {"schemas": {"Error": _error()}},
     }
+    if keyed:
+        made["components"]["securitySchemes"] = _KEYS
+        made["security"] = [{name: []} for name in _KEYS]
+    return made
 
 
 def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -79,8 +97,8 @@ def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]
     return {"summary": summary, "responses": responses}
 
 
-def _get(summary: str) -> dict[str, Any]:
-    return {"get": _operation(summary)}
+def _get(summary: str, **more: Any) -> dict[str, Any]:
+    return {"get": {**_operation(summary), **more}}
 
 
 def _infer(model: Model) -> dict[str, Any]:

@@ -248,7 +248,8 @@ async def _server(exchange: Exchange) -> Reply:
 
 
 async def _openapi(exchange: Exchange) -> Reply:
-    return Reply.json(openapi.document(exchange.service.models))
+    service = exchange.service
+    return Reply.json(openapi.document(service.models, keyed=service.keys is not None))
 
 
 async def _docs(exchange: Exchange) -> Reply:
