@@ -17,8 +17,8 @@ import types
 import pytest
 
 import headrace
+from headrace import _process
 from headrace._build import parcels as known
-from headrace._build import spawn
 from headrace._build.channel import Channel
 from headrace._build.parcels import pack, unpack
 from headrace._checked import Presence
@@ -386,7 +386,7 @@ def test_who_needs_another_process_waits_for_the_first_that_is_left_or_comes_bac
         found = []
         thread = threading.Thread(target=lambda: found.append(siblings.borrow(own)), daemon=True)
         thread.start()
-        until(lambda: siblings._waiting)
+        until(lambda: siblings.waiting)
         siblings.look()
         assert found == []
         then()
@@ -483,7 +483,7 @@ def test_arrays_arrive_as_they_were():
 
 def there_and_back(requests):
     """Give requests as another process would make them again."""
-    channel = Channel(-1, -1, spawn.memory_file())
+    channel = Channel(-1, -1, _process.memory_file())
     told, bad = pack(requests, channel)
     assert bad == {}
     found, unknown = unpack(pickle.loads(pickle.dumps(told)), channel)
@@ -713,14 +713,14 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
 
 
 def test_a_system_that_is_no_posix_has_no_processes(monkeypatch):
-    monkeypatch.setattr(spawn, "os", types.SimpleNamespace(name="nt"))
+    monkeypatch.setattr(_process, "os", types.SimpleNamespace(name="nt"))
     with pytest.raises(SetupError, match="BackgroundThread"):
-        spawn.spawn("pass", ())
+        _process.spawn("pass", ())
 
 
 def test_a_file_in_memory_has_no_name_where_the_system_makes_no_such_files(monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    file = spawn.memory_file()
+    file = _process.memory_file()
     assert os.fstat(file).st_nlink == 0
     assert os.write(file, b"kept") == 4
     assert os.pread(file, 4, 0) == b"kept"

@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace._build import channel
 from headrace._build.parcels import pack, unpack
-from headrace._build.spawn import memory_file
+from headrace._process import memory_file
 from headrace.errors import InstanceLostError
 
 pytestmark = pytest.mark.stress

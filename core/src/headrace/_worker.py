@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import Channel
 from headrace._build.parcels import changes, pack, unpack
-from headrace._build.spawn import end_with_parent
 from headrace._portable import error_text, portable
+from headrace._process import end_with_parent
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def main(files: tuple[int, int, int, int], parent: int) -> None:
     channel = Channel(*files[:3])
     with suppress(EOFError), ExitStack() as closing:
         _serve(channel, teller, closing)
-    channel.close()
     teller.end()
 
 

@@ -114,7 +114,10 @@ class Channel:
             size = len(content)
             content = _ELSEWHERE.pack(0, self.put(content, size), size)
         self.awaits = awaits
-        self._write(content)
+        try:
+            os.write(self._sink, content)
+        except OSError as error:
+            raise EOFError from error
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """Wait for a message.
@@ -142,8 +145,8 @@ class Channel:
 
     def end(self) -> None:
         """Let the other process see the end when it waits for a message."""
-        with suppress(EOFError):
-            self._write(END)
+        with suppress(OSError):  # it has gone
+            os.write(self._sink, END)
 
     def close(self) -> None:
         """Give all back to the system."""
@@ -151,9 +154,3 @@ class Channel:
         self._mapped.close()
         for file in (self._source, self._sink, self._file):
             os.close(file)
-
-    def _write(self, content: bytes) -> None:
-        try:
-            os.write(self._sink, content)
-        except OSError as error:
-            raise EOFError from error

@@ -6,24 +6,26 @@ to: in another process, on another machine, or here.
 
 from __future__ import annotations
 
+import io
+import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Shared
+from headrace._backend import Backend, Shared
 from headrace._build.elements import Build, ElementBuilder
-from headrace._build.parcels import packed, unpacked
 from headrace._build.parts import At, Parts
 from headrace._build.standing import BatchEnd, Standing
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, needed_keys
 from headrace._portable import error_text
+from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 from headrace._registry.imports import run_imports
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from headrace._backend import Backend
     from headrace._checked import Outcomes
     from headrace._plan.element import Element
     from headrace.keys import Request
@@ -60,7 +62,7 @@ class ChildPlan:
             "allow_import": build.plan.allow_import,
         }
         try:
-            self._content = packed(about)
+            self._content = _packed(about)
         except Exception as error:
             raise SetupError(
                 f"{element.call} cannot be sent to another process: {error_text(error)}",
@@ -98,7 +100,7 @@ class ChildPlan:
         """
         files = run_imports([(path, Path()) for path in self._files])
         try:
-            about = unpacked(self._content)
+            about = _unpacked(self._content)
         except Exception as error:
             raise SetupError(
                 f"something in {self.expression} is not known here: {error_text(error)}",
@@ -182,3 +184,38 @@ def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
     """Tell whether a backend says ``rerun``; a word of core with others inside leaves it to them."""
     inner = bool(element.children) and issubclass(element.cls, Word)
     return inner or element.named is not None or built.get(id(element), element.cls).rerun
+
+
+# A class that was made of another one, or of a function, is sent as what it was made of.
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            raise pickle.PicklingError(
+                f"{obj.__qualname__} is part of the program itself, __main__"
+            )
+        if not isinstance(obj, type) or not issubclass(obj, Backend):
+            return None
+        source = source_of(obj)
+        if source is obj:
+            return None
+        return source, obj.batched if issubclass(obj, FunctionBackend) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        source, batched = pid
+        return as_backend(source) if batched is None else of_function(source, batched=batched)
+
+
+def _packed(value: Any) -> bytes:
+    """Give elements, with their classes and options, as bytes."""
+    stream = io.BytesIO()
+    _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(value)
+    return stream.getvalue()
+
+
+def _unpacked(content: bytes) -> Any:
+    """Give what `_packed` was given; imports what its classes are part of."""
+    return _Unpickler(io.BytesIO(content)).load()

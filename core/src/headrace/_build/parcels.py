@@ -1,59 +1,19 @@
-"""What two processes tell each other: elements as bytes, the values of requests, and what became of them."""
+"""What two processes tell each other of requests: their values, and what has become of them.
+
+Each value travels by itself, so that one that cannot is known by its key.
+"""
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
-
-from headrace._backend import Backend
-from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from headrace._build.channel import Channel
     from headrace.keys import Request
-
-
-# Elements. A class that was made of another one, or of a function, is sent as what it was made of.
-
-
-class _Pickler(pickle.Pickler):
-    def persistent_id(self, obj: Any) -> Any:
-        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
-            raise pickle.PicklingError(
-                f"{obj.__qualname__} is part of the program itself, __main__"
-            )
-        if not isinstance(obj, type) or not issubclass(obj, Backend):
-            return None
-        source = source_of(obj)
-        if source is obj:
-            return None
-        return source, obj.batched if issubclass(obj, FunctionBackend) else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, pid: Any) -> Any:
-        source, batched = pid
-        return as_backend(source) if batched is None else of_function(source, batched=batched)
-
-
-def packed(value: Any) -> bytes:
-    """Give elements, with their classes and options, as bytes."""
-    stream = io.BytesIO()
-    _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(value)
-    return stream.getvalue()
-
-
-def unpacked(content: bytes) -> Any:
-    """Give what `packed` was given; imports what its classes are part of."""
-    return _Unpickler(io.BytesIO(content)).load()
-
-
-# The values of requests. Each travels by itself, so that what cannot is known by its key.
 
 
 LARGE_BYTES = 2048
@@ -146,7 +106,7 @@ def _pickled(value: Any, channel: Channel) -> tuple[bytes | None, list[tuple[int
         if raw.nbytes < LARGE_BYTES:
             return True
         places.append((channel.put(raw, raw.nbytes), raw.nbytes, not raw.readonly))
-        return False
+        return False  # not in the pickle
 
     content = pickle.dumps(value, 5, buffer_callback=keep)
     if len(content) < LARGE_BYTES:
@@ -158,23 +118,21 @@ def _pickled(value: Any, channel: Channel) -> tuple[bytes | None, list[tuple[int
 def _made(told: tuple[Any, ...], channel: Channel) -> Any:
     if told[0] == _PICKLE:
         _, content, places = told
-        buffers = [_taken(channel, *place) for place in places]
+        buffers = [
+            channel.take(at, size, bytearray if changes else bytes) for at, size, changes in places
+        ]
         content = buffers.pop() if content is None else content
         return pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
-    buffer = _taken(channel, *told[1:4])
+    buffer = channel.take(told[1], told[2], bytearray if told[3] else bytes)
     if told[0] == _BYTES:
         return buffer
-    _, _, _, _, maker, shape = told
+    maker, shape = told[4:]
     known = _makers_known.get(maker)
     if known is None:
         if len(_makers_known) >= _MOST_KEPT:
             _makers_known.clear()
         known = _makers_known[maker] = pickle.loads(maker)  # noqa: S301 - as above
     return known[0](shape, known[1], buffer)
-
-
-def _taken(channel: Channel, at: int, size: int, changes: bool) -> Any:
-    return channel.take(at, size, bytearray if changes else bytes)
 
 
 _makers: dict[int, tuple[Any, bytes | None]] = {}

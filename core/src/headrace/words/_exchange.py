@@ -58,7 +58,7 @@ class Exchange:
         if bad:
             told, left = self._without(bad, told, left, errors)
         if not left:
-            return _outcomes(batch, errors)
+            return [errors.get(id(one)) for one in batch]
         channel.send(told, awaits=True)
         patience_s = None
         if entries:  # their owners may go away with them from now on: there are copies
@@ -79,7 +79,7 @@ class Exchange:
                 errors[id(request)] = error
             if not (wrong and wrong[place]):
                 apply(same, new, gone, request)
-        return _outcomes(batch, errors)
+        return [errors.get(id(one)) for one in batch] if errors else None
 
     def _without(
         self,
@@ -131,10 +131,6 @@ def taken_back(entries: Entries, request: Request) -> bool:
             return False
         entry.lent = None
     return True
-
-
-def _outcomes(batch: list[Request], errors: dict[int, Exception]) -> list[Exception | None] | None:
-    return [errors.get(id(one)) for one in batch] if errors else None
 
 
 def _wrong(

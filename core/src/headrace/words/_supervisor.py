@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import END, Channel
 from headrace._build.parts import LOOK_S
-from headrace._build.spawn import memory_file, spawn, wait_for_end
 from headrace._portable import error_text
+from headrace._process import memory_file, spawn, wait_for_end
 from headrace._scheduling.calls import errand
 from headrace.errors import InstanceLostError, SetupError
 
@@ -191,6 +191,9 @@ class Supervisor:
         restarts: How often it is started again.
         presence: Is told while there is no process, and when there will be none any more.
         changed: Called when a process lives, or none is started any more.
+
+    Attributes:
+        current: The process in which X is built; None while there is none.
     """
 
     def __init__(
@@ -206,7 +209,7 @@ class Supervisor:
         self._presence = presence
         self._told = changed
         self._changed = threading.Condition()
-        self._child: Child | None = None
+        self.current: Child | None = None
         self._starting: Child | None = None
         self._given: Child | None = None
         self._closing = False
@@ -217,7 +220,7 @@ class Supervisor:
     @property
     def lives(self) -> bool:
         """Whether there is a process in which X is built."""
-        return self._child is not None
+        return self.current is not None
 
     @property
     def over(self) -> bool:
@@ -233,7 +236,7 @@ class Supervisor:
         try:
             errand(self._thread.start)
             with self._changed:
-                while self._child is None and self._failure is None:
+                while self.current is None and self._failure is None:
                     self._changed.wait(LOOK_S)
                     if cancelled():
                         self._failure = SetupError("the build was given up")
@@ -251,11 +254,8 @@ class Supervisor:
         Raises:
             InstanceLostError: None is started any more.
         """
-        child = self._child
-        if child is not None and child is self._given:
-            return child  # without the lock: see `_left`
         with self._changed:
-            while self._child is None:
+            while self.current is None:
                 if self._failure is not None or self._closing:
                     why = self._failure or "it was closed"
                     raise InstanceLostError(
@@ -263,14 +263,14 @@ class Supervisor:
                         hint="Pipeline.reload starts another.",
                     )
                 self._changed.wait()
-            self._given = self._child
-            return self._child
+            self._given = self.current
+            return self.current
 
     def close(self) -> None:
         """Let X be closed there, and the process end; one that does not is killed."""
         with self._changed:
             self._closing = True
-            child, starting = self._child, self._starting
+            child, starting = self.current, self._starting
             self._changed.notify_all()
         if starting is not None:
             starting.kill()
@@ -285,7 +285,7 @@ class Supervisor:
         """End the process at once, whatever it does; none is started any more."""
         with self._changed:
             self._closing = True
-            child = self._child or self._starting
+            child = self.current or self._starting
             self._changed.notify_all()
         if child is not None:
             child.kill()
@@ -329,7 +329,7 @@ class Supervisor:
         """Take note that X is built in a process."""
         with self._changed:
             again, self._built = self._built, True
-            self._starting, self._child = None, child
+            self._starting, self.current = None, child
             self._changed.notify_all()
         if again:
             self._presence.away.discard(self)
@@ -339,7 +339,7 @@ class Supervisor:
     def _left(self, child: Child, why: Exception) -> float | None:
         """Take note of the end of a process; give the pause until the next, None for no next."""
         with self._changed:
-            self._starting = self._child = None
+            self._starting = self.current = None
         pause_s = self._ended(why)
         child.end()
         with self._changed:

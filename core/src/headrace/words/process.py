@@ -158,7 +158,8 @@ class Process(Word):
                 raise
             lend(entries.values())
         finally:
-            self._siblings.look()
+            if self._siblings.waiting:
+                self._siblings.look()
         return [self._once_more(request, entries) for request in batch]
 
     def _once_more(self, request: Request, entries: Entries) -> Exception | None:
@@ -212,7 +213,9 @@ class Process(Word):
         Raises:
             InstanceLostError: The process has died.
         """
-        child = self._living()
+        child = self._child
+        if child is not self.supervisor.current or child.channel.awaits:
+            child = self._living()
         try:
             outcomes = self._exchange.run(child, batch, entries)
         except EOFError:
@@ -224,9 +227,12 @@ class Process(Word):
             if child.channel.awaits:  # Ctrl-C: nobody will read the answer
                 child.kill()
             raise
-        for outcome in () if outcomes is None else outcomes:
-            if isinstance(outcome, InstanceLostError):
-                outcome.node = None  # raised anew here, so that the instance is known to be lost
+        if outcomes is not None:
+            for outcome in outcomes:
+                if isinstance(outcome, InstanceLostError):
+                    outcome.node = (
+                        None  # raised anew here, so that the instance is known to be lost
+                    )
         return outcomes
 
     def _living(self) -> Child:
@@ -261,18 +267,18 @@ class Siblings:
 
     Attributes:
         members: All of them.
+        waiting: How many threads wait for one of them.
     """
 
     def __init__(self) -> None:
         self.members: list[Process] = []
+        self.waiting = 0
         self._changed = threading.Condition()
-        self._waiting = 0
 
     def look(self) -> None:
         """Let those who wait look again: a process has been left, has come back, or is no more."""
-        if self._waiting:
-            with self._changed:
-                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def borrow(self, own: Process) -> Process:
         """Give one whose process lives and does nothing, rather another than ``own``, once there is one.
@@ -283,7 +289,7 @@ class Siblings:
         with self._changed:
             # This thread counts itself first and looks at the locks then. Another thread releases a lock
             # first and looks at the count then. Either this one finds the lock free, or that one notifies.
-            self._waiting += 1
+            self.waiting += 1
             try:
                 while True:
                     others = [one for one in [*self.members] if one is not own]
@@ -295,7 +301,7 @@ class Siblings:
                         return own
                     self._changed.wait()
             finally:
-                self._waiting -= 1
+                self.waiting -= 1
 
 
 def _levels() -> dict[str, int]:
