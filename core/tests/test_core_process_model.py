@@ -392,7 +392,7 @@ class Model(RuleBasedStateMachine):
     @rule(index=st.integers(0, 5))
     def die_at_rest(self, index):
         """A process dies while nothing runs there, or a batch that was cut has not begun."""
-        child = self.processes[index % len(self.processes)].supervisor._child
+        child = self.processes[index % len(self.processes)].supervisor.current
         if child is not None:
             child.kill()
 
