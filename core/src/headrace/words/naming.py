@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace._config.nodekeys import NODE_KEYS
 from headrace._plan.word import Use, Word, called, word_of
 from headrace._problem import nearest
-from headrace.words.ioc import Wiring
+from headrace.words.composing import Wiring
 
 if TYPE_CHECKING:
     from headrace._expression.tree import Call

@@ -12,7 +12,7 @@ from headrace._options import Options as _Options
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Word
 from headrace.errors import ContractError
-from headrace.words.ioc import Wiring
+from headrace.words.composing import Wiring
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
