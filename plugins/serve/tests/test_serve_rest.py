@@ -625,3 +625,22 @@ def test_the_time_to_come_back_is_what_waits_over_the_measured_rate(monkeypatch)
     assert Service.retry_after_s(model) == 30
     clock.now = 40_000_000_000
     assert Service.retry_after_s(model) == 1  # what was measured is too old
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_an_item_whose_result_cannot_be_written_is_named(serving, partial):
+    def odd(data):
+        if data == b"bad":
+            raise headrace.errors.InputError("bad")
+        return object() if data == b"odd" else {"data": data.decode()}
+
+    headrace.register("ServeOdd", odd, replace=True)
+    server = serving({"m": {"backend": "ServeOdd"}})
+    data = ["bad", "a", "odd"] if partial else ["b", "a", "odd"]
+    text = {"name": "data", "datatype": "BYTES", "shape": [3], "data": data}
+    body = {"inputs": [text], "parameters": {"partial": partial}}
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (500, "contract")
+    assert answer.json()["error"].startswith("item 2: ")
+    answer = httpx.post(f"{server.url}/run/m", content=b"odd")
+    assert "item" not in answer.json()["error"]

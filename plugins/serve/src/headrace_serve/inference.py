@@ -66,7 +66,12 @@ async def infer(
         count = _count(model, values, limits.max_items)
         requests = [_request(model, values, fixed, item) for item in range(count)]
         results, failed = await _run_items(model, requests, call, partial=partial)
-        outputs = tensors_of(model, results, by_item=True, wanted=asked.outputs)
+        try:
+            outputs = tensors_of(model, results, by_item=True, wanted=asked.outputs)
+        except ItemError as error:
+            lost = {index for index, _ in failed}
+            kept = [index for index in range(count) if index not in lost]
+            raise ItemError(kept[error.index], error.error) from error
         parameters = {"errors": _told(failed, debug=debug_errors)} if failed else {}
         return Answer(model, asked.id, outputs, len(results), parameters)
     if partial:

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.errors import ContractError
 from headrace_serve.datatypes import DATATYPES, as_bf16_bits, datatype_of
-from headrace_serve.errors import NotJsonError
+from headrace_serve.errors import ItemError, NotJsonError
 from headrace_serve.messages import Tensor
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def tensors_of(
 
     Raises:
         ContractError: A result is not what the outputs say, or can be written in no way.
+        ItemError: The same, of one of several results.
     """
     names = list(model.signature.outputs)
     found = []
@@ -79,9 +80,13 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
         if datatype is not None:
             return Tensor(name, datatype, array.shape, array)
     texts = np.empty(len(values), object)
-    texts[:] = [
-        value if isinstance(value, (str, bytes)) else as_json_text(value) for value in values
-    ]
+    for index, value in enumerate(values):
+        try:
+            texts[index] = value if isinstance(value, (str, bytes)) else as_json_text(value)
+        except (ContractError, NotJsonError) as error:
+            if by_item:
+                raise ItemError(index, error) from error
+            raise
     parameters = {} if all(isinstance(v, (str, bytes)) for v in values) else {"content_type": JSON}
     return Tensor(name, "BYTES", texts.shape, texts, parameters)
 

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace_cli.for_plugins import printing_warnings
 from headrace_serve.running import run, say
 from headrace_serve.settings import Settings
 
@@ -43,7 +44,8 @@ def main() -> int:
     settings = Settings.from_json(told["settings"])
     listener = None if told["listener"] is None else socket.socket(fileno=told["listener"])
     try:
-        return run(settings, worker=number, listener=listener, started=started)
+        with printing_warnings():
+            return run(settings, worker=number, listener=listener, started=started)
     except HeadraceError as error:
         say(f"worker {number}: error: {error}")
         return _WRONG
