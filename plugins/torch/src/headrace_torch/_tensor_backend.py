@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import headrace
 from headrace.errors import InputError, InstanceLostError
 from headrace_torch._each import each_holds
+from headrace_torch.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -23,14 +24,15 @@ __all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_k
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
-    """Give what ``request`` holds under ``key``, or say what it should hold.
+    """Give what ``request`` holds under ``key``, a `Row` as its tensor, or say what it should hold.
 
     Raises:
         InputError: There is no such key.
     """
     if key not in request:
         raise InputError(f"the request has no {key!r}", key=key, expected=expected, got="nothing")
-    return request[key]
+    value = request[key]
+    return value.tensor() if type(value) is Row else value
 
 
 class OnPlace(headrace.Backend):
@@ -71,10 +73,15 @@ class TensorBackend(OnPlace, ABC):
     """
 
     span_name: ClassVar[str] = "computation"
+    _hands_on = (
+        False  # whether its results are given to a word of this plugin alone: it may give rows
+    )
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take the place of the instance; let its time on the device be reported if somebody listens."""
         super().init(options, context)
+        behind = context.followed_by
+        self._hands_on = behind is not None and issubclass(behind, TensorBackend)
         if context.span is not None:
             from headrace_torch.device_spans import spans_of
 
@@ -241,11 +248,11 @@ class PerTensor(TensorBackend):
             result = self.compute(whole, how)
         except InputError:
             return False  # one by one, so that each says what is wrong with it
-        if result is whole:
+        if result is whole and (self._hands_on or type(batch[0]["data"]) is not Row):
             for request in batch:
                 request["result"] = request["data"]
         else:
-            self.give(batch, result)
+            self.give(batch, result, hands_on=self._hands_on)
         if self.tells:
             self.done(batch, how)
         return True
@@ -295,9 +302,9 @@ class PerTensor(TensorBackend):
         """Give what one request gets that has brought all rows of the result."""
         return result
 
-    def give(self, batch: list[Request], result: Any) -> None:
-        """Give each of these samples its row of the result."""
-        self._place.give(batch, result)
+    def give(self, batch: list[Request], result: Any, *, hands_on: bool = False) -> None:
+        """Give each of these samples its row of the result: a `Row` if the next word takes them."""
+        self._place.give(batch, result, hands_on=hands_on)
 
     def rows_of(self, result: Any, start: int, stop: int, *, sample: bool) -> Any:
         """Give some rows of the result; of a sample the only one, without the batch axis."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import InputError
+from headrace_torch.rows import Row
 from headrace_torch.tensors import described, dtype_name, input_tensor, refused
 
 if TYPE_CHECKING:
@@ -74,7 +75,10 @@ def read_item(
         if key not in request:
             what = "the request lacks a key"
             raise InputError(what, key=key, expected=port.accepts(), got="nothing")
-        given = input_tensor(request[key], place, key, port.accepts())
+        value = request[key]
+        if type(value) is Row:
+            value = value.tensor()
+        given = input_tensor(value, place, key, port.accepts())
         tensor = _with_dtype(given, port, key, dtype)
         if pad_value is not None and not padding_fits(tensor.dtype, pad_value):
             expected = f"a dtype that holds pad_value = {pad_value}"

@@ -250,7 +250,7 @@ class TorchModule(TensorBackend):
                 raise
             return False  # item by item, in halves
         if len(outputs) == 1:
-            self._place.give(batch, next(iter(outputs.values())))
+            self._place.give(batch, next(iter(outputs.values())), hands_on=self._hands_on)
         else:
             for index, request in enumerate(batch):
                 request["result"] = {name: one[index] for name, one in outputs.items()}

@@ -8,6 +8,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
+from headrace_torch._each import any_has, of_each, put_in_each
 from headrace_torch._fields import DtypeName, Shapes
 from headrace_torch._tensor_backend import TensorBackend, read_key
 
@@ -47,11 +48,27 @@ class GpuTensor(TensorBackend):
     span_name = "copy in"
     default_device = "cuda:0"
 
+    def build(self, options: Any, context: InitContext) -> None:
+        """Prepare the memory that copies go through."""
+        from headrace_torch.staging import Staging
+
+        self._staging = Staging(self._place)
+
+    def close(self) -> None:
+        """Give that memory back."""
+        self._staging.close()
+        super().close()
+
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Move what is not there yet."""
         from headrace_torch.tensors import ARRAY, as_tensor
         from headrace_torch.transfer import moved_in, moved_together
 
+        if len(batch) > 1 and not any_has(batch, "request_size"):
+            rows = self._staging.moved_arrays(of_each(batch, "data"))
+            if rows is not None:
+                self._place.give(batch, rows, hands_on=self._hands_on)
+                return None
         outcomes: list[Exception | None] = [None] * len(batch)
         tensors: dict[int, torch.Tensor] = {}
         for index, request in enumerate(batch):
@@ -65,7 +82,7 @@ class GpuTensor(TensorBackend):
         if len(tensors) > 1 and not any("request_size" in batch[i] for i in tensors):
             whole = moved_together(list(tensors.values()), self._place)
             if whole is not None:
-                self._place.give([batch[i] for i in tensors], whole)
+                self._place.give([batch[i] for i in tensors], whole, hands_on=self._hands_on)
                 tensors = {}
         for index, tensor in tensors.items():
             batch[index]["result"] = moved_in(tensor, self._place)
@@ -107,13 +124,24 @@ class CpuTensor(TensorBackend):
         positional = ("numpy",)
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the kind."""
+        """Keep the kind, and prepare the memory that copies go through."""
+        from headrace_torch.staging import Staging
+
         self._numpy = options.numpy
+        self._staging = Staging(self._place)
+
+    def close(self) -> None:
+        """Give that memory back."""
+        self._staging.close()
+        super().close()
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Copy what is not there yet, device by device."""
         from headrace_torch.tensors import ARRAY, as_tensor
 
+        whole = self._place.carried(batch)
+        if whole is not None and self._place.stream is not None and self._rows_back(batch, whole):
+            return None
         outcomes: list[Exception | None] = [None] * len(batch)
         found: dict[int, dict[str, torch.Tensor]] = {}
         for index, request in enumerate(batch):
@@ -123,19 +151,26 @@ class CpuTensor(TensorBackend):
                 found[index] = {name: as_tensor(part) for name, part in parts.items()}
             except InputError as error:
                 outcomes[index] = error
-        whole = self._place.carried(batch)
-        if whole is not None and whole.device.type != "cpu" and len(found) == len(batch):
-            (back,) = self._back([whole])
-            rows = back.unbind(0)
-            found = {index: {"": row} for index, row in enumerate(rows)}
-        else:
-            self._all_back(found)
+        self._all_back(found)
         for index, parts in found.items():
             try:
                 batch[index]["result"] = self._result(parts)
             except InputError as error:
                 outcomes[index] = error
         return outcomes if any(outcomes) else None
+
+    def _rows_back(self, batch: list[Request], whole: torch.Tensor) -> bool:
+        """Copy the rows of one tensor back at once; False where numpy has not their dtype."""
+        staged = self._staging.copied_out(whole)
+        if not self._numpy:
+            put_in_each(batch, "result", staged.clone().unbind(0))
+            return True
+        array = self._staging.array_of(staged)
+        if array is None:
+            return False
+        array = array.copy()
+        put_in_each(batch, "result", [array[index, ...] for index in range(len(batch))])
+        return True
 
     def _all_back(self, found: dict[int, dict[str, torch.Tensor]]) -> None:
         """Put CPU tensors in the place of those that are elsewhere."""

@@ -25,6 +25,7 @@ from headrace_torch.memory import (
     is_lost,
     unless_lost,
 )
+from headrace_torch.rows import Row
 from headrace_torch.threads import limit_torch_threads
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Place:
         stream: Its stream on a CUDA device, else None.
         waits: How often the thread has waited for the stream.
         used: Whether work was started that the end of the batch has to wait for.
+        turns: How many batches have ended.
         made: The tensor that an element of this instance gave last as the rows of one request: it is
             dense, on this device, and ordered.
     """
@@ -103,13 +105,14 @@ class Place:
         self.stream = stream
         self.waits = 0
         self.used = False
+        self.turns = 0
         self.made: Any = None
         self._ordered = False
         self._kept: list[Any] = []
         self._with_axis: dict[int, Any] = {}
         self._others: dict[torch.device, Passing] = {}
         self._whole: torch.Tensor | None = None
-        self._rows: Sequence[torch.Tensor] = ()
+        self._rows: Sequence[torch.Tensor | Row] = ()
         self._one_each: list[tuple[int, int, bool]] = []
         self._event = torch.cuda.Event(blocking=True) if stream is not None else None
         self._before: tuple[int, torch.cuda.Stream] | None = None
@@ -192,6 +195,7 @@ class Place:
             self._with_axis.clear()
             self._ordered = False
             self._whole, self._rows, self.made = None, (), None
+            self.turns += 1
 
     def note_axis(self, request: Mapping[str, Any], result: Any) -> None:
         """Note that what a request is given has its batch axis, where no `request_size` says so."""
@@ -204,9 +208,21 @@ class Place:
 
     # Rows that the next element takes as the whole they were.
 
-    def give(self, batch: Sequence[Request], whole: torch.Tensor) -> None:
-        """Give each request one row of ``whole``, which the next element may then take at once."""
-        rows = whole.unbind(0)
+    def give(
+        self, batch: Sequence[Request], whole: torch.Tensor, *, hands_on: bool = False
+    ) -> None:
+        """Give each request one row of ``whole``, which the next element may then take at once.
+
+        Args:
+            batch: As many requests as ``whole`` has rows.
+            whole: ``[N, ...]``.
+            hands_on: Give a `Row` in place of a tensor.
+        """
+        rows: Sequence[Any]
+        if hands_on:
+            rows = list(map(Row, zip(repeat(whole), range(whole.shape[0]), strict=False)))
+        else:
+            rows = whole.unbind(0)
         if len(rows) != len(batch):
             raise ValueError(f"{len(rows)} results of {len(batch)} samples")
         put_in_each(batch, "result", rows)

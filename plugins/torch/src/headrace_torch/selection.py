@@ -173,7 +173,7 @@ class TopKTensor(_AlongDim):
         """Give values and indices."""
         return whole.topk(self._options.k, self._dim)
 
-    def give(self, batch: list[Request], result: Any) -> None:
+    def give(self, batch: list[Request], result: Any, *, hands_on: bool = False) -> None:
         """Give each sample its row of both."""
         rows = zip(batch, result.values.unbind(0), result.indices.unbind(0), strict=True)
         for request, values, indices in rows:

@@ -1,0 +1,179 @@
+"""What words of a chain hand each other: the rows of one tensor, and nothing that others could see."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import headrace
+from headrace.errors import InputError
+from headrace_torch.staging import Staging
+
+
+@pytest.fixture
+def spy():
+    """Register a word that passes on what it sees, and remembers its kinds."""
+    seen = []
+
+    @headrace.register("RowsSpy", replace=True)
+    class Spy(headrace.Backend):
+        owns_thread = True
+
+        def forward(self, batch):
+            for request in batch:
+                seen.append(type(request["data"]))
+                request["result"] = request["data"]
+
+    return seen
+
+
+@pytest.fixture
+def unbound(monkeypatch):
+    """Count how often a tensor is taken apart into one per row."""
+    calls, real = [], torch.Tensor.unbind
+    counted = lambda tensor, dim=0: calls.append(1) or real(tensor, dim)  # noqa: E731
+    monkeypatch.setattr(torch.Tensor, "unbind", counted)
+    return calls
+
+
+def images(count):
+    rng = np.random.default_rng(3)
+    drawn = rng.integers(0, 256, (count, 3, 9, 8), np.uint8)
+    return [torch.from_numpy(one) for one in drawn]
+
+
+def piped(words, requests, **config):
+    with headrace.pipe({"backend": words, "max": 8, **config}) as pipe:
+        return [future.result(60)["result"] for future in pipe.submit(requests)]
+
+
+def one_by_one(words, requests):
+    with headrace.pipe({"backend": words}) as pipe:
+        return [pipe(request)["result"] for request in requests]
+
+
+def test_a_chain_is_taken_apart_once_and_gives_tensors(unbound):
+    words = "S[NormalizeTensor(0.5,1),CropTensor(box=[1,1,7,7]),PadTensor(8,8),SoftmaxTensor]"
+    alone = one_by_one(words, [{"data": one} for one in images(4)])
+    unbound.clear()
+    with headrace.pipe({"backend": words, "max": 8}) as pipe:
+        found = pipe([{"data": one} for one in images(4)])
+        batches = pipe.stats()["nodes"]["main"]["batches"]
+    assert len(unbound) <= batches
+    for request, expected in zip(found, alone, strict=True):
+        assert type(request["result"]) is torch.Tensor
+        assert torch.allclose(request["result"], expected)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "S[NormalizeTensor(2.0),RowsSpy,SoftmaxTensor]",
+        "S[NormalizeTensor(2.0),CropTensor(box=[0,0,8,9]),RowsSpy]",
+        "S[CvtColorTensor(bgr),CvtColorTensor(bgr),PadTensor(9,8),RowsSpy]",  # passed on unchanged
+        "S[NormalizeTensor(2.0),HasKey(color)[RowsSpy,RowsSpy],SoftmaxTensor]",
+        "S[NormalizeTensor(2.0),(key=color)RowsSpy,SoftmaxTensor]",
+        "S[NormalizeTensor(2.0),S[RowsSpy,SoftmaxTensor]]",
+        "S[S[CvtColorTensor(bgr),NormalizeTensor(2.0)],RowsSpy]",
+        "S[GpuTensor,CatTensor,RowsSpy]",
+        "S[NormalizeTensor(2.0),TopKTensor(k=1),RowsSpy]",
+    ],
+)
+def test_nobody_else_is_given_rows(spy, words):
+    requests = [{"data": one, "color": "rgb"} for one in images(4)]
+    with headrace.pipe({"backend": words, "max": 8, "device": "cpu"}) as pipe:
+        pipe(requests)
+    assert set(spy) <= {torch.Tensor, dict}
+    assert len(spy) == 4
+
+
+def test_an_item_that_fails_in_the_middle_of_a_chain_fails_alone():
+    words = "S[NormalizeTensor(2.0),CropTensor(box),SoftmaxTensor]"
+    boxes = [[0, 0, 4, 4], [50, 50, 60, 60], [1, 1, 5, 5], [0, 0, 4, 4]]
+    batch = [{"data": one, "box": box} for one, box in zip(images(4), boxes, strict=True)]
+    with headrace.pipe({"backend": words, "max": 8}) as pipe:
+        futures = pipe.submit([dict(request) for request in batch])
+        errors = [future.exception(60) for future in futures]
+    assert [type(error) for error in errors] == [type(None), InputError, type(None), type(None)]
+    good = [k for k in range(4) if k != 1]
+    alone = one_by_one(words, [batch[k] for k in good])
+    for k, expected in zip(good, alone, strict=True):
+        assert torch.allclose(futures[k].result(0)["result"], expected)
+
+
+def test_a_word_that_runs_its_items_again_alone_finds_the_tensor_of_each(monkeypatch):
+    from headrace_torch.selection import SoftmaxTensor
+
+    real = SoftmaxTensor.compute
+
+    def fragile(self, whole, how):
+        if len(whole) > 1:
+            raise RuntimeError("more than one")
+        return real(self, whole, how)
+
+    words = "S[NormalizeTensor(2.0),CropTensor(box=[0,0,4,4]),SoftmaxTensor]"
+    batch = [{"data": one} for one in images(4)]
+    alone = one_by_one(words, [dict(request) for request in batch])
+    monkeypatch.setattr(SoftmaxTensor, "compute", fragile)
+    found = piped(words, batch)
+    for result, expected in zip(found, alone, strict=True):
+        assert torch.allclose(result, expected)
+
+
+@pytest.fixture
+def staging(monkeypatch):
+    """A staging on a device that is the CPU, whose pinned memory is ordinary memory."""
+    real = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **more: real(*size, **more))
+    place = SimpleNamespace(stream=object(), device=torch.device("cpu"), turns=0, waits=0)
+    place.use = lambda: None
+    place.wait = lambda: setattr(place, "waits", place.waits + 1)
+    made = Staging(place)
+    yield made, place
+    made.close()
+
+
+def test_arrays_of_one_shape_are_moved_in_memory_that_the_next_batch_uses_again(staging):
+    made, place = staging
+    first = [np.full((2, 3), k, np.int16) for k in range(4)]
+    moved = made.moved_arrays(first)
+    assert moved.dtype is torch.int16
+    assert moved.tolist() == np.stack(first).tolist()
+    again = made.moved_arrays([array + 1 for array in first])  # in the same batch: of its own
+    assert moved.tolist() == np.stack(first).tolist()
+    assert again.data_ptr() != moved.data_ptr()
+    place.turns += 1
+    assert made.moved_arrays(first[:2]).data_ptr() == moved.data_ptr()
+    place.turns += 1
+    wide = made.moved_arrays([np.full((5, 5), 0.5)] * 3)
+    assert (wide == 0.5).all()
+    assert wide.dtype is torch.float64
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        [np.zeros(3), np.zeros(4)],
+        [np.zeros(3), np.zeros(3, np.float32)],
+        [np.zeros(3, ">f4"), np.zeros(3, ">f4")],
+        [np.array(["a"]), np.array(["a"])],
+        [np.zeros(3), torch.zeros(3)],
+        [None, None],
+    ],
+    ids=["shapes", "dtypes", "byte order", "text", "kinds", "nothing"],
+)
+def test_what_is_no_set_of_like_arrays_goes_the_other_way(staging, arrays):
+    made, _ = staging
+    assert made.moved_arrays(arrays) is None
+
+
+def test_what_is_copied_out_is_finished_and_has_an_array_where_numpy_has_the_dtype(staging):
+    made, place = staging
+    whole = torch.arange(6).reshape(2, 3)
+    staged = made.copied_out(whole)
+    assert place.waits == 1
+    assert made.array_of(staged).tolist() == whole.tolist()
+    assert made.array_of(staged) is made.array_of(staged)
+    place.turns += 1
+    assert made.array_of(made.copied_out(whole.bfloat16())) is None
