@@ -126,7 +126,8 @@ def test_names_and_versions_of_models():
     listed = ["p/line.toml", "q=x.toml", "r:2=x.toml"]
     assert list(read_entries(listed)) == [("line", "1"), ("q", "1"), ("r", "2")]
     assert list(read_models(listed, None)) == ["line", "q", "r:2"]
-    for wrong in ({}, {"a/b": "x.toml"}, {"a": 5}, {"a:x": "y.toml"}):
+    twice = {"a:1": {"config": "x.toml", "version": "2"}}
+    for wrong in ({}, {"a/b": "x.toml"}, {"a": 5}, {"a:x": "y.toml"}, {"stats": "x.toml"}, twice):
         with pytest.raises(ConfigError):
             read_entries(wrong)
 

@@ -34,6 +34,8 @@ Axis = Annotated[int, pydantic.Field(ge=-1)]
 
 _NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_STATISTICS = "stats"
+"""In the place of a model's name the protocol means the statistics of all models by it."""
 _NAMED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(:(?P<version>[0-9]+))?=(?P<config>.+)", re.DOTALL
 )
@@ -141,10 +143,9 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
     if not pairs:
         raise ConfigError(Problem("serve", "there is no model to serve"))
     for name, version, value in pairs:
-        if not _NAME.fullmatch(name):
-            problems.append(
-                Problem("serve", f"{name!r} is no name of a model", hint="Use A-Z a-z 0-9 _ . -")
-            )
+        if not _NAME.fullmatch(name) or name == _STATISTICS:
+            hint = "Use A-Z a-z 0-9 _ . -, and not 'stats' alone: NAME=CONFIG."
+            problems.append(Problem("serve", f"{name!r} is no name of a model", hint=hint))
             continue
         try:
             entry = _entry(value, version)
@@ -246,6 +247,10 @@ def _entry(value: Any, version: str | None) -> ModelEntry:
     if isinstance(value, ModelEntry):
         return value
     if isinstance(value, dict) and "config" in value and "backend" not in value:
+        if value.get("version", version) != version and version is not None:
+            raise ConfigError(
+                Problem("serve", f"the version is {version!r} and {value['version']!r}")
+            )
         return ModelEntry.model_validate({**value, **said})
     if not isinstance(value, (str, Path, dict, headrace.PipelineConfig, headrace.Pipeline)):
         raise ConfigError(
