@@ -24,14 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import headrace
 from headrace._registry.discovery import (
-    CORE_BACKENDS,
-    CORE_BATCH_POLICIES,
-    CORE_DISPATCH_POLICIES,
+    CORE,
     KNOWN_ELSEWHERE,
     PROBE_METHODS,
-    TABLES,
     Plugin,
     qualifier,
 )
@@ -88,9 +84,7 @@ def refresh() -> None:
 
 def core() -> Plugin:
     """Give Headrace itself as if it were a plugin: its backends and policies."""
-    policies = {"batch_policies": CORE_BATCH_POLICIES, "dispatch_policies": CORE_DISPATCH_POLICIES}
-    own = {**{name: {} for name in TABLES}, **policies, "node_entrypoint": None}
-    return Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, own, "ok")
+    return CORE
 
 
 def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:

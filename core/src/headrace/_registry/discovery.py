@@ -335,10 +335,17 @@ def _words() -> dict[str, str]:
 CORE_BACKENDS = _words()
 """The backends of core and where each class is."""
 
-CORE_BATCH_POLICIES = {"greedy": "headrace.policies:Greedy"}
-CORE_DISPATCH_POLICIES = {"best_fit": "headrace.policies:BestFit"}
-CORE_POLICIES = {**CORE_BATCH_POLICIES, **CORE_DISPATCH_POLICIES}
+_POLICIES = {
+    "batch_policies": {"greedy": "headrace.policies:Greedy"},
+    "dispatch_policies": {"best_fit": "headrace.policies:BestFit"},
+}
+CORE_POLICIES = {name: path for table in _POLICIES.values() for name, path in table.items()}
 """The policies of core and where each class is."""
+
+CORE = Plugin(
+    "headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, {**_hooks_of(()), **_POLICIES}
+)
+"""Core itself, as if it were a plugin."""
 
 _BY_DISTRIBUTION = {
     "headrace-cv": (

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-import headrace
 from headrace._problem import nearest
 from headrace._registry.discovery import (
+    CORE,
     CORE_BACKENDS,
     CORE_POLICIES,
     KNOWN_ELSEWHERE,
@@ -79,6 +79,14 @@ class Offer(NamedTuple):
     by: Plugin
     name: str
     path: str
+
+
+def _brought(plugins: Iterable[Plugin], name: str) -> list[BackendSpec]:
+    return [
+        BackendSpec(name, one.plugin, one.distribution, one.version, one.backends[name])
+        for one in plugins
+        if one.usable and name in one.backends
+    ]
 
 
 def is_policy(cls: Any) -> bool:
@@ -197,25 +205,15 @@ class Registry:
         self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]]
     ) -> list[list[BackendSpec]]:
         """Give core's, then what imported files, the process and plugins have under a name."""
-        core = []
-        if name in CORE_BACKENDS:
-            version = headrace.__version__
-            core = [BackendSpec(name, "headrace", "headrace", version, CORE_BACKENDS[name])]
         imported = [
             BackendSpec(name, Path(path).stem, path, cls=table[name])
             for path, table in files
             if name in table and not is_policy(table[name])
         ]
-        local = []
         cls = self.local.get(name)
-        if cls is not None and not is_policy(cls):
-            local = [BackendSpec(name, cls.__module__, cls.__module__, cls=cls)]
-        installed = [
-            BackendSpec(name, one.plugin, one.distribution, one.version, one.backends[name])
-            for one in self.plugins()
-            if one.usable and name in one.backends
-        ]
-        return [core, imported, local, installed]
+        known = cls is not None and not is_policy(cls)
+        local = [BackendSpec(name, cls.__module__, cls.__module__, cls=cls)] if known else []
+        return [_brought([CORE], name), imported, local, _brought(self.plugins(), name)]
 
     def names(self, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()) -> list[str]:
         """Give every name that may stand in an expression."""
