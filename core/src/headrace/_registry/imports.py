@@ -62,9 +62,11 @@ def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, ty
     for item, base in wanted:
         if _is_file(item):
             path = (base / Path(item).expanduser()).resolve()
-            tables.append((str(path), _run_file(path, item)))
+            with _alone(str(path)):
+                tables.append((str(path), _run_file(path, item)))
         else:
-            _import_module(item)
+            with _alone(item):
+                _import_module(item)
     return tuple(dict(tables).items())
 
 
@@ -84,15 +86,13 @@ def refused() -> str | None:
 
 
 def _import_module(name: str) -> None:
-    with _alone(name):
-        try:
-            importlib.import_module(name)
-        except (Exception, SystemExit) as error:
-            raise PluginLoadError(
-                f"import = [{name!r}] failed: {type(error).__name__}: {error}",
-                hint="A file ends in .py and is relative to the configuration; a module is on "
-                "sys.path.",
-            ) from error
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise PluginLoadError(
+            f"import = [{name!r}] failed: {type(error).__name__}: {error}",
+            hint="A file ends in .py and is relative to the configuration; a module is on sys.path.",
+        ) from error
 
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
@@ -102,11 +102,6 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
             f"import = [{item!r}]: no such file: {str(path)!r}",
             hint="Paths are relative to the file that holds the configuration.",
         )
-    with _alone(str(path)):
-        return _ran(path, item)
-
-
-def _ran(path: Path, item: str) -> dict[str, type[Any]]:
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
