@@ -12,6 +12,7 @@ import threading
 import pytest
 
 import headrace
+from headrace._registry.registry import registry
 from headrace.errors import (
     BatchRangeError,
     ClosedError,
@@ -205,6 +206,14 @@ def test_what_is_wrong_is_reported_with_its_place(probes, value, code, words):
     assert found.code == code
     assert words in found.render()
     assert found.path == "global.probes"
+
+
+def test_a_well_known_probe_that_is_not_installed_names_its_distribution(probes, monkeypatch):
+    monkeypatch.setattr(registry, "offers", lambda _: [])
+    monkeypatch.setattr(registry, "find_offer", lambda *_: None)
+    monkeypatch.setattr(registry, "plugins", list)
+    (found,) = problems({"backend": "Identity", "probes": ["Prometheus(port=9464)"]})
+    assert "pip install headrace-observe" in found.hint
 
 
 def test_the_nearest_name_and_broken_plugins_are_named(probes, site):

@@ -73,6 +73,29 @@ def test_a_configuration_may_be_measured_against_itself():
     )
 
 
+def test_toml_files_in_front_of_the_inputs_are_configurations(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.toml").write_text('backend = "Identity"')
+    (tmp_path / "c.bin").write_bytes(b"abc")
+    args = ("a.toml", "b.toml", "c.bin")
+    one, two, data = (str(tmp_path / name) for name in args)
+    load = ("--clients", "1", *SHORT)
+    for found in (
+        measured(one, two, data, *load),
+        measured(one, two, "--data", "uint8:4", *load),
+    ):
+        assert [made["config"] for made in found["configurations"]] == [one, two]
+    # With nothing else to send it is an INPUT, as for `headrace run`.
+    assert len(measured(one, two, *load)["configurations"]) == 1
+
+
+def test_a_file_of_arrivals_that_ends_in_the_warm_up_is_measured_whole(tmp_path):
+    (tmp_path / "times.txt").write_text("0\n0.002\n0.01\n")
+    found = measured("Identity", "--data", "uint8:4", "--arrivals", tmp_path / "times.txt")
+    (point,) = found["configurations"][0]["points"]
+    assert (point["ok"], point["stable"]) == (3, False)
+
+
 def test_times_of_batches_are_saved_and_other_probes_stay(tmp_path):
     config = tmp_path / "own.toml"
     other = tmp_path / "other.json"

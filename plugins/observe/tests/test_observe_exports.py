@@ -103,8 +103,9 @@ def test_a_scrape_says_what_stats_says(probe):
     assert found["headrace_batch_size_requests_count", main] == stats["batches"]
     sizes = {int(size): n for size, n in stats["batch_size"]["histogram"].items()}
     le2 = sum(n for size, n in sizes.items() if size <= 2)
-    if max(sizes) > 1:
-        assert found["headrace_batch_size_requests_bucket", ("le", "2.0"), main] == le2
+    assert found["headrace_batch_size_requests_bucket", ("le", "2.0"), main] == le2
+    bounds = [dict(name[1:])["le"] for name in found if name[0].endswith("size_requests_bucket")]
+    assert bounds == [*(f"{2**k}.0" for k in range(11)), "+Inf"]  # the same in every process
     p99 = found["headrace_batch_duration_seconds", main, ("quantile", "0.99")]
     assert p99 == pytest.approx(stats["forward_ms"]["p99"] / 1000)
     assert found["headrace_state", ("state", "ready")] == 1
@@ -359,5 +360,8 @@ def test_metrics_are_those_of_stats(monkeypatch):
     }
     assert found["headrace.requests"][("node", "main"), ("outcome", "ok")] == 7
     assert found["headrace.requests_waiting"][("node", "main"),] == 0
-    assert {metric.unit for metric in scope.metrics} == {"1", "s"}
+    units = {metric.name: metric.unit for metric in scope.metrics}
+    assert set(units.values()) == {"1", "s", "{request}", "{batch}", "{error}"}
+    assert units["headrace.requests_waiting"] == units["headrace.requests"] == "{request}"
+    assert units["headrace.batch_duration"] == "s"
     provider.shutdown()

@@ -106,6 +106,14 @@ def test_the_device_is_waited_for_before_each_reading_of_the_clock():
     assert timer.seconds == [2.0]
 
 
+def test_a_bare_decorator_says_what_to_write():
+    with pytest.raises(TypeError, match=r'@Timer\("name"\)'):
+
+        @Timer
+        def work():
+            pass
+
+
 def test_a_cuda_timer_waits_by_torch(monkeypatch):
     waited = []
     torch = types.SimpleNamespace(cuda=types.SimpleNamespace(synchronize=waited.append))

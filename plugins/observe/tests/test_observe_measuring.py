@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from concurrent.futures import Future
 
 import numpy as np
@@ -15,7 +16,7 @@ from headrace.errors import InputError, OverloadedError
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.batch_times import quantiles
 from headrace_observe.figures import latency_histogram, latency_ms, percentile
-from headrace_observe.load import client, send
+from headrace_observe.load import OpenLoop, client, send
 from headrace_observe.measurement import Plan, measure
 from headrace_observe.notes import Notes, Window, agree
 from headrace_observe.samples import random_array
@@ -190,6 +191,29 @@ def test_an_interrupt_leaves_what_was_measured():
     point = measure(Scripted(clock, [100]), Plan(warm_up_s=1, seconds=30), clock=clock, wait=wait)
     assert point.interrupted
     assert 200 <= point.to_dict()["ok"] <= 400
+
+
+def test_what_ends_by_itself_is_watched_until_all_is_answered():
+    """The last of the requests that have arrived are answered late, which is what an open loop is for."""
+    release = threading.Event()
+
+    def submit(request):
+        future = Future()
+        threading.Thread(target=lambda: future.set_result(release.wait(60))).start()
+        return future
+
+    load = OpenLoop(submit, [{"data": 1}], [0.0, 0.0], {"kind": "open"})
+    looked = []
+
+    def wait(seconds):
+        looked.append(load.ended)
+        if len(looked) == 3:
+            release.set()
+        threading.Event().wait(0.001)
+
+    plan = Plan(warm_up_s=1000, window_s=1000, longest_s=1000)
+    assert len(measure(load, plan, wait=wait).window.latencies) == 2
+    assert looked[:3] == [False] * 3
 
 
 def test_windows_with_little_in_them_do_not_agree():

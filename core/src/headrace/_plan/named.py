@@ -14,7 +14,14 @@ from headrace._plan.element import NamedPlan
 from headrace._plan.options import OptionsReader
 from headrace._plan.scope import Source
 from headrace._problem import nearest
-from headrace._registry.discovery import CORE_POLICIES, PROBE_METHODS, found, load
+from headrace._registry.discovery import (
+    CORE_POLICIES,
+    KNOWN_PROBES,
+    PROBE_METHODS,
+    found,
+    how_to_install,
+    load,
+)
 from headrace._registry.registry import registry
 from headrace.errors import PluginError
 from headrace.policies import BatchPolicy, DispatchPolicy
@@ -132,6 +139,9 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
         for one in registry.plugins()
         if not one.usable
     ]
+    brings = KNOWN_PROBES.get(call.part) if kind is PROBE else None
+    if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
+        unusable.append(f"It comes with {brings}. {how_to_install(brings)}.")
     are = f"There are: {', '.join(sorted(known))}." if known else f"No plugin offers a {kind.noun}."
     planning.add(
         f"unknown_{kind.noun}",

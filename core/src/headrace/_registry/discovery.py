@@ -371,6 +371,12 @@ KNOWN_ELSEWHERE = {
 """Names of well-known backends and the distribution to install for each."""
 
 
+KNOWN_PROBES = dict.fromkeys(
+    ("BatchTimes", "OpenTelemetry", "Prometheus", "Trace"), "headrace-observe"
+)
+"""Names of well-known probes, in the same way."""
+
+
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
     folder = f"./plugins/{qualifier(distribution)}"

@@ -138,7 +138,10 @@ def read_goal(text: str) -> Goal:
         limits.append(Limit(name, found["sign"].startswith("<"), value, clause.strip()))
     if wanted is None:
         _refuse(
-            text, 0, len(text), "it says not what is wanted: 'max throughput' or 'min p99', say"
+            text,
+            0,
+            len(text),
+            "it does not say what is wanted, as 'max throughput' or 'min p99' do",
         )
     return Goal(text, *wanted, tuple(limits))
 

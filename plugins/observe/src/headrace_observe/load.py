@@ -198,10 +198,14 @@ class OpenLoop:
         def pause(seconds: float) -> bool:
             return stopped.wait(seconds) if seconds > 0 else stopped.is_set()
 
-        work = (submit, _copies(samples, 0), arrivals, self.notes[0], pause, clock)
+        self._sent: int | None = None  # how many, once all are
+        self._work = (submit, _copies(samples, 0), arrivals, self.notes[0], pause, clock)
         self._thread = threading.Thread(
-            target=send, args=work, name="headrace-bench-arrivals", daemon=True
+            target=self._send, name="headrace-bench-arrivals", daemon=True
         )
+
+    def _send(self) -> None:
+        self._sent = send(*self._work)
 
     def start(self) -> None:
         """Let requests arrive."""
@@ -213,8 +217,8 @@ class OpenLoop:
 
     @property
     def ended(self) -> bool:
-        """Whether all have arrived."""
-        return not self._thread.is_alive()
+        """Whether all have arrived and are answered."""
+        return self._sent is not None and self.notes[0].count >= self._sent
 
     def join(self, seconds: float | None = None) -> None:
         """Wait for the thread that sends."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_observe.figures import batch_sizes, latency_histogram, latency_ms
 from headrace_observe.notes import Notes, Window, agree, gathered
+from headrace_observe.rows import load_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ class Load(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is sent any more."""
+        """Whether nothing is sent any more, and all is answered."""
 
     def start(self) -> None:
         """Begin to send."""
@@ -75,7 +76,7 @@ class Point:
 
     load: dict[str, Any]
     clock: str
-    window: Window
+    window: Window = field(repr=False)
     stable: bool | None = None
     interrupted: bool = False
     nodes: dict[str, Counter[int]] = field(default_factory=dict)
@@ -91,6 +92,12 @@ class Point:
     def latency_ms(self) -> dict[str, float | None]:
         """Mean, p50, p90, p99 and max of the successful requests, in milliseconds."""
         return latency_ms(self.window.latencies)
+
+    def __str__(self) -> str:
+        found, failed = self.latency_ms, self.window.failed.total()
+        times = [f"{key} {found[key]:.3f} ms" for key in ("p50", "p90", "p99") if found["p50"]]
+        figures = [f"{self.throughput_rps:.1f} requests per second", *times, f"{failed} failed"]
+        return f"{load_name(self.load)}: {', '.join(figures)}; the clock: {self.clock}"
 
     def count_batches(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """Take the batches that ran between two ``stats()`` of a pipeline."""
@@ -180,8 +187,9 @@ class _Watch:
         """Watch until the windows agree, the time is over, or nothing is sent any more."""
         plan = self._plan
         self._rest(plan.warm_up_s)
-        self._starts.clear()
-        self._begin()
+        if not self._load.ended:  # else there is nothing but what came in the warm-up
+            self._starts.clear()
+            self._begin()
         if plan.seconds is not None:
             self._rest(plan.seconds)
             return

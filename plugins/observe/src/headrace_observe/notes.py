@@ -38,6 +38,12 @@ class Notes:
             self._failed_at.append(ended)
             self._codes.append(code)
 
+    @property
+    def count(self) -> int:
+        """How many have ended."""
+        with self._lock:
+            return len(self._ended) + len(self._codes)
+
     def between(self, start: float, end: float) -> tuple[array[float], Counter[str]]:
         """Give the latencies and the failures, by code, that ended from ``start`` to before ``end``."""
         with self._lock:

@@ -24,6 +24,17 @@ __all__ = ["OpenTelemetry"]
 
 _CARRIED = ("traceparent", "tracestate")
 
+_COUNTED = {
+    "headrace_requests": "{request}",
+    "headrace_requests_submitted": "{request}",
+    "headrace_requests_waiting": "{request}",
+    "batches": "{batch}",
+    "errors": "{error}",
+    "waiting": "{item}",
+    "dropped": "{item}",
+}
+"""The unit of what is counted, by the metric or the last part of its name, as OpenTelemetry asks for it."""
+
 _LOOK_S = 60.0
 """How often the clock of the wall is looked at: between looks, spans keep their order to the nanosecond."""
 
@@ -235,7 +246,8 @@ def _offer(api: Any, meter: Any, look: Callable[[], tuple[Mapping[str, Any], boo
                     for labels, value in samples:
                         yield api.Observation(value, dict(labels))
 
-        unit = "s" if name.endswith("_seconds") else "1"
+        counted = _COUNTED.get(name, _COUNTED.get(name.rpartition("_")[2], "1"))
+        unit = "s" if name.endswith("_seconds") else counted
         dotted = name.replace("_", ".", 1).removesuffix("_seconds")
         make = (
             meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge

@@ -26,6 +26,9 @@ _log = logging.getLogger("headrace.observe.prometheus")
 _TEXT = "text/plain; charset=utf-8"
 _QUIET_S = 0.1
 
+_LEAST_BOUND = 1024
+"""The histogram of batch sizes has bounds up to this at least: those of all processes can be summed up."""
+
 
 class Prometheus:
     """The probe that answers ``/metrics``, ``/ready`` and ``/live`` while its pipeline exists.
@@ -133,12 +136,17 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(404, _TEXT, b"there are /metrics, /ready and /live\n")
 
+    def do_HEAD(self) -> None:
+        """Answer as `do_GET`, without the text."""
+        self.do_GET()
+
     def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the standard library
         """Log for those who look closely."""
@@ -179,7 +187,7 @@ def _batch_sizes(metric: Any, nodes: Mapping[str, Any]) -> Any:
     family = metric("headrace_batch_size_requests", "Requests in a batch.", "histogram")
     for node, found in nodes.items():
         sizes = {int(size): n for size, n in found["batch_size"]["histogram"].items()}
-        bounds, largest = [1], max(sizes, default=1)
+        bounds, largest = [1], max([_LEAST_BOUND, *sizes])
         while bounds[-1] < largest:
             bounds.append(2 * bounds[-1])
         for bound in bounds:

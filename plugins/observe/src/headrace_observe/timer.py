@@ -55,7 +55,9 @@ class Timer:
         children: The timers that have run directly inside this one.
 
     Raises:
+        TypeError: The name is no text, as of a bare ``@Timer``.
         ValueError: The device is unknown.
+        RuntimeError: There is no such device; raised when it is first waited for.
         MissingDependencyError: Neither torch nor cuda-python is there to wait for the device.
     """
 
@@ -67,6 +69,8 @@ class Timer:
         clock: Callable[[], float] = time.perf_counter,
         wait: Callable[[], object] | None = None,
     ) -> None:
+        if not isinstance(name, str):
+            raise TypeError('the name of a Timer is a text: write @Timer("name"), or @Timer()')
         self.name = name
         self.seconds: list[float] = []
         self.children: list[Timer] = []
@@ -178,5 +182,5 @@ def _synchronize(runtime: Any, ordinal: int | None) -> None:
 def _checked(answer: tuple[Any, ...]) -> Any:
     error, *values = answer
     if int(error) != 0:
-        raise RuntimeError(f"CUDA gave {error!r}")
+        raise RuntimeError(f"the device cannot be waited for: CUDA gave {error.name}")
     return values[0] if values else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json as _json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -139,6 +140,9 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     to the answer. An open loop's runs from the time at which a request was meant to arrive: what
     waits because the pipeline stalls is in its latencies, and not in those of a closed loop.
 
+    TOML files between CONFIG and the first INPUT (or with --data) are further configurations, measured in
+    turn with the first, as those of --against are.
+
     CPU cores are those of the whole process, the sending clients included. Ctrl-C prints what was
     measured until then, and ends with 130.
 
@@ -147,7 +151,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
       headrace bench line.toml photos/ --clients 1,10,40
       headrace bench Identity --data uint8:16 --seconds 2 --json
       headrace bench line.toml photos/ --rate 50,100,200 --plot load.html
-      headrace bench line.toml photos/ --against other.toml
+      headrace bench line.toml other.toml photos/
       headrace bench line.toml photos/ --save-times times.json
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, seed, "1,10,40")
@@ -155,10 +159,11 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     for path, option in ((plot_path, "--plot"), (save_times, "--save-times")):
         writable(path, option)
     check_plot(plot_path)
-    if save_times is not None and against:
-        raise WrongArgument("--save-times: it is of one configuration, so not with --against")
-    samples = samples_of(inputs or (), data or (), seed)
-    names = [config, *(against or ())]
+    more, files = _configurations(inputs or (), data or ())
+    if save_times is not None and (against or more):
+        raise WrongArgument("--save-times: it is of one configuration, and there are several")
+    samples = samples_of(files, data or (), seed)
+    names = [config, *more, *(against or ())]
     sources: list[Any] = [source_of(name, settings or ()) for name in names]
     points: list[tuple[int, Point]] = []
     with printing_warnings(), contextlib.ExitStack() as opened:
@@ -185,7 +190,19 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         _print(document)
     if not whole:
         return INTERRUPTED
+    if not all(point.window.answered for _, point in points):
+        print_message("of some loads no request ended in time: give them longer, by --seconds")
     return FAILED if any(point.window.failed for _, point in points) else OK
+
+
+def _configurations(
+    inputs: Sequence[str], data: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Part what follows CONFIG: TOML files in front of the first INPUT, or of --data, and the rest."""
+    more = list(itertools.takewhile(lambda one: one.endswith(".toml"), inputs))
+    if len(more) == len(inputs) and not data:
+        return (), inputs
+    return more, inputs[len(more) :]
 
 
 def _in_turn(

@@ -23,6 +23,7 @@ from headrace_cli.for_plugins import (
     source_of,
 )
 from headrace_observe.commands.shared import loads_of, print_document, print_table, writable
+from headrace_observe.environment import environment
 from headrace_observe.plots import check_plot, load_panels, plot
 from headrace_observe.rows import HEADINGS, row
 from headrace_observe.service_times import read_times
@@ -100,9 +101,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     loads = loads_of(clients, rate, arrivals, seed, None)
     writable(plot_path, "--plot")
     check_plot(plot_path)
-    left_out = requests // 10 if warm_up is None else warm_up
-    if left_out >= requests:
-        raise WrongArgument(f"--warm-up {left_out}: it is not below --requests {requests}")
+    if warm_up is not None and warm_up >= requests:
+        raise WrongArgument(f"--warm-up {warm_up}: it is not below --requests {requests}")
     known = read_times(times)
     with hinting_at_a_file(config):
         source = source_of(config, settings or ())
@@ -113,18 +113,25 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         for load in loads:
             run = simulation_of(loaded, known, seed)
             if load.clients is not None:
-                point = run.closed_loop(load.clients, requests, left_out)
+                point = run.closed_loop(
+                    load.clients, requests, requests // 10 if warm_up is None else warm_up
+                )
             else:
-                times_of = itertools.islice(load.arrivals(), requests)
-                point = run.open_loop(times_of, load.about, left_out)
+                arriving = load.arrivals()
+                sent = min(requests, len(arriving)) if isinstance(arriving, list) else requests
+                left_out = sent // 10 if warm_up is None else warm_up
+                point = run.open_loop(itertools.islice(arriving, sent), load.about, left_out)
             points.append(point.to_dict())
     except KeyboardInterrupt:
         interrupted = True
     document = {
         "kind": "simulate",
         "headrace_observe": headrace_observe.__version__,
+        "environment": environment(),
         "interrupted": interrupted,
-        "configurations": [{"config": config, "points": points}],
+        "configurations": [
+            {"config": config, "points": points, "explain": headrace.explain(loaded)}
+        ],
     }
     if plot_path is not None and (panels := load_panels([(config, point) for point in points])):
         plot(plot_path, panels, "headrace simulate")
