@@ -610,19 +610,21 @@ def test_the_time_to_come_back_is_what_waits_over_the_measured_rate(monkeypatch)
     from headrace_serve import models
     from headrace_serve.service import Service
 
-    clock = SimpleNamespace(now=0)
+    clock = SimpleNamespace(now=0, waiting=30)
     monkeypatch.setattr(models.time, "time_ns", lambda: clock.now)
-    model = SimpleNamespace(counts=models.Counts(), inside=30)
+    model = SimpleNamespace(counts=models.Counts(), waiting=lambda: clock.waiting, receiving=0)
     assert Service.retry_after_s(model) == 1  # nothing was measured
     for tick in range(10):
         clock.now = tick * 200_000_000
-        model.counts.note(1, 1)
+        model.counts.note(1, 4, 1)
     clock.now = 2_000_000_000
-    assert Service.retry_after_s(model) == 7  # 30 that are there, 9 in 2 s
-    model.inside = 1
+    assert Service.retry_after_s(model) == 7  # 30 that wait, 9 in 2 s
+    clock.waiting = 1
     assert Service.retry_after_s(model) == 1
-    model.inside = 1000
+    clock.waiting = 1000
     assert Service.retry_after_s(model) == 30
+    model.counts.note(1, 500, 500)
+    assert Service.retry_after_s(model) == 4  # 509 in 2 s
     clock.now = 40_000_000_000
     assert Service.retry_after_s(model) == 1  # what was measured is too old
 

@@ -127,25 +127,32 @@ class Counts:
         self.ok = self.failed = 0
         self.ok_ns = self.failed_ns = 0
         self.inferences = self.last_ns = 0
-        self._late: deque[int] = deque(maxlen=_LATE)
+        self._requests = 0
+        self._late: deque[tuple[int, int]] = deque(maxlen=_LATE)
 
-    def note(self, elapsed_ns: int, inferences: int | None) -> None:
-        """Count one request: its rows or items, None where it failed."""
+    def note_failed(self, elapsed_ns: int) -> None:
+        """Count one request that failed."""
         self.last_ns = time.time_ns()
-        if inferences is None:
-            self.failed += 1
-            self.failed_ns += elapsed_ns
-        else:
-            self.ok += 1
-            self.ok_ns += elapsed_ns
-            self.inferences += inferences
-            self._late.append(self.last_ns)
+        self.failed += 1
+        self.failed_ns += elapsed_ns
+
+    def note(self, elapsed_ns: int, inferences: int, requests: int) -> None:
+        """Count one request that succeeded: its rows or items, and its requests of the pipeline."""
+        self.last_ns = time.time_ns()
+        self.ok += 1
+        self.ok_ns += elapsed_ns
+        self.inferences += inferences
+        self._requests += requests
+        self._late.append((self.last_ns, self._requests))
 
     def rate_s(self) -> float | None:
-        """Give how many requests a second succeeded of late; None where there are too few to tell."""
+        """Give how many requests of the pipeline a second succeeded of late; None where too few tell it."""
         now_ns = time.time_ns()
-        late = [then_ns for then_ns in self._late if 0 < now_ns - then_ns < _LATE_NS]
-        return (len(late) - 1) / (now_ns - late[0]) * 1e9 if len(late) > 1 else None
+        for then_ns, before in self._late:
+            if 0 < now_ns - then_ns < _LATE_NS:
+                done = self._requests - before
+                return done / (now_ns - then_ns) * 1e9 if done else None
+        return None
 
 
 class Catalogue:

@@ -223,21 +223,22 @@ class Service:
                 self.changes.tell()
             if getattr(getattr(error, "error", error), "abandoned", False):
                 line.times = None  # it still runs, and has told no times
-            model.counts.note(time.perf_counter_ns() - started, None)
+            model.counts.note_failed(time.perf_counter_ns() - started)
             raise
-        model.counts.note(time.perf_counter_ns() - started, answer.inferences)
+        requests = answer.inferences if model.signature.by_item else 1
+        model.counts.note(time.perf_counter_ns() - started, answer.inferences, requests)
         return answer
 
     @staticmethod
     def retry_after_s(model: Model | None) -> int:
-        """Give the seconds after which there should be room: the requests there are, over the measured rate.
+        """Give the seconds after which there should be room: what waits, over the measured rate.
 
         Between 1 and 30; 1 where too few were answered of late to measure it.
         """
         rate = None if model is None else model.counts.rate_s()
         if model is None or rate is None:
             return 1
-        return max(1, min(30, math.ceil(model.inside / rate)))
+        return max(1, min(30, math.ceil((model.waiting() + model.receiving) / rate)))
 
 
 def _full(model: Model) -> OverloadedError | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace_serve.datatypes import of_dtype_name
@@ -60,7 +61,7 @@ class Signature:
     outputs: Mapping[str, Port]
     max_rows: int | None = 1
 
-    @property
+    @cached_property
     def by_item(self) -> bool:
         """Whether a request of the protocol may be several of the pipeline."""
         return any(port.each for port in self.inputs.values())
