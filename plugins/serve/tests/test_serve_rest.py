@@ -165,6 +165,19 @@ def test_one_item_that_fails_fails_all_and_is_named(client):
     (told,) = json.loads(answer.get_response()["parameters"]["errors"])
     assert (told["index"], told["code"]) == (1, "input")
     assert "this is bad" in told["message"]
+    given = [tensor("data", np.array([b"bad", b"bad"], object), "BYTES")]
+    answer = c.infer("m", given, parameters={"partial": True})
+    assert answer.as_numpy("result").shape == (0,)
+    told = json.loads(answer.get_response()["parameters"]["errors"])
+    assert [one["index"] for one in told] == [0, 1]
+
+
+def test_where_no_item_had_the_time_the_request_has_not(client, gate):
+    c = client({"m": {"backend": "ServeGate", "max": 4}})
+    given = [tensor("data", np.array([b"a", b"b"], object), "BYTES")]
+    with pytest.raises(InferenceServerException) as caught:
+        c.infer("m", given, parameters={"partial": True}, timeout=1)
+    assert caught.value.status() == "504"
 
 
 def test_no_item_is_no_request(client):

@@ -29,6 +29,7 @@ __all__ = ["infer"]
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 _CALLING = {"timeout", "priority", "traceparent"}
 _UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
+_PASSING = (429, 503, 504)
 _KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output")
 
 
@@ -87,12 +88,17 @@ async def infer(
 async def _run_items(
     model: Model, requests: list[dict[str, Any]], call: dict[str, Any], *, partial: bool
 ) -> tuple[list[Any], list[tuple[int, BaseException]]]:
-    """Run a request per item; give the results in order, and what failed."""
+    """Run a request per item; give the results in order, and what failed.
+
+    Where none is left since there was no room, no time or no pipeline any more, the whole fails also if a part
+    would do: the status tells clients, and what stands before the server, to come back.
+    """
     try:
         await model.pipe.call_async(requests, **call)
     except RequestsFailed as error:
         failed = [(i, one) for i, one in enumerate(error.errors) if one is not None]
-        if not partial or len(failed) == len(requests):
+        none_left = len(failed) == len(requests)
+        if not partial or (none_left and refusal(failed[0][1]).status in _PASSING):
             raise ItemError(*failed[0]) from failed[0][1]
         lost = {index for index, _ in failed}
         return [one["result"] for i, one in enumerate(requests) if i not in lost], failed
