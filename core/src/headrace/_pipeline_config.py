@@ -78,7 +78,6 @@ class PipelineConfig:
         allowed = why is None
         plan = Planner(shape, files, problems, all_names, allowed).pipeline()
         problems.raise_if_any()
-        plan.allow_import = why is None
         config = object.__new__(cls)
         for name, value in (
             ("_document", document),

@@ -114,7 +114,7 @@ class ChildPlan:
         node = None
         if keys is not None:
             node = NodePlan(about["node"], keys, {}, element, None, None)  # type: ignore[arg-type]
-        plan = PipelinePlan({}, [], files=files, allow_import=about["allow_import"])
+        plan = PipelinePlan({}, files=files, allow_import=about["allow_import"])
         parts, shared = Parts(), Shared()
         parts.add(shared)
         builder = ElementBuilder(Build(plan, ChildPlan, threads=about["threads"]), node, shared)

@@ -209,14 +209,12 @@ class PipelinePlan:
 
     Attributes:
         nodes: Per node its plan, in the order in which they are built.
-        order: The names of the nodes in file order.
         entrypoint: The front that the configuration asks for, None for the default.
         threads: The thread budget, None for the usable CPUs.
-        registered: What the names of registered instances mean.
         files: The files that the configuration imports, and what each has registered.
         late: Plans an expression that a backend asks for in its ``init``: the text, the name of the
             node (None for the front) and the instances of enclosing ``IoC``s.
-        links: How each node is linked to the others.
+        links: How each node is linked to the others, in file order.
         probes: The probes that are switched on.
         timings: Whether elements are timed for ``stats()``.
         allow_import: Whether the configuration may bring in code.
@@ -225,10 +223,8 @@ class PipelinePlan:
     """
 
     nodes: dict[str, NodePlan]
-    order: list[str]
     entrypoint: Element | None = None
     threads: int | None = None
-    registered: dict[str, Named] = field(default_factory=dict)
     files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
     links: dict[str, Links] = field(default_factory=dict)
@@ -236,6 +232,11 @@ class PipelinePlan:
     timings: bool = False
     allow_import: bool = True
     warnings: tuple[Problem, ...] = ()
+
+    @property
+    def order(self) -> list[str]:
+        """The names of the nodes in file order."""
+        return list(self.links)
 
     @property
     def roots(self) -> list[Element]:

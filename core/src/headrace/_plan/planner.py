@@ -60,16 +60,15 @@ class Planner(Resolver):
         warnings = report_keys(self.all_parameters, self.shape, self.problems)
         return PipelinePlan(
             self.nodes,
-            list(self.shape.nodes),
             entrypoint,
             keys.threads,
-            self.registered,
             self.files,
             self.late,
             links,
             probes,
             keys.timings,
-            warnings=tuple(warnings),
+            self.allow_import,
+            tuple(warnings),
         )
 
     def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
@@ -103,7 +102,9 @@ class Planner(Resolver):
             self.register_wrong(name, 0)
 
     def _registered_names(self) -> dict[str, str]:
-        """Find the names that the texts of the nodes say they will register, and which node does."""
+        """Find the names that each node will register: its own, and those that its texts say."""
+        standard = {f"node.{name}": name for name in self.shape.nodes}
+        standard |= {f"{name}.": name for name in self.shape.nodes}  # and a number
         homes: dict[str, str] = {}
         for name, table in self.shape.nodes.items():
             read: set[str] = set()
@@ -122,7 +123,7 @@ class Planner(Resolver):
                 if definition is not None and call.name not in read:
                     read.add(call.name)
                     todo += _parsed_quietly(definition.value, name)
-        return homes
+        return {**standard, **homes}
 
     def _check_definitions(self) -> None:
         """Check every definition of the configuration by itself, used or not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -204,15 +205,7 @@ class Planning(ABC):
 
     def _home(self, name: str) -> str | None:
         """Give the node that registers ``name``, None when none does."""
-        if name in self._homes:
-            return self._homes[name]
-        if name.startswith("node."):
-            name = name.removeprefix("node.")
-        else:
-            name, dot, index = name.rpartition(".")
-            if not dot or not index.isdigit():
-                return None
-        return name if name in self.shape.nodes else None
+        return self._homes.get(name) or self._homes.get(re.sub(r"\.[0-9]+$", ".", name))
 
     def register(self, named: Named, call: Call) -> None:
         """Make an instance known to the whole pipeline."""

@@ -332,25 +332,22 @@ def _check_arity(use: Use) -> bool:
     least, most = _takes(cls)
     if not phases and (call is scope.slot or (scope.named and takes_dependency(cls))):
         return True
+    wanted, got, hint = f"takes {least}", f", got {count}", None
     if phases and most != 0 and len(phases) != cls.phases:
-        has = f"{cls.phases} phases in brackets, separated by ';', got {len(phases)}"
-        hint = None
+        wanted, got = f"has {cls.phases} phases", f", separated by ';', got {len(phases)}"
         if cls.phases == 1:
-            has = f"one phase in brackets, got {len(phases)} separated by ';'"
+            wanted, got = "has one phase", f", got {len(phases)} separated by ';'"
             hint = "';' has a meaning in IoC only; write ','."
-        use.add("arity", f"{call.name} has {has}", hint=hint)
-        return False
-    if least <= count and (most is None or count <= most):
+    elif least <= count and (most is None or count <= most):
         return True
-    if most == 0 and use_behind(call) is not None:
+    elif use_behind(call) is not None and most == 0:
         use.refuse_bracket(call)
+        return False
     elif most == 0:
-        use.add("arity", f"{call.name} takes nothing in brackets")
-    else:
-        wanted = f"{least}" if least == most else f"{least} or more"
-        if most is not None and least != most:
-            wanted = f"{least} to {most}"
-        use.add("arity", f"{call.name} takes {wanted} in brackets, got {count}")
+        wanted, got = "takes nothing", ""
+    elif least != most:
+        wanted += " or more" if most is None else f" to {most}"
+    use.add("arity", f"{call.name} {wanted} in brackets{got}", hint=hint)
     return False
 
 
