@@ -24,8 +24,7 @@ from headrace._plan.element import (
     elements_run,
     nodes_named,
 )
-from headrace._plan.options import check_keys
-from headrace._plan.parameters import written_key
+from headrace._plan.parameters import check_keys, written_key
 from headrace._plan.scope import place_of
 from headrace._plan.word import needs_of, word_of
 

@@ -1,29 +1,44 @@
-"""Where values are written, which one wins (stated here alone), and which keys no backend has."""
+"""Where values are written, which one wins (stated here alone), which keys no backend has; the keys of nodes."""
 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
 
 from headrace._config.document import Written
-from headrace._config.nodekeys import GLOBAL_KEYS, KEYS_ELSEWHERE, LINK_KEYS, NODE_KEYS, NODE_ONLY
-from headrace._config.problems import Problems, key_place
+from headrace._config.nodekeys import (
+    EXPRESSION_KEYS,
+    GLOBAL_KEYS,
+    KEYS_ELSEWHERE,
+    LINK_KEYS,
+    NODE_KEYS,
+    NODE_ONLY,
+)
+from headrace._config.problems import Problems, key_place, shown_value
 from headrace._config.shape import misspelt_table
 from headrace._expression.templates import substitute_text
-from headrace._options import TextWithBase, mapped
+from headrace._options import Options, TextWithBase, mapped
 from headrace._plan.scope import Source, place_of
+from headrace._problem import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pydantic_core import ErrorDetails
+
     from headrace._config.nodekeys import NodeKeys
     from headrace._config.shape import Shape
     from headrace._expression.tree import Call
 
+
+K = TypeVar("K", bound=Options)
 
 _OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline; they are never options."""
@@ -290,3 +305,74 @@ def _meant(
     if incomplete:
         return problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
     return KEYS_ELSEWHERE.get(part) or problems.nearest(key, {*known, "extends", "import"})
+
+
+# Keys of nodes.
+
+
+def check_keys(
+    model: type[K],
+    table: Mapping[str, Written],
+    shared: Mapping[str, Written],
+    name: str,
+    problems: Problems,
+) -> tuple[K, dict[str, str]]:
+    """Read the keys of ``model`` from ``table``, else from ``shared``.
+
+    Returns:
+        The checked keys, with the default in place of a value that is wrong, so that the rest can
+        be checked with them; and per key where its value came from.
+    """
+    values: dict[str, Any] = {}
+    places: dict[str, dict[str, Any]] = {}
+    origins = dict.fromkeys(
+        (field.alias or k for k, field in model.model_fields.items()), "default"
+    )
+    for key in origins:
+        found = written_key(key, name, table, shared)
+        if found is None:
+            continue
+        places[key], origins[key] = found.place(), found.origin
+        if key in EXPRESSION_KEYS:
+            if isinstance(found.written.value, str):  # else it is reported where it is parsed
+                values[key] = found.written.value
+            continue
+        try:
+            values[key] = found.value(problems)
+        except ConfigError:
+            continue
+    while True:
+        try:
+            return model.model_validate(values), origins
+        except ValidationError as error:
+            wrong = _report_keys(error, places, name, problems)
+            kept = {key: value for key, value in values.items() if key not in wrong}
+            values = kept if len(kept) < len(values) else {}
+
+
+def _report_keys(
+    error: ValidationError, places: dict[str, dict[str, Any]], name: str, problems: Problems
+) -> set[str]:
+    """Report what is wrong with keys of a node; give the keys."""
+    wrong: set[str] = set()
+    for detail in error.errors():
+        message = detail["msg"].removeprefix("Value error, ")
+        if not detail["loc"]:
+            among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
+            wrong.update(among)
+            problems.add("key", message, **places[among[-1]] if among else {"path": name})
+            continue
+        key = str(detail["loc"][0])
+        if key not in wrong:  # one is enough of the alternatives of a type
+            what = f"{key}: {message}, got {shown_value(detail['input'])}"
+            problems.add("key", what, suggestion=nearest_choice(detail), **places[key])
+        wrong.add(key)
+    return wrong
+
+
+def nearest_choice(detail: ErrorDetails) -> str | None:
+    """Give the choice most like a text that is none of those an option has, or None."""
+    got, expected = detail["input"], detail.get("ctx", {}).get("expected")
+    if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
+        return None
+    return nearest(got, re.findall(r"'([^']*)'", str(expected)))

@@ -11,7 +11,7 @@ from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import Element, Named, takes_dependency
-from headrace._plan.options import OptionsReader
+from headrace._plan.named import OptionsReader
 from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning
 from headrace._plan.scope import (
     DefinitionUse,
