@@ -101,7 +101,7 @@ class Call(_Node):
         span: Where the element stands in ``text``, prefix included, or None.
         name_span: Where the name stands, or None.
         text: The whole text that the element was parsed from, or None.
-        source: What whoever reads it knows of that text, or None; see `headrace._plan.scope.Source`.
+        source: What whoever reads it knows of that text, or None; see `headrace._plan.element.Source`.
     """
 
     name: str

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace._backend import Backend
+    from headrace._config.document import Written
     from headrace._config.nodekeys import NodeKeys
     from headrace._expression.tree import Args, Call
     from headrace._graph.route import Links
@@ -25,6 +26,57 @@ Place = dict[str, Any]
 
 Prefix = tuple[tuple[Any, ...], dict[str, Any]]
 """The prefix before a child: positional values and named ones."""
+
+
+@dataclass(eq=False)
+class DefinitionUse:
+    """One use of a definition: the args of ``Z(a=1)`` hold for every backend of Z that has them.
+
+    Attributes:
+        call: Where it was written.
+        values: The args, by key.
+        used: Keys that some backend of the definition has.
+        asked: All keys that backends of the definition have.
+    """
+
+    call: Call
+    values: dict[str, Any]
+    used: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The text that a name was written in; every `Call` of a configuration has its ``source``.
+
+    Attributes:
+        path: The keys that lead to the text, ``main.backend`` or ``define.Z``.
+        file: The file that holds it, None for a dict.
+        base: The folder that relative paths in it start from, as text.
+        origin: What its args are: ``inline``, or ``definition`` where they are defaults.
+        expanding: The definitions that have led to the text, outermost first.
+        uses: Their uses.
+    """
+
+    path: str
+    file: str | None = None
+    base: str = "."
+    origin: str = "inline"
+    expanding: tuple[str, ...] = ()
+    uses: tuple[DefinitionUse, ...] = ()
+
+    @classmethod
+    def of(cls, written: Written, path: str) -> Source:
+        """Give the source of a text of the configuration."""
+        return cls(path, written.file, str(written.base))
+
+
+def place_of(call: Call, argument: int | str | None = None) -> Place:
+    """Give the place of a name, or of one of its args, for a problem."""
+    span = call.name_span or call.span
+    if argument is not None:
+        span = call.args.span_of(argument) or span
+    return {"file": call.source.file, "path": call.source.path, "span": span, "text": call.text}
 
 
 def takes_dependency(cls: type[Backend]) -> bool:

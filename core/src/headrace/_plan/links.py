@@ -23,9 +23,9 @@ from headrace._plan.element import (
     doors,
     elements_run,
     nodes_named,
+    place_of,
 )
 from headrace._plan.parameters import check_keys, written_key
-from headrace._plan.scope import place_of
 from headrace._plan.word import needs_of, word_of
 
 if TYPE_CHECKING:

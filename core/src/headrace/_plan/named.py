@@ -12,9 +12,9 @@ from headrace._config.document import Written
 from headrace._config.nodekeys import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._config.problems import key_place, shown_value
 from headrace._options import Options
-from headrace._plan.element import NamedPlan
+from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import Found, argument, nearest_choice
-from headrace._plan.scope import Source, place_of, plain_value
+from headrace._plan.planning import plain_value
 from headrace._portable import error_text
 from headrace._problem import nearest
 from headrace._registry.discovery import (

@@ -24,7 +24,7 @@ from headrace._config.problems import Problems, key_place, shown_value
 from headrace._config.shape import misspelt_table
 from headrace._expression.templates import substitute_text
 from headrace._options import Options, TextWithBase, mapped
-from headrace._plan.scope import Source, place_of
+from headrace._plan.element import Source, place_of
 from headrace._problem import nearest
 from headrace.errors import ConfigError
 

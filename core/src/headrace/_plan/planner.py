@@ -13,12 +13,12 @@ from headrace._config.problems import Problems
 from headrace._config.shape import Shape
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed
-from headrace._plan.element import Element, Named, NamedPlan, NodePlan, PipelinePlan
+from headrace._plan.element import Element, Named, NamedPlan, NodePlan, PipelinePlan, Source
 from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
 from headrace._plan.parameters import Found, Parameters, check_keys, report_keys, written_key
+from headrace._plan.planning import Scope, open_slot
 from headrace._plan.resolver import Resolver
-from headrace._plan.scope import Scope, Source, open_slot
 from headrace._plan.word import called, check_used, core_word, give_threads_to_instances, word_of
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError, SetupError

@@ -1,29 +1,28 @@
-"""What is known while a configuration is planned: its definitions, its nodes, what words may ask and tell."""
+"""What is known while a configuration is planned: what stands around a name, the definitions, the nodes."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._config.document import Written
-from headrace._config.problems import Problems, key_place
-from headrace._expression.tree import PLAIN_NAME
-from headrace._plan.element import Element, Named, NodePlan
-from headrace._plan.scope import Source, place_of
+from headrace._config.problems import MAX_DEPTH, Problems, key_place
+from headrace._expression.tree import PLAIN_NAME, Args, Call
+from headrace._plan.element import Element, Named, NodePlan, Source, place_of
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from headrace._backend import Backend
     from headrace._config.shape import Shape
-    from headrace._expression.tree import Call
+    from headrace._plan.element import Prefix
     from headrace._plan.parameters import Parameters
-    from headrace._plan.scope import Scope
 
 
 Files = tuple[tuple[str, dict[str, type[Any]]], ...]
@@ -31,6 +30,46 @@ Files = tuple[tuple[str, dict[str, type[Any]]], ...]
 
 MAX_ELEMENTS = 10_000
 """Most elements that an expression may become through definitions and parameters."""
+
+
+Phases = tuple[tuple[Call, ...], ...]
+"""What stands in a bracket, by phase."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """Where the planner stands.
+
+    Attributes:
+        frames: The instances of the enclosing ``IoC``s, outermost first.
+        depth: How deep the nesting is.
+        entry: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
+        named: Whether this element gets a name, so that it need not be callable as it is.
+        parent: The class of what this element stands in, where that is what calls it.
+        slot: The open slot of an expression that is looked at by itself: it may lack its bracket.
+        reflecting: The parameters that are being reflected.
+        lenient: Whether options and instances may be missing: an expression by itself.
+    """
+
+    frames: tuple[dict[str, Named], ...] = ()
+    depth: int = 0
+    entry: bool = False
+    named: bool = False
+    parent: type[Backend] | None = None
+    slot: Call | None = None
+    reflecting: tuple[str, ...] = ()
+    lenient: bool = False
+
+    def within(self, **changes: Any) -> Scope:
+        """Give the scope one level deeper, with changes; what concerns one element is dropped."""
+        return replace(self, **{"depth": self.depth + 1, "named": False, "parent": None, **changes})
+
+    def lookup(self, name: str) -> Named | None:
+        """Give the instance of an enclosing ``IoC`` that ``name`` stands for, or None."""
+        for frame in reversed(self.frames):
+            if name in frame:
+                return frame[name]
+        return None
 
 
 class Definition(NamedTuple):
@@ -218,3 +257,92 @@ class Planning(ABC):
         """Let all names that a node registers by itself be known as wrong."""
         for name in (f"node.{node}", *(f"{node}.{index}" for index in range(instance_num))):
             self.registered.setdefault(name, Named(name, None, node))
+
+
+# The bracket of a definition's use goes to the open slot, the innermost last name of its text.
+
+
+def open_slot(tree: Call) -> Call:
+    """Give the innermost last name of an expression."""
+    while tree.phases:
+        tree = tree.phases[-1][-1]
+    return tree
+
+
+def with_bracket(tree: Call, phases: Phases) -> Call:
+    """Give an expression with ``phases`` in the bracket of its open slot."""
+    outer = []
+    while tree.phases:
+        outer.append(tree)
+        tree = tree.phases[-1][-1]
+    tree = tree.replace(phases=phases)
+    for call in reversed(outer):
+        *first, last = call.phases
+        tree = call.replace(phases=(*first, (*last[:-1], tree)))
+    return tree
+
+
+def use_behind(call: Call) -> Call | None:
+    """Give the use of a definition from which a name in its text has its bracket, or None."""
+    uses = (use.call for use in call.source.uses)
+    return next((use for use in uses if call.phases and use.phases is call.phases), None)
+
+
+# Nesting. A name that ``joins`` adds no level where it stands directly in another such name.
+
+
+def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
+    """Give a name that is nested too deep, lists and expressions in args included; None for none."""
+    todo: list[tuple[Any, int, Call]] = [(tree, 0, tree)]
+    while todo:
+        item, depth, place = todo.pop()
+        if depth > MAX_DEPTH:
+            return place
+        if isinstance(item, tuple):
+            todo.extend((part, depth + 1, place) for part in item)
+        elif isinstance(item, Call):
+            inside = joins(item)
+            todo.extend(
+                (child, depth if inside and joins(child) else depth + 1, child)
+                for child in item.children
+            )
+            for args in filter(None, (item.args, item.prefix)):
+                values = (*args.positional, *(value for _, value in args.named))
+                todo.extend((value, depth + 1, item) for value in values)
+    return None
+
+
+def joined(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
+    """Put what stands in names that ``joins`` in their place, to any depth, without recursion."""
+    result = []
+    for phase in phases:
+        flat: list[Call] = []
+        todo = list(reversed(phase))
+        while todo:
+            call = todo.pop()
+            if joins(call):
+                todo.extend(reversed(call.phases[0]))
+            else:
+                flat.append(call)
+        result.append(tuple(flat))
+    return tuple(result)
+
+
+# Values of args.
+
+
+def prefix_values(prefix: Args | None) -> Prefix:
+    """Give a prefix as a container reads it."""
+    if prefix is None:
+        return (), {}
+    positional = tuple(plain_value(value) for value in prefix.positional)
+    return positional, {key: plain_value(value) for key, value in prefix.named}
+
+
+def plain_value(value: Any) -> Any:
+    """Give a value of an expression as options read it: an expression is its text."""
+    if isinstance(value, Call):
+        return str(value)
+    if isinstance(value, tuple):
+        return [plain_value(part) for part in value]
+    return value

@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING
 from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import states_range, static_range
-from headrace._plan.element import Element, Named, takes_dependency
-from headrace._plan.named import OptionsReader
-from headrace._plan.planning import MAX_ELEMENTS, Definition, Planning
-from headrace._plan.scope import (
+from headrace._plan.element import (
     DefinitionUse,
-    Scope,
+    Element,
+    Named,
     Source,
+    place_of,
+    takes_dependency,
+)
+from headrace._plan.named import OptionsReader
+from headrace._plan.planning import (
+    MAX_ELEMENTS,
+    Definition,
+    Planning,
+    Scope,
     joined,
     open_slot,
-    place_of,
     plain_value,
     too_deep,
     use_behind,

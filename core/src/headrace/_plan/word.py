@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
 from headrace._plan.declared import OPTIONAL, Needs, keys_named
-from headrace._plan.scope import Phases, Scope, prefix_values, use_behind
+from headrace._plan.planning import Phases, Planning, Scope, prefix_values, use_behind
 from headrace._registry.backends import source_of
 from headrace._registry.discovery import CORE_BACKENDS, load
 from headrace.keys import DATA
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named
-    from headrace._plan.planning import Planning
 
 
 class Word(Backend):

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
-from headrace._plan.scope import prefix_values
+from headrace._plan.planning import prefix_values
 from headrace._plan.word import Word
 from headrace._portable import error_text
 
