@@ -190,8 +190,8 @@ class Bench:
         """Give the configuration: decoding in many instances, the model in two."""
         layout, shape = ("hwc", "224x224x3") if decode == "cv" else ("chw", "3x224x224")
         words = {
-            "cv": "S[GpuTensor,TorchModule,CpuTensor]",
-            "gpu": "S[DecodeTensor,ResizeTensor(224,224),TorchModule,CpuTensor]",
+            "cv": "S[GpuTensor,TorchModule,CpuTensor(numpy=true)]",
+            "gpu": "S[DecodeTensor,ResizeTensor(224,224),TorchModule,CpuTensor(numpy=true)]",
         }
         model: dict[str, Any] = {
             "backend": words[decode],

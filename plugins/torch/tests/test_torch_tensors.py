@@ -314,6 +314,7 @@ def test_cat_refuses_what_does_not_fit_the_first_alone(bench):
     batch = [{"data": torch.zeros(2)}, {"data": torch.zeros(3)}, {"data": torch.ones(2)}]
     found = one.outcomes(cat, *batch)
     assert [type(o) for o in found] == [type(None), InputError, type(None)]
+    assert "ragged" not in str(found[1])  # which CatTensor has not
     assert batch[0]["result"] is batch[2]["result"]
     assert batch[2]["result"].tolist() == [[0, 0], [1, 1]]
     assert batch[2]["cat_rows"] == (1, 2, True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CatTensor", "ContiguousTensor", "SplitTensor"]
 
 _ROWS = "a tensor: a sample, or rows with request_size"
+_ONE_SHAPE = "ResizeTensor or PadTensor before CatTensor makes images of one shape."
 
 
 class CatTensor(TensorBackend):
@@ -82,6 +83,7 @@ class CatTensor(TensorBackend):
                 first = first or item
                 unlike = refuse_ragged(first, item, ["data"])
                 if unlike is not None:
+                    unlike.hint = _ONE_SHAPE
                     raise unlike
                 items[index] = item
             except InputError as error:

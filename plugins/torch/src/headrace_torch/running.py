@@ -161,12 +161,14 @@ class Runner:
         outputs = self._checked(self.call(tensors), rows)
         if self._writes is None:
             self._writes = any(one._version for one in tensors)
-        foreign = self._model.memory.union(one.untyped_storage().data_ptr() for one in tensors)
-        return {name: self._owned(one, foreign) for name, one in outputs.items()}
+        inputs = {one.untyped_storage().data_ptr() for one in tensors}
+        return {name: self._owned(one, inputs) for name, one in outputs.items()}
 
-    def _owned(self, output: torch.Tensor, foreign: frozenset[int]) -> torch.Tensor:
+    def _owned(self, output: torch.Tensor, inputs: set[int]) -> torch.Tensor:
         """Give an output on memory that is neither an input's, nor a weight's, nor used again."""
-        if self._copies or output.untyped_storage().data_ptr() in foreign or 0 in output.stride():
+        memory = output.untyped_storage().data_ptr()
+        foreign = memory in inputs or memory in self._model.memory
+        if self._copies or foreign or 0 in output.stride():
             return output.clone(memory_format=torch.contiguous_format)
         return output
 
