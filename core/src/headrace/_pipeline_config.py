@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.document import Document, Table, Written, read_document
+from headrace._config.document import Document, Table, read_document
 from headrace._config.nodekeys import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, key_schemas
 from headrace._config.problems import Problems, key_place, with_room
 from headrace._config.shape import Shape, read_shape
@@ -108,12 +108,7 @@ class PipelineConfig:
         plain: dict[str, Any] = {}
         if document.imports:
             plain["import"] = [item.replace("$", "$$") for item, _ in document.imports]
-        for key, value in document.top.items():
-            if isinstance(value, Written):
-                plain[key] = _plain(value.value)
-            else:
-                plain[key] = {name: _plain(written.value) for name, written in value.keys.items()}
-        return plain
+        return plain | {key: _plain(written.value) for key, written in document.top.items()}
 
     def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
         """Give this configuration with other keys of one node, read and checked as a whole."""
@@ -167,13 +162,11 @@ class PipelineConfig:
                 problems.add("type", "backend is a text, an expression", **place)
             if new.value is None:
                 keys.pop(key, None)
-            elif single and isinstance(new.value, dict):
-                keys[key] = read_document({key: new.value}).top[key]
             else:
                 keys[key] = new
         problems.raise_if_any()
         if isinstance(table, Table):
-            keys = {**document.top, node: Table(keys, table.base, table.file)}
+            keys = {**document.top, node: Table.of(keys, table.base, table.file)}
         return Document(keys, document.imports, document.file)
 
     @property

@@ -44,18 +44,37 @@ class Written:
     file: str | None = None
 
 
-@dataclass
-class Table:
-    """A table of the top level, merged from all files.
+@dataclass(frozen=True)
+class Table(Written):
+    """A table as written, perhaps in several files.
 
     Attributes:
-        keys: Its keys.
-        base, file: As of `Written`, of the last file that has the table.
+        value: What it holds. A text of another folder than ``base`` knows its own.
+        base, file: Those of the last file that has the table.
+        keys: What it holds, each with its place.
     """
 
-    keys: dict[str, Written]
-    base: Path
-    file: str | None = None
+    keys: dict[str, Written] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, keys: dict[str, Written], base: Path, file: str | None) -> Table:
+        """Make the table of these keys."""
+        value = {
+            key: one.value if one.base == base else _with_base(one.value, one.base)
+            for key, one in keys.items()
+        }
+        return cls(value, base, file, keys)
+
+    @classmethod
+    def read(cls, values: dict[str, Any], base: Path, file: str | None) -> Table:
+        """Make the table that one file, or a dict, holds."""
+        keys = {
+            key: cls.read(value, base, file)
+            if isinstance(value, dict)
+            else Written(value, base, file)
+            for key, value in values.items()
+        }
+        return cls.of(keys, base, file)
 
 
 @dataclass
@@ -68,7 +87,7 @@ class Document:
         file: The file that was asked for, None for a dict.
     """
 
-    top: dict[str, Written | Table] = field(default_factory=dict)
+    top: dict[str, Written] = field(default_factory=dict)
     imports: list[tuple[str, Path]] = field(default_factory=list)
     file: str | None = None
 
@@ -184,14 +203,7 @@ class _Reader:
             place = key_place(file, "extends", "extends", parent)
             _merge(document, self.file(base / Path(parent).expanduser(), stack, place))
         document.imports += [(item, base) for item in self._texts(own, "import", file)]
-        mine = Document()
-        for key, value in own.items():
-            if isinstance(value, dict):
-                keys = {k: Written(v, base, file) for k, v in value.items()}
-                mine.top[key] = Table(keys, base, file)
-            else:
-                mine.top[key] = Written(value, base, file)
-        _merge(document, mine)
+        _merge(document, Document(Table.read(own, base, file).keys))
         document.file = file
         return document
 
@@ -277,22 +289,22 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
 
 
 def _merge(into: Document, child: Document) -> None:
-    """Lay ``child`` over ``into``: table by table, key by key, the child wins."""
-    for key, value in child.top.items():
-        known = into.top.get(key)
-        if isinstance(value, Table) and isinstance(known, Table):
-            merged = dict(known.keys)
-            for name, written in value.keys.items():
-                merged[name] = _laid_over(merged.get(name), written)
-            into.top[key] = Table(merged, value.base, value.file)
-        else:
-            into.top[key] = value
-    for item in child.imports:
-        if item not in into.imports:
-            into.imports.append(item)
+    into.top = _laid_over(into.top, child.top)
+    into.imports = list(dict.fromkeys([*into.imports, *child.imports]))
 
 
-def with_base(value: Any, base: Path) -> Any:
+def _laid_over(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Written]:
+    """Lay new keys over known ones: table by table, key by key, the new one wins."""
+    merged = dict(known)
+    for key, one in new.items():
+        below = merged.get(key)
+        if isinstance(one, Table) and isinstance(below, Table):
+            one = Table.of(_laid_over(below.keys, one.keys), one.base, one.file)
+        merged[key] = one
+    return merged
+
+
+def _with_base(value: Any, base: Path) -> Any:
     """Let every text of a value keep the folder that it was written in, unless it does already."""
 
     def leaf(part: Any) -> Any:
@@ -300,20 +312,3 @@ def with_base(value: Any, base: Path) -> Any:
         return TextWithBase(part, base) if plain else part
 
     return mapped(value, leaf)
-
-
-def _laid_over(known: Written | None, new: Written) -> Written:
-    if known is not None and isinstance(known.value, dict) and isinstance(new.value, dict):
-        below = known.value if known.base == new.base else with_base(known.value, known.base)
-        return Written(_deep(below, new.value), new.base, new.file)
-    return new
-
-
-def _deep(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(known)
-    for key, value in new.items():
-        if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _deep(merged[key], value)
-        else:
-            merged[key] = value
-    return merged

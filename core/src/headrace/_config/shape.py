@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace._config.document import Document, Table, Written, with_base
+from headrace._config.document import Document, Table, Written
 from headrace._config.nodekeys import GLOBAL_KEYS
 from headrace._config.problems import Problems, key_place
 from headrace._problem import nearest
@@ -53,7 +53,7 @@ def read_shape(document: Document, problems: Problems) -> Shape:
                 **key_place(table.file, name, name, table.value),
             )
     rest = {key: value for key, value in document.top.items() if key not in _RESERVED}
-    if isinstance(rest.get("backend"), Written):
+    if "backend" in rest and not isinstance(rest["backend"], Table):
         shape.single = True
         _one_node(rest, shape, problems)
     else:
@@ -79,15 +79,14 @@ def _report_no_node(document: Document, shape: Shape, problems: Problems) -> Non
     )
 
 
-def _one_node(rest: dict[str, Written | Table], shape: Shape, problems: Problems) -> None:
-    node: dict[str, Written] = {}
+def _one_node(rest: dict[str, Written], shape: Shape, problems: Problems) -> None:
+    node = shape.nodes[MAIN] = {}
     for key, value in rest.items():
-        if isinstance(value, Written):
-            whole = key in GLOBAL_KEYS
-            if whole and key in shape.globals:
+        if key in GLOBAL_KEYS and not isinstance(value, Table):
+            if key in shape.globals:
                 _report_twice(key, value, problems)
-            (shape.globals if whole else node)[key] = value
-        elif "backend" in value.keys:
+            shape.globals[key] = value
+        elif isinstance(value, Table) and "backend" in value.keys:
             written = value.keys["backend"]
             problems.add(
                 "two_shapes",
@@ -96,19 +95,12 @@ def _one_node(rest: dict[str, Written | Table], shape: Shape, problems: Problems
                 hint="Move the keys of the top level into a table of their own.",
             )
         else:
-            table = {
-                name: written.value
-                if written.base == value.base
-                else with_base(written.value, written.base)
-                for name, written in value.keys.items()
-            }
-            node[key] = Written(table, value.base, value.file)
-    shape.nodes[MAIN] = node
+            node[key] = value
 
 
-def _several_nodes(rest: dict[str, Written | Table], shape: Shape, problems: Problems) -> None:
+def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -> None:
     for key, value in rest.items():
-        if isinstance(value, Written):
+        if not isinstance(value, Table):
             if key in shape.globals:
                 _report_twice(key, value, problems)
             if _is_list_of_tables(value.value):
