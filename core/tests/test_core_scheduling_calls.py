@@ -398,6 +398,24 @@ def test_a_cancelled_future_calls_back_and_counts_as_done_for_wait(gate):
         gate.open()
 
 
+def test_wait_counts_a_future_once_that_ends_while_it_looks_at_it(gate, until, monkeypatch):
+    install = concurrent.futures._base._create_and_install_waiters
+
+    def install_late(*args):
+        gate.open()  # `wait` has seen that the future is pending, and has yet to leave its waiter
+        until(future.done)
+        return install(*args)
+
+    monkeypatch.setattr(concurrent.futures._base, "_create_and_install_waiters", install_late)
+    with headrace.pipe({"backend": "Gate"}) as pipe:
+        future = pipe.submit({"data": 1})
+        gate.wait_entered()
+        for _ in range(2):  # the second time it has ended before
+            assert concurrent.futures.wait([future], timeout=60) == ({future}, set())
+        assert not future._waiters
+        assert "state=finished" in repr(future)
+
+
 def test_a_callback_that_never_ends_keeps_nobody_waiting(gate):
     import threading
 
