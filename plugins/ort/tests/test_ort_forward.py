@@ -10,6 +10,7 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import BackendError, BatchRangeError, InputError, SetupError
+from headrace_ort.collate import joined
 
 OCR_MODELS = Path(importlib.util.find_spec("rapidocr").origin).parent / "models"
 
@@ -73,6 +74,20 @@ def test_rows_are_concatenated_with_samples_and_keep_their_axis(start, matmul):
     assert [array.shape for array in got] == [(3,), (2, 3), (1, 3)]
     np.testing.assert_allclose(got[1], rows @ weights)
     np.testing.assert_allclose(got[2], rows[:1] @ weights)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", ">f4", "float64", "bool", object])
+@pytest.mark.parametrize("sample", [(), (3,), (2, 0), (3, 200, 300), (1100, 1000)])
+def test_arrays_are_joined_as_numpy_joins_them(dtype, sample):
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(0, 2, (rows, *sample)).astype(dtype) for rows in (1, 2, 1)]
+    for mixed in (arrays, [arrays[0], np.asfortranarray(arrays[1]), arrays[1][::-1]]):
+        wanted = np.concatenate(mixed)
+        for out in (None, np.empty_like(wanted)):
+            found = joined(mixed, out)
+            assert found is out or out is None
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(found, wanted)
 
 
 def test_results_own_their_memory(start, one_to_one):

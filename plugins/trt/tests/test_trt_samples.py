@@ -16,6 +16,7 @@ from headrace_trt.arrays import StreamRef
 from headrace_trt.engine import Engine
 from headrace_trt.gathering import Gathering
 from headrace_trt.memory import DevicePool
+from headrace_trt.placing import _gather
 from headrace_trt.runner import Runner, RunSettings
 from headrace_trt.signature import read_signature
 from headrace_trt.spans import SpannedRunner, Spans
@@ -24,6 +25,16 @@ pytest.importorskip("onnxruntime")
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
 ROWS = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
 EXPECTED = ROWS @ WEIGHTS
+
+
+@pytest.mark.parametrize("sample", [(), (3,), (3, 200, 300), (1100, 1000)])
+def test_samples_are_gathered_as_numpy_stacks_them(sample):
+    values = list(np.random.default_rng(5).integers(0, 255, (3, *sample)).astype(np.uint16))
+    for given in (values, [np.asfortranarray(one) for one in values]):
+        wanted = np.stack(given)
+        view = np.zeros(wanted.nbytes, np.uint8)
+        _gather(view, given, given[0].nbytes)
+        np.testing.assert_array_equal(view.view(np.uint16).reshape(wanted.shape), wanted)
 
 
 class Machine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,14 @@ __all__ = [
     "check_padding",
     "concatenate",
     "group_items",
+    "joined",
     "pad_items",
     "refuse_ragged",
     "split_outputs",
     "zeros_for",
 ]
+
+_HELD_BYTES = 1 << 20
 
 
 def group_items(
@@ -101,8 +105,33 @@ def concatenate(
         arrays = _padded(arrays, port, pad_value, pad_multiple)
     if missing > 0:
         arrays = [*arrays, np.repeat(arrays[-1][-1:], missing, axis=0)]
-    whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    whole = arrays[0] if len(arrays) == 1 else joined(arrays)
     return np.moveaxis(whole, 0, port.axis) if port.axis else whole
+
+
+def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Put the rows of arrays of one dtype and one shape of row below each other.
+
+    numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
+    threads want it, getting it back takes longer than such a copy. So rows of up to `_HELD_BYTES` are
+    copied as one item of raw bytes each, with the lock held.
+
+    Args:
+        arrays: At least one.
+        out: Where to put them; None for a new array.
+    """
+    first = arrays[0]
+    if out is None:
+        native = first.dtype.newbyteorder("=")
+        out = np.empty((sum(map(len, arrays)), *first.shape[1:]), native)
+    row_bytes = first.itemsize * math.prod(first.shape[1:])
+    raw = first.dtype == out.dtype and not first.dtype.hasobject and 0 < row_bytes <= _HELD_BYTES
+    if not raw or not all(one.flags.c_contiguous for one in arrays):
+        return np.concatenate(arrays, out=out)
+    row = np.dtype((np.void, row_bytes))
+    rows = [one.reshape(len(one), -1).view(row) for one in arrays]
+    np.concatenate(rows, out=out.reshape(len(out), -1).view(row))
+    return out
 
 
 def _padded(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime as ort
 
 from headrace_ort import cuda
+from headrace_ort.collate import joined
 from headrace_ort.device_arrays import DeviceView
 from headrace_ort.items import numpy_dtype
 
@@ -66,7 +67,8 @@ class DeviceMemory:
         sample = math.prod(arrays[0].shape[1:]) * dtype.itemsize
         staged = self.pinned[port.name]
         if on_cpu:
-            host = staged.view((sum(map(len, on_cpu)), *arrays[0].shape[1:]), dtype)
+            shape = (sum(map(len, on_cpu)), *arrays[0].shape[1:])
+            host = joined(on_cpu, staged.view(shape, dtype))
         start, at = 0, 0
         for one in arrays:
             place = target + start * sample
@@ -74,11 +76,9 @@ class DeviceMemory:
                 cuda.copy_within_device(place, one.pointer, one.nbytes, self._stream)
                 self._kept.append(one.owner)
             else:
-                part = host[at : at + len(one)]
-                part[...] = one
-                at += len(one)
                 if len(on_cpu) < len(arrays):
-                    cuda.copy_to_device(place, part, self._stream)
+                    cuda.copy_to_device(place, host[at : at + len(one)], self._stream)
+                at += len(one)
             start += len(one)
         if on_cpu and len(on_cpu) == len(arrays):
             cuda.copy_to_device(target, host, self._stream)

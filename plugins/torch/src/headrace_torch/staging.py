@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Staging"]
 
+_HELD_BYTES = 1 << 20
+
 
 class Staging:
     """Pinned memory of one element, for the rows of one batch.
@@ -55,8 +57,24 @@ class Staging:
         if kind is None:
             return None
         staged = self._take((len(arrays), *shape), kind)
-        np.stack(arrays, out=self.array_of(staged))
+        self._gather(arrays, staged)
         return staged.to(self._place.device, non_blocking=True)
+
+    def _gather(self, arrays: Sequence[NDArray[Any]], staged: torch.Tensor) -> None:
+        """Copy arrays of one shape and dtype into pinned memory, one below the other.
+
+        numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
+        threads want it, getting it back takes longer than such a copy. So arrays of up to `_HELD_BYTES`
+        are copied as one item of raw bytes each, with the lock held.
+        """
+        target: Any = self.array_of(staged)
+        nbytes = arrays[0].nbytes
+        if 0 < nbytes <= _HELD_BYTES and all(one.flags.c_contiguous for one in arrays):
+            row = np.dtype((np.void, nbytes))
+            arrays = [one.reshape(-1).view(row) for one in arrays]
+            np.concatenate(arrays, out=target.reshape(-1).view(row))
+        else:
+            np.stack(arrays, out=target)
 
     def copied_out(self, whole: torch.Tensor) -> torch.Tensor:
         """Copy a tensor of this instance to the pinned memory, and wait for it.

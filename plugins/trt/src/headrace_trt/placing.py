@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InputBuffers", "check_padding"]
 
+_HELD_BYTES = 1 << 20
+
 _MOST_HALF = 65504.0
 """The largest float16."""
 
@@ -129,10 +131,8 @@ class InputBuffers:
         if isinstance(first, np.ndarray):
             target = self.pointer(port.name, count * row_bytes)
             pointer, view = self._arena.take(count * row_bytes)
-            whole = view.view(first.dtype).reshape((count, *first.shape))
-            for row, value in enumerate(values):
-                whole[row] = value
             if row_bytes:
+                _gather(view, values, row_bytes)
                 self._cuda.queue_copy(target, pointer, count * row_bytes, stream)
             return target
         pieces = _pieces(values, row_bytes)
@@ -234,6 +234,21 @@ class InputBuffers:
         """Give the buffers back."""
         self._values = {}
         close_all(list(self._buffers.values()))
+
+
+def _gather(view: NDArray[np.uint8], values: Sequence[NDArray[Any]], row_bytes: int) -> None:
+    """Copy samples of one shape and dtype into memory, one below the other.
+
+    numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
+    threads want it, getting it back takes longer than such a copy. So samples of up to `_HELD_BYTES`
+    are copied as one item of raw bytes each, with the lock held.
+    """
+    if row_bytes <= _HELD_BYTES and all(value.flags.c_contiguous for value in values):
+        row = np.dtype((np.void, row_bytes))
+        np.concatenate([value.reshape(-1).view(row) for value in values], out=view.view(row))
+    else:
+        first = values[0]
+        np.stack(values, out=view.view(first.dtype).reshape((len(values), *first.shape)))
 
 
 def _pieces(values: Sequence[DeviceArray], row_bytes: int) -> list[tuple[int, int]]:
