@@ -620,12 +620,12 @@ def test_a_result_in_the_order_of_another_machine_is_json_as_well(serving):
 def test_the_time_to_come_back_is_what_waits_over_the_measured_rate(monkeypatch):
     from types import SimpleNamespace
 
-    from headrace_serve import models
+    from headrace_serve import counters
     from headrace_serve.service import Service
 
     clock = SimpleNamespace(now=0, waiting=30)
-    monkeypatch.setattr(models.time, "time_ns", lambda: clock.now)
-    model = SimpleNamespace(counts=models.Counts(), waiting=lambda: clock.waiting, receiving=0)
+    monkeypatch.setattr(counters.time, "time_ns", lambda: clock.now)
+    model = SimpleNamespace(counts=counters.Counts(), waiting=lambda: clock.waiting, receiving=0)
     assert Service.retry_after_s(model) == 1  # nothing was measured
     for tick in range(10):
         clock.now = tick * 200_000_000

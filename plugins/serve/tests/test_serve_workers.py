@@ -18,7 +18,7 @@ from headrace.errors import ConfigError
 from headrace_serve import workers
 from headrace_serve.limits import Limits
 from headrace_serve.settings import Settings
-from headrace_serve.workers import Supervisor
+from headrace_serve.supervisor import Supervisor
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="the kernel spreads connections on Linux"

@@ -1,14 +1,23 @@
-"""What the server counts of itself: plain numbers, kept by its event loop, read by its metrics."""
+"""What the server counts: of itself for its metrics, of each model for the statistics of the protocol.
+
+These are plain numbers, kept by the event loop.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace_serve.access_log import AccessLine
 
-__all__ = ["Counters"]
+__all__ = ["Counters", "Counts"]
+
+_LATE = 64
+_LATE_NS = 30_000_000_000
+"""Answers from which the rate is measured: so many, and no older ones."""
 
 
 @dataclass
@@ -50,3 +59,45 @@ class Counters:
             dict(self.sent_bytes),
             dict(self.in_flight),
         )
+
+
+class Counts:
+    """Requests of the protocol that were answered, for its statistics; used by one event loop.
+
+    Attributes:
+        ok, failed: How many.
+        ok_ns, failed_ns: Their time in the server, in nanoseconds.
+        inferences: The rows, or items, of those that succeeded.
+        last_ns: The wall time of the last one, in nanoseconds; 0 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.ok = self.failed = 0
+        self.ok_ns = self.failed_ns = 0
+        self.inferences = self.last_ns = 0
+        self._requests = 0
+        self._late: deque[tuple[int, int]] = deque(maxlen=_LATE)
+
+    def note_failed(self, elapsed_ns: int) -> None:
+        """Count one request that failed."""
+        self.last_ns = time.time_ns()
+        self.failed += 1
+        self.failed_ns += elapsed_ns
+
+    def note(self, elapsed_ns: int, inferences: int, requests: int) -> None:
+        """Count one request that succeeded: its rows or items, and its requests of the pipeline."""
+        self.last_ns = time.time_ns()
+        self.ok += 1
+        self.ok_ns += elapsed_ns
+        self.inferences += inferences
+        self._requests += requests
+        self._late.append((self.last_ns, self._requests))
+
+    def rate_s(self) -> float | None:
+        """Give how many requests of the pipeline a second succeeded of late; None where too few tell it."""
+        now_ns = time.time_ns()
+        for then_ns, before in self._late:
+            if 0 < now_ns - then_ns < _LATE_NS:
+                done = self._requests - before
+                return done / (now_ns - then_ns) * 1e9 if done else None
+        return None

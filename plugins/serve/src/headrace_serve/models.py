@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError
 from headrace_serve.access_log import logger as access_logger
+from headrace_serve.counters import Counts
 from headrace_serve.entries import read_entries
 from headrace_serve.errors import UnknownModelError
 from headrace_serve.outlines import Outlines
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from headrace_serve.entries import ModelEntry
 
 __all__ = ["Catalogue", "Model", "build_models", "check_models"]
-
-_LATE = 64
-_LATE_NS = 30_000_000_000
-"""Answers from which the rate is measured: so many, and no older ones."""
 
 
 class Model:
@@ -111,48 +106,6 @@ def _queue_size(keys: dict[str, Any]) -> int | None:
     if not keys or keys["queue_full"] == "shed_oldest":
         return None
     return int(keys["queue_size"])
-
-
-class Counts:
-    """Requests of the protocol that were answered, for its statistics; used by one event loop.
-
-    Attributes:
-        ok, failed: How many.
-        ok_ns, failed_ns: Their time in the server, in nanoseconds.
-        inferences: The rows, or items, of those that succeeded.
-        last_ns: The wall time of the last one, in nanoseconds; 0 before the first.
-    """
-
-    def __init__(self) -> None:
-        self.ok = self.failed = 0
-        self.ok_ns = self.failed_ns = 0
-        self.inferences = self.last_ns = 0
-        self._requests = 0
-        self._late: deque[tuple[int, int]] = deque(maxlen=_LATE)
-
-    def note_failed(self, elapsed_ns: int) -> None:
-        """Count one request that failed."""
-        self.last_ns = time.time_ns()
-        self.failed += 1
-        self.failed_ns += elapsed_ns
-
-    def note(self, elapsed_ns: int, inferences: int, requests: int) -> None:
-        """Count one request that succeeded: its rows or items, and its requests of the pipeline."""
-        self.last_ns = time.time_ns()
-        self.ok += 1
-        self.ok_ns += elapsed_ns
-        self.inferences += inferences
-        self._requests += requests
-        self._late.append((self.last_ns, self._requests))
-
-    def rate_s(self) -> float | None:
-        """Give how many requests of the pipeline a second succeeded of late; None where too few tell it."""
-        now_ns = time.time_ns()
-        for then_ns, before in self._late:
-            if 0 < now_ns - then_ns < _LATE_NS:
-                done = self._requests - before
-                return done / (now_ns - then_ns) * 1e9 if done else None
-        return None
 
 
 class Catalogue:

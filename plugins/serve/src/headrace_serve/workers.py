@@ -14,26 +14,18 @@ import queue
 import subprocess
 import sys
 import threading
-import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem, SetupError
 from headrace_serve.listening import REUSES_PORTS, bound, listen, reaches_others, url_of
-from headrace_serve.running import HANGUP, OPEN, announce, say, signals
+from headrace_serve.running import OPEN, announce, say, signals
+from headrace_serve.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace_serve.running import Listening
     from headrace_serve.settings import Settings
 
-__all__ = ["Supervisor", "Worker", "run_workers"]
-
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
-_HEALTHY_S = 1.0
-"""A process that has served so long was well, and its requests do not kill it at once: the pauses begin anew."""
+__all__ = ["run_workers"]
 
 _CPU_COUNT = "PYTHON_CPU_COUNT"
 """The variable of the environment that tells Python, and pipelines, how many cores a process may use."""
@@ -44,156 +36,6 @@ _CROWDED = (
 )
 _GRACE_S = 10.0
 """Seconds beyond the time for draining, after which a process is killed."""
-
-
-@dataclass
-class Worker:
-    """One process.
-
-    Attributes:
-        number: From 1.
-        process: What `subprocess.Popen` gives; None while it is not there.
-        ready: Whether it listens.
-        reload: Whether it has missed a SIGHUP while it started.
-        failures: How often it has died without having served for a while.
-        since: When it listened, by the supervisor's clock.
-        due: When it is started again; None: not.
-    """
-
-    number: int
-    process: Any = None
-    ready: bool = False
-    reload: bool = False
-    failures: int = 0
-    since: float = 0.0
-    due: float | None = None
-
-
-class Supervisor:
-    """Keeps processes running until it is told to end.
-
-    It is told by ``events``: ``("ready", number)``, ``("exit", number, status)``, ``("signal", number)``.
-
-    Args:
-        count: How many processes.
-        start: Starts one by its number, and puts its events into ``events``.
-        all_ready: Called once, when all listen for the first time.
-        end_s: Seconds for the processes to end, before they are killed.
-        events: The events.
-        clock: Seconds that only grow.
-    """
-
-    def __init__(
-        self,
-        count: int,
-        start: Callable[[int], Any],
-        *,
-        all_ready: Callable[[], None],
-        end_s: float,
-        events: Any,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.workers = {number: Worker(number) for number in range(1, count + 1)}
-        self._start = start
-        self._all_ready = all_ready
-        self._end_s = end_s
-        self._events = events
-        self._clock = clock
-        self._served = False
-        self._ends: float | None = None
-        self._status = 0
-
-    def run(self) -> int:
-        """Run until all have ended; give the exit status."""
-        for worker in self.workers.values():
-            self._begin(worker)
-        while self._ends is None or any(one.process is not None for one in self.workers.values()):
-            try:
-                kind, *told = self._events.get(timeout=self._until_due())
-            except queue.Empty:
-                self._on_time()
-                continue
-            getattr(self, f"_on_{kind}")(*told)
-        return self._status
-
-    def kill(self) -> None:
-        """End all at once."""
-        for worker in self.workers.values():
-            if worker.process is not None:
-                worker.process.kill()
-
-    def _begin(self, worker: Worker) -> None:
-        worker.due = None
-        worker.ready = worker.reload = False
-        worker.process = self._start(worker.number)
-
-    def _until_due(self) -> float | None:
-        times = [one.due for one in self.workers.values() if one.due is not None]
-        if self._ends is not None:
-            times = [self._ends]
-        return max(0.0, min(times) - self._clock()) if times else None
-
-    def _on_time(self) -> None:
-        now = self._clock()
-        if self._ends is not None:
-            if now >= self._ends:
-                self.kill()
-                self._ends = now + self._end_s
-            return
-        for worker in self.workers.values():
-            if worker.due is not None and worker.due <= now:
-                self._begin(worker)
-
-    def _on_ready(self, number: int) -> None:
-        worker = self.workers[number]
-        worker.ready, worker.since = True, self._clock()
-        if worker.reload and worker.process is not None and HANGUP is not None:
-            worker.reload = False
-            worker.process.send_signal(HANGUP)
-        if not self._served and all(one.ready for one in self.workers.values()):
-            self._served = True
-            self._all_ready()
-
-    def _on_exit(self, number: int, status: int) -> None:
-        worker = self.workers[number]
-        worker.process = None
-        ready, worker.ready = worker.ready, False
-        if self._ends is not None:
-            if ready and status != 0:
-                say(f"worker {number} ended with {status}")
-                self._status = self._status or 1
-            return
-        if not self._served:
-            say(f"worker {number} ended with {status} before all had started")
-            self._status = status if status > 0 else 1
-            self._finish()
-            return
-        now = self._clock()
-        if ready and now - worker.since >= _HEALTHY_S:
-            worker.failures = 0
-        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**worker.failures)
-        worker.failures += 1
-        worker.due = now + pause_s
-        say(f"worker {number} ended with {status}; it is started again in {pause_s:g} s")
-
-    def _on_signal(self, number: int) -> None:
-        if number != HANGUP:
-            say("draining")
-            self._finish()
-            return
-        for worker in self.workers.values():
-            if worker.ready and worker.process is not None:
-                worker.process.send_signal(number)
-            else:
-                worker.reload = True
-
-    def _finish(self) -> None:
-        """Tell all to end."""
-        self._ends = self._clock() + self._end_s
-        for worker in self.workers.values():
-            worker.due = None
-            if worker.process is not None:
-                worker.process.terminate()
 
 
 def run_workers(settings: Settings, count: int, listening: Listening | None = None) -> int:
