@@ -47,3 +47,18 @@ def test_whoever_builds_hears_of_the_progress(backend):
     assert heard == [(3, "layers"), 1, 1, 1, "end"] * 2
     build(backend)
     assert len(heard) == 10
+
+
+def test_a_reload_shows_nothing_to_whoever_built_the_pipeline():
+    heard = []
+
+    @contextlib.contextmanager
+    def progress(total, unit):
+        heard.append((total, unit))
+        yield heard.append
+
+    with headrace.pipe({"backend": "Builder"}, progress=progress) as pipe:
+        built = list(heard)
+        pipe.reload("main", {"instance_num": 2})
+        assert pipe({"data": 1})["result"] == 1
+    assert heard == built == [(3, "layers"), 1, 1, 1]

@@ -140,7 +140,7 @@ class Builder(Build):
 
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
         def put_queue(backends: list[Backend]) -> Scheduler:
-            return schedule(instances_of(node, backends))
+            return schedule([_instance(i, one, node.keys) for i, one in enumerate(backends)])
 
         parts, shared = self._all.nested(), Shared()
         parts.add(shared)
@@ -191,16 +191,12 @@ class Builder(Build):
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
 
 
-def instances_of(node: NodePlan, backends: Sequence[Backend]) -> list[Instance]:
-    """Make the instances of a node, whose range narrows those of the backends.
+def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
+    """Make an instance of a node, whose range narrows that of the backend.
 
     Raises:
-        SetupError: The ranges that ``init`` has set leave no batch.
+        SetupError: The range that ``init`` has set leaves no batch.
     """
-    return [_instance(index, backend, node.keys) for index, backend in enumerate(backends)]
-
-
-def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     low, high = narrowed((backend.min, backend.max), keys)
     if low > high:
         raise SetupError(
