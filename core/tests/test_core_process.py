@@ -38,7 +38,7 @@ from headrace.words._supervisor import Restarts, Supervisor
 from headrace.words.process import Siblings
 
 FILE = '''
-import array, logging, os, threading, warnings
+import array, logging, os, signal, threading, warnings
 import headrace
 from headrace.errors import InputError
 
@@ -166,6 +166,16 @@ class Alien:
 @headrace.register("MakesAlien")
 def makes_alien(data):
     return Alien() if data == "alien" else data
+
+@headrace.register("Leaves")
+def leaves(data):
+    """Start a process that has all descriptors of this one and outlives it, note it, and die."""
+    number = os.fork()
+    if number == 0:
+        signal.pause()
+    with open(os.environ["CLOSED_FILE"], "w") as file:
+        file.write(str(number))
+    os.kill(os.getpid(), 9)
 
 @headrace.register("Triple")
 def triple(number):
@@ -334,6 +344,15 @@ def test_a_process_that_dies_fails_its_batch_and_is_started_again(file, way):
         assert _process_of(pipe) != before
         failed = pipe.stats()["nodes"]["main"]["failed"]
         assert failed == {"instance_lost": 1, "backend": 1}
+
+
+def test_a_death_is_seen_while_a_process_that_was_started_there_lives_on(file, tmp_path):
+    with headrace.pipe({"import": [file], "backend": "Process[Leaves]"}) as pipe:
+        with pytest.raises(InstanceLostError, match="SIGKILL"):
+            pipe({"data": 0})
+        number = int((tmp_path / "closed").read_text())
+        os.kill(number, 9)  # it was there all the time
+        assert pipe.ready
 
 
 def _process_of(pipe):
@@ -581,7 +600,7 @@ def test_a_process_that_runs_on_after_the_last_deadline_is_killed():
         assert _process_of(pipe) != before
 
 
-def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(until):
+def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(until, takes_turns):
     with headrace.pipe({"backend": "Process[Call(time:sleep)]"}) as pipe:
         before = _process_of(pipe)
 
