@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 import headrace
 from headrace import errors
+from headrace._scheduling import admission
 
 WAYS = ["call", "timeout", "list", "submit", "async"]
 
@@ -271,3 +273,36 @@ def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
         assert (error.queue_size, error.waiting, error.node) == (3, 3, "entrypoint")
         gate.open()
         assert all("result" in future.result(60) for future in (*inside, *line))
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newcomer", "elsewhere", "gives_way"),
+    [
+        (None, 0, None, None),
+        (1, 0, None, None),  # the lower one elsewhere began to run in between
+        (1, 1, None, "here"),
+        (1, 2, None, "here"),
+        (1, 2, "there", "there"),
+        (None, 0, "there", "there"),
+    ],
+)
+def test_only_one_of_no_greater_priority_makes_way(oldest, newcomer, elsewhere, gives_way):
+    settled, afterwards, asked = [], [], []
+
+    def shed(priority):
+        asked.append(priority)
+        return elsewhere and (elsewhere, lambda entry, error: settled.append(entry))
+
+    node = SimpleNamespace(
+        name="n",
+        limits=SimpleNamespace(queue_size=1),
+        quota=SimpleNamespace(shed=shed),
+        afterwards=afterwards,
+        settle_waiting=lambda error, entries: settled.extend(entries),
+    )
+    here = None if oldest is None else SimpleNamespace(priority=oldest)
+    assert admission._shed(node, here, newcomer, 1) is (gives_way is not None)
+    for call in afterwards:
+        call()
+    assert settled == {None: [], "here": [here], "there": ["there"]}[gives_way]
+    assert asked == [newcomer if oldest is None else min(oldest, newcomer)]

@@ -219,6 +219,18 @@ def test_no_thread_is_left_after_close(gate, threads_named):
             assert not thread.is_alive()
 
 
+def test_no_thread_of_an_entrypoint_is_left_after_close(threads_named):
+    config = {"global": {"entrypoint": "S[Forward[node.main]]"}, "main": {"backend": "Identity"}}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1}, timeout=60)["result"] == 1
+        threads = threads_named("headrace-")
+        assert any("entrypoint" in thread.name for thread in threads), threads
+    for thread in threads:
+        if thread.name.startswith(("headrace-main", "headrace-entrypoint")):
+            thread.join(20)
+            assert not thread.is_alive()
+
+
 def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, waiting):
     with pytest.raises(ZeroDivisionError), headrace.pipe({"backend": "Gate"}) as pipe:  # noqa: PT012
         running = pipe.submit({"data": 1})

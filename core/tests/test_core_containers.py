@@ -520,12 +520,19 @@ def test_each_item_of_a_batch_names_its_own_branch():
 
 
 @pytest.mark.parametrize("first", ["Broken", "Cold", "NoLibrary", "Elsewhere", "Nope", "S[Broken]"])
-def test_fallback_takes_the_first_that_can_be_built_here(first):
+def test_fallback_takes_the_first_that_can_be_built_here(first, caplog):
+    caplog.set_level("INFO", logger="headrace")
     with headrace.pipe({"backend": f"Fallback[{first},Str]"}) as pipe:
         assert pipe({"data": 1})["result"] == "<1>"
         tree = pipe.describe()["nodes"]["main"]["tree"]
     assert tree["built"]["chosen"] == "Str"
     assert list(tree["built"]["not_chosen"]) == [first.partition("[")[0]]
+    *reasons, chosen = [one.getMessage() for one in caplog.records if one.name == "headrace.build"]
+    assert chosen == "Fallback: Str was chosen"
+    built = first not in ("Elsewhere", "Nope")  # for these planning has found the reason
+    assert [one.partition(" cannot be built here: ")[0] for one in reasons] == (
+        [f"Fallback: {first.partition('[')[0]}"] if built else []
+    )
 
 
 def test_what_a_failed_branch_had_built_is_closed_at_once():

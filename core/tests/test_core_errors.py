@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import traceback
+from types import SimpleNamespace
 
 import pytest
 
 import headrace
 from headrace import errors
+from headrace._config.document import _toml_problem
+from headrace._scheduling import admission
+from headrace._scheduling.entry import checked_weight
 from headrace.errors import Problem
+from headrace.words._supervisor import how_ended
+from headrace.words.process import Process
 
 PARENTS = {
     "ConfigError": ("HeadraceError", ValueError),
@@ -213,3 +220,85 @@ def test_a_long_line_is_shown_around_the_place():
 @pytest.mark.parametrize(("length", "shown"), [(400, "p" * 400), (401, "p" * 60 + "…" + "p" * 20)])
 def test_a_long_word_is_cut_in_its_middle(length, shown):
     assert errors.Problem("c", "m", path="p" * length).render() == f"{shown}: m"
+
+
+OF_A_PLUGIN = {"what": "w", "distribution": None, "hint": None}
+OF_A_PLACE = {"what": "w", "node": None, "backend": None, "instance": None, "hint": None}
+OF_A_REQUEST = {**OF_A_PLACE, "abandoned": False}
+ATTRIBUTES = {
+    **dict.fromkeys(("PluginError", "PluginLoadError", "MissingDependencyError"), OF_A_PLUGIN),
+    "SetupError": OF_A_PLACE,
+    **dict.fromkeys(("RequestError", "BackendError", "ContractError"), OF_A_REQUEST),
+    **dict.fromkeys(("NoResultError", "DeadlineExceededError"), OF_A_REQUEST),
+    "InputError": {**OF_A_REQUEST, "key": None, "expected": None, "got": None},
+    "BatchRangeError": {**OF_A_REQUEST, "weight": 0, "min": 1, "max": None},
+    "LimitError": {**OF_A_REQUEST, "limit": 0},
+    "OverloadedError": {**OF_A_REQUEST, "queue_size": 0, "waiting": 0},
+    "ClosedError": {"abandoned": False, "_passes": False},
+}
+
+
+@pytest.mark.parametrize(("name", "attributes"), ATTRIBUTES.items())
+def test_what_an_error_does_not_know_has_the_documented_default(name, attributes):
+    error = getattr(errors, name)("w")
+    assert {key: getattr(error, key) for key in attributes} == attributes
+
+
+def overloaded(waiting, *, shed):
+    node = SimpleNamespace(name="n", limits=SimpleNamespace(queue_size=waiting))
+    return admission._overloaded(node, waiting, shed=shed)
+
+
+def not_a_dict(*needs):
+    with pytest.raises(errors.InputError) as caught:
+        checked_weight("x", "n", needs)
+    return caught.value
+
+
+def process_died(status, *, hung=False):
+    word = SimpleNamespace(_node="n", _index=0)
+    ended = threading.Event()
+    ended.set()
+    return Process._death(word, SimpleNamespace(ended=ended, status=status), hung)
+
+
+NODE = SimpleNamespace(name="n")
+HOLDS = "a backend called its own pipeline, which waits for the instance that it holds [node 'n']"
+KILLED = "its process has died of signal SIGKILL"
+ADVICE = "\n  Send fewer at a time, raise queue_size, or set queue_full = 'wait'."
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (admission.deadline_error(NODE, running=True), "over while a backend ran on it [node 'n']"),
+        (admission.deadline_error(NODE, running=False), "over while it waited [node 'n']"),
+        (admission.interrupted(NODE, running=False), "the caller was interrupted [node 'n']"),
+        (str(admission.inside("n")).partition("\n")[0], HOLDS),
+        (overloaded(1, shed=False), "full: 1 request waits, queue_size is 1 [node 'n']" + ADVICE),
+        (overloaded(2, shed=True), "request: 2 requests wait, queue_size is 2 [node 'n']" + ADVICE),
+        (not_a_dict("mask"), "expected a dict with the key 'mask', got str [node 'n']"),
+        (not_a_dict(), "expected a dict, got str [node 'n']"),
+        (how_ended(0), "with status 0"),
+        (how_ended(-9), "of signal SIGKILL"),
+        (how_ended(-99), "of signal 99"),
+        (process_died(0), "its process has died with status 0 [node 'n', instance 0]"),
+        (process_died(-9), "\n  The system kills so what takes more memory than there is."),
+        (process_died(-15), "its process has died of signal SIGTERM [node 'n', instance 0]"),
+        (
+            process_died(-9, hung=True),
+            f"{KILLED}, killed for running on after the deadlines [node 'n', instance 0]\n  X is slower than the deadlines, or hangs.",
+        ),
+        (_toml_problem("no place", "a =")["message"], "this is no TOML: no place"),
+    ],
+)
+def test_a_message_says_which_of_the_cases_it_was(made, text):
+    assert str(made).endswith(text)
+    if isinstance(made, errors.RequestError):
+        assert made.abandoned == ("a backend ran" in text)
+        assert made.node == "n"
+
+
+def test_a_message_of_overload_says_what_became_of_which_request():
+    assert str(overloaded(1, shed=True)).startswith("made way for a newer request: 1 request")
+    assert str(overloaded(1, shed=False)).startswith("the queue is full: 1 request")

@@ -125,3 +125,10 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     table = readme.partition("## What is installed")[2].partition("\n## ")[0]
     assert [name for name in headrace.plugins.__all__ if not re.search(rf"\b{name}\b", table)] == []
+
+
+def test_what_is_installed_later_is_seen_after_a_refresh(site):
+    before = headrace.plugins.installed(refresh=True)
+    site.backend("headrace-late", "Late", "hrt_late")
+    assert headrace.plugins.installed() == before
+    assert "late" in [plugin.plugin for plugin in headrace.plugins.installed(refresh=True)]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 import headrace
 from headrace import errors
 from headrace._scheduling.threads import Work
-from headrace.policies import BatchPolicy, BestFit, Cut, DispatchPolicy, Greedy
+from headrace.policies import BatchPolicy, BestFit, ConditionPolicy, Cut, DispatchPolicy, Greedy
 
 
 @dataclass
@@ -389,3 +389,16 @@ def test_an_idle_node_asks_a_dispatch_policy_of_ones_own(way, shortcut):
             request = {"data": n}
             pipe(request) if way == "call" else pipe.submit(request).result(60)
         assert [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]] == [0, 0, 5]
+
+
+class Tagged:
+    def __init_subclass__(cls, *, tag, **more):
+        super().__init_subclass__(**more)
+        cls.tag = tag
+
+
+def test_a_policy_with_a_condition_lets_other_bases_see_how_it_was_written():
+    class Own(ConditionPolicy, Tagged, tag="own"):
+        pass
+
+    assert Own.tag == "own"

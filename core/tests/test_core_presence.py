@@ -78,3 +78,15 @@ def test_a_request_that_is_lent_is_taken_by_its_owner_or_by_its_backend():
     entry.lent = [None]
     assert claimed(entry.lent)  # the backend first: it writes its answer
     assert not entry.take_back()
+
+
+def test_an_instance_that_was_replaced_while_it_was_away_does_not_come_back(pipe):
+    old = instances_of(pipe)
+    for instance in old:
+        set_away(instance, True)
+    pipe.reload("main", {})
+    for instance in old:
+        set_away(instance, False)
+    for number in range(10):
+        assert pipe({"data": number})["result"] == number
+    assert sum(batches(pipe)) == 10

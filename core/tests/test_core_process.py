@@ -20,7 +20,7 @@ import headrace
 from headrace import _process
 from headrace._build import parcels as known
 from headrace._build.channel import Channel
-from headrace._build.parcels import pack, unpack
+from headrace._build.parcels import changes, pack, unpack
 from headrace._checked import Presence
 from headrace.errors import (
     BackendError,
@@ -34,8 +34,9 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
+from headrace.words._exchange import Exchange
 from headrace.words._supervisor import Restarts, Supervisor
-from headrace.words.process import Siblings
+from headrace.words.process import Process, Siblings
 
 FILE = '''
 import array, logging, os, signal, threading, warnings
@@ -729,6 +730,7 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
         supervisor.start(lambda: True)
     assert supervisor.over
     assert not supervisor.lives
+    assert not supervisor._thread.is_alive()
 
 
 def test_a_system_that_is_no_posix_has_no_processes(monkeypatch):
@@ -767,3 +769,58 @@ def test_a_start_that_hangs_is_left_by_ctrl_c_and_leaves_nothing(starts, tmp_pat
         os.killpg(done.pid, signal.SIGINT)  # as a terminal does: the process inside gets it, too
         assert done.wait(60) != 0
         _wait_until_gone(number)
+
+
+def test_what_cannot_be_sent_and_nobody_reads_stays_here():
+    exchange = Exchange({"data", "context"}, {"data"}, None)
+    batch = [{"data": 1, "context": threading.Lock()}, {"data": threading.Lock(), "context": 2}]
+    told, bad = pack(batch, Channel(-1, -1, _process.memory_file()), {"data", "context"})
+    errors = {}
+    (values, sent), left = exchange._without(bad, told, batch, errors)
+    assert [{key: values[at] for key, at in one.items()} for one in sent] == [{"data": 1}]
+    assert left == batch[:1]
+    assert {number: error.key for number, error in errors.items()} == {id(batch[1]): "data"}
+
+
+def test_only_what_has_become_of_a_request_is_sent_back():
+    large, small = bytearray(9), "small"
+    before = {"data": large, "a": small, "b": 7, "gone": 1}
+    assert changes(before, {**before}) == ({}, {}, [])
+    after = {"data": object(), "a": small, "c": small, "b": large, "result": 8}
+    assert changes(before, after) == ({"c": "a"}, {"b": large, "result": 8}, ["gone"])
+
+
+def sibling(siblings, *, lives=False, over=False):
+    child = types.SimpleNamespace(close=lambda: None)
+    supervisor = types.SimpleNamespace(lives=lives, over=over, kill=print)
+    one = types.SimpleNamespace(supervisor=supervisor, exchanging=threading.Lock(), _child=child)
+    one._siblings, one._borrower = siblings, None
+    supervisor.close = lambda: vars(supervisor).update(lives=False, over=True)
+    siblings.members.append(one)
+    return one
+
+
+def test_who_waits_for_another_process_looks_again_when_the_last_is_closed(client, until):
+    siblings = Siblings()
+    own, other = sibling(siblings, over=True), sibling(siblings)
+    waits = client(siblings.borrow, own)
+    until(lambda: siblings.waiting == 1)
+    with siblings._changed:  # it sleeps
+        pass
+    Process.close(other)
+    assert waits.outcome() is own
+    assert siblings.members == [own]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(alone):
+    siblings, lost = Siblings(), []
+    own = sibling(siblings, lives=alone)
+    own._node, own._ends = "n", list
+    own.run = lambda batch, entries: [InstanceLostError("its device is gone")]
+    one = own if alone else sibling(siblings, lives=True)
+    one.run, one._lose = own.run, lost.append
+    outcome = Process._once_more(own, {"data": 1}, {})
+    assert lost == ([] if alone else [outcome])
+    assert outcome.node == (None if alone else "n")  # raised anew here, own is found to be lost
+    assert one.exchanging.acquire(blocking=False)

@@ -453,3 +453,17 @@ def test_an_old_egg_info_is_read_too(site):
     (info / "entry_points.txt").write_text("[headrace.backends]\nEgg = hrt_egg:Egg\n")
     assert record("headrace-egg").version == "2.0"
     assert record("headrace-egg").state == "incompatible"
+
+
+def test_what_a_file_registers_is_recorded_only_while_it_is_imported(site, tmp_path):
+    path = tmp_path / "words.py"
+    path.write_text(
+        "import headrace\nheadrace.register('Mine', type('Mine', (headrace.Backend,), {"
+        "'forward': lambda self, batch: [r.update(result=1) for r in batch] and None}))\n"
+    )
+    assert run({"import": [str(path)], "backend": "Mine"}) == 1
+    assert not any(registry._recording.values())
+    path.write_text("raise OSError('none')")
+    with pytest.raises(ConfigError):
+        headrace.PipelineConfig.load({"import": [str(path)], "backend": "Mine"})
+    assert not any(registry._recording.values())

@@ -893,3 +893,22 @@ def test_what_a_backend_builds_later_finds_the_instances_that_are_in_service():
             request = {"data": "Proxy[second.0]"}
             pipe(request)
             assert request["seen"] == version
+
+
+def test_an_option_that_is_a_table_can_be_changed(control):
+    class Table(headrace.Backend):
+        class Options(headrace.Options):
+            table: dict[str, int]
+
+        def init(self, options, context):
+            self.table = options.table
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = self.table
+
+    headrace.register("Table", Table, replace=True)
+    with headrace.pipe({"backend": "Table", "table": {"a": 1}}) as pipe:
+        pipe.reload("main", {"table": {"b": 2}})
+        assert pipe({"data": 0})["result"] == {"b": 2}
+        assert pipe.config.to_dict()["table"] == {"b": 2}

@@ -11,6 +11,7 @@ from headrace._scheduling import process_threads
 from headrace._scheduling.calls import Call
 from headrace._scheduling.locks import holds_a_lock, may_lock, near_stack_end, taking
 from headrace._scheduling.process_threads import Helpers, Timer
+from headrace._scheduling.threads import Caller
 from headrace.errors import BackendError
 
 
@@ -158,3 +159,32 @@ def test_the_thread_of_the_timer_is_replaced_when_something_kills_it(monkeypatch
     with pytest.raises(SystemExit):
         timer._run()
     assert asked == [(process_threads._in_thread, "headrace-timer", timer._run)]
+
+
+def test_a_helper_that_is_hit_before_it_has_a_job_is_idle_no_more(monkeypatch):
+    def hit(*_):
+        raise KeyboardInterrupt
+
+    helpers = Helpers("hit")
+    monkeypatch.setattr(process_threads, "_next", hit)
+    assert helpers._serve_one(7)
+    assert not helpers.ready
+
+
+def test_an_interrupt_of_the_giving_up_says_that_a_backend_may_still_run(monkeypatch):
+    def hit(*_):
+        raise KeyboardInterrupt
+
+    call = Call(print, ())
+    monkeypatch.setattr(call, "_signal", SimpleNamespace(sleep=hit))
+    monkeypatch.setattr(call, "_give_up", hit)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        call.wait()
+    assert caught.value.abandoned
+
+
+def test_a_thread_that_waits_again_has_the_signal_that_it_had_before():
+    first = Caller(-7)
+    assert Caller(-7).signal is not first.signal
+    first.end()
+    assert Caller(-7).signal is first.signal

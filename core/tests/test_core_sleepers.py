@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ import headrace
 from headrace._scheduling import sleeper as sleeper_module
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.scheduler import Scheduler
+from headrace._scheduling.sleeper import Sleeper
 from headrace.errors import BackendError, ClosedError, ContractError, InputError, OverloadedError
 from headrace.policies import BestFit
 
@@ -397,3 +399,17 @@ def test_a_runner_goes_on_with_the_greatest_priority_and_asks_a_policy_of_others
         assert gate.batches == [["first"], [3], [2], [1]]
         assert asked == ([1, 3, 2, 1] if own else [])
         assert pipe.stats()["nodes"]["main"]["batch_size"]["histogram"] == {"1": 4}
+
+
+@pytest.mark.parametrize(
+    ("error", "abandoned"),
+    [
+        (None, False),
+        (CancelledError(), False),
+        (ClosedError(), False),
+        (ClosedError(abandoned=True), True),
+    ],
+)
+def test_who_leaves_when_all_is_over_is_told_whether_a_backend_still_runs(error, abandoned):
+    over = SimpleNamespace(over=True, at=(None, SimpleNamespace(error=error), None))
+    assert Sleeper._withdraw(over) is abandoned

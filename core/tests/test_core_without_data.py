@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, TypedDict
 
 import pytest
 
 import headrace
 from headrace.errors import BackendError, InputError, RequestsFailed
+from headrace.hookspecs import attached
 
 
 class Sides(TypedDict):
@@ -89,6 +92,25 @@ def test_a_request_without_data_is_right_and_comes_back_without(backend, shortcu
         assert sorted(asyncio.run(pipe.call_async({"left": 1, "right": 2}))) == sorted(later)
         timed = pipe([{"left": 1, "right": 2}, {"left": 5, "right": 5}], timeout=60)
         assert [abs(one["result"]) for one in timed] == [3, 10]
+
+
+class Deaf:
+    def batch_done(self, *_):
+        """Hears nothing."""
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_what_is_missing_is_named_to_whichever_thread_asks(listens, shortcut):
+    with (
+        headrace.pipe({"backend": "S[Join,Negative]"}) as pipe,
+        attached(pipe, Deaf()) if listens else nullcontext(),
+        ThreadPoolExecutor(1) as another,
+    ):
+        for call in (pipe, lambda request: another.submit(pipe, request).result()):
+            with pytest.raises(InputError) as caught:
+                call({"data": 1, "left": 2})
+            assert caught.value.key == "right"
+            assert call({"data": 1, "left": 2, "right": 3})["result"] == -5
 
 
 def test_what_is_missing_is_named_by_key_for_its_request_alone(shortcut):
