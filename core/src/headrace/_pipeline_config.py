@@ -75,16 +75,11 @@ class PipelineConfig:
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_shape(document, problems)
-        allowed = why is None
-        plan = Planner(shape, files, problems, all_names, allowed).pipeline()
+        plan = Planner(shape, files, problems, all_names, why is None).pipeline()
         problems.raise_if_any()
         config = object.__new__(cls)
-        for name, value in (
-            ("_document", document),
-            ("_shape", shape),
-            ("_plan", plan),
-            ("_allow_import", allow_import),
-        ):
+        values = {"_document": document, "_shape": shape, "_plan": plan}
+        for name, value in {**values, "_allow_import": allow_import}.items():
             object.__setattr__(config, name, value)
         return config
 
