@@ -122,6 +122,12 @@ def test_a_bracket_for_an_open_slot_that_takes_none_names_both():
     assert "X" in found.message
 
 
+def test_a_bracket_for_an_open_slot_that_is_an_instance_names_both():
+    found = problem("Z[X]", define={"Z": "IoC[B;A[B]]"})
+    assert (found.code, found.path) == ("arity", "main.backend")
+    assert found.message == "Z[...] goes to B, which takes nothing in brackets"
+
+
 def test_a_bracket_for_the_name_of_an_instance_is_refused():
     assert problem("Z[X]", define={"Z": "IoC[B;A[Proxy[B]]]"}).code == "arity"
 

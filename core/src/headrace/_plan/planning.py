@@ -13,6 +13,7 @@ from headrace._config.document import Written
 from headrace._config.problems import MAX_DEPTH, Problems, key_place
 from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._plan.element import Element, Named, NodePlan, Source, place_of
+from headrace._problem import nearest
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
 
@@ -216,6 +217,23 @@ class Planning(ABC):
         """Report a problem at ``call``."""
         self.problems.add(code, message, **{**place_of(call), **more})
 
+    def refuse_bracket(self, call: Call) -> bool:
+        """Report a bracket that a definition has brought to a name that takes none; else say False."""
+        for use in call.source.uses:
+            if call.phases and use.call.phases is call.phases:
+                message = (
+                    f"{use.call.name}[...] goes to {call.name}, which takes nothing in brackets"
+                )
+                self.add("arity", message, use.call)
+                return True
+        return False
+
+    def add_unknown(self, code: str, what: str, call: Call, name: str, known: list[str]) -> None:
+        """Report a name that stands for nothing, with the nearest one, and all that there are."""
+        near = nearest(name, known)
+        hint = f"There are: {', '.join(known)}." if known else None
+        self.add(code, f"no {what} is called {call.name!r}", call, suggestion=near, hint=hint)
+
     def report_cycle(self, call: Call, node: str) -> None:
         """Report a node that needs itself, through the nodes that are being planned."""
         chain = [*self._unfinished[self._unfinished.index(node) :], node]
@@ -280,12 +298,6 @@ def with_bracket(tree: Call, phases: Phases) -> Call:
         *first, last = call.phases
         tree = call.replace(phases=(*first, (*last[:-1], tree)))
     return tree
-
-
-def use_behind(call: Call) -> Call | None:
-    """Give the use of a definition from which a name in its text has its bracket, or None."""
-    uses = (use.call for use in call.source.uses)
-    return next((use for use in uses if call.phases and use.phases is call.phases), None)
 
 
 # Nesting. A name that ``joins`` adds no level where it stands directly in another such name.

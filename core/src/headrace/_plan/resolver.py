@@ -28,7 +28,6 @@ from headrace._plan.planning import (
     open_slot,
     plain_value,
     too_deep,
-    use_behind,
     with_bracket,
 )
 from headrace._plan.word import Use, core_word, why_not_callable, word_of
@@ -169,11 +168,12 @@ class Resolver(Planning):
                 message = f"{call.name!r} needs what it depends on: {call.name}[...]"
                 self.add("dependency", message, call)
         elif not target.is_bare or len(children) != 1:
-            message, hint = f"{call.name!r} depends on one child", None
-            if not target.is_bare:
+            if target.is_bare:
+                self.add("arity", f"{call.name!r} depends on one child", call)
+            elif not self.refuse_bracket(call):
                 message = f"{call.name!r} is an instance here and takes nothing in brackets"
                 hint = "Only an instance of a class with forward_with_dep, built without one, does."
-            self.add("arity", message, call, hint=hint)
+                self.add("arity", message, call, hint=hint)
             self.plan_all(children, scope)
         else:
             child = self.plan(children[0], scope.within(parent=target.cls))
@@ -346,8 +346,7 @@ def _check_arity(use: Use) -> bool:
             hint = "';' has a meaning in IoC only; write ','."
     elif least <= count and (most is None or count <= most):
         return True
-    elif use_behind(call) is not None and most == 0:
-        use.refuse_bracket(call)
+    elif most == 0 and use.planning.refuse_bracket(call):
         return False
     elif most == 0:
         wanted, got = "takes nothing", ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Backend
 from headrace._plan.declared import OPTIONAL, Needs, keys_named
-from headrace._plan.planning import Phases, Planning, Scope, prefix_values, use_behind
+from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._registry.backends import source_of
 from headrace._registry.discovery import CORE_BACKENDS, load
 from headrace.keys import DATA
@@ -248,20 +248,11 @@ class Use:
 
     def name(self, child: Call) -> str | None:
         """Give a child that is a name and no backend; None when it has args or a bracket."""
-        if use_behind(child) is not None:
-            self.refuse_bracket(child)
-        elif len(child.args) or child.phases:
-            self.add("word", f"{self.element.name} takes a name here, without ( ) and [ ]", child)
-        else:
+        if not len(child.args) and not child.phases:
             return child.name
+        if not self.planning.refuse_bracket(child):
+            self.add("word", f"{self.element.name} takes a name here, without ( ) and [ ]", child)
         return None
-
-    def refuse_bracket(self, call: Call) -> None:
-        """Report a bracket that went to the open slot of a definition, which takes none."""
-        use = use_behind(call)
-        if use is not None:
-            message = f"{use.name}[...] goes to {call.name}, which takes nothing in brackets"
-            self.add("arity", message, use)
 
 
 def check_used(planning: Planning, names: Iterable[Named]) -> None:

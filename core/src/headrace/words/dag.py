@@ -10,7 +10,6 @@ from pydantic import Field
 from headrace._build.standing import caller_of, run_some
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
-from headrace._problem import nearest
 from headrace.errors import ClosedError, ContractError, HeadraceError, LimitError, NoResultError
 from headrace.keys import NODE_NAME, REPOST, Request
 
@@ -148,13 +147,8 @@ class Repost(Word):
             return None
         nodes = list(use.planning.shape.nodes)
         if name not in nodes and not use.scope.lenient:
-            use.add(
-                "graph",
-                f"no node is called {name!r}",
-                child,
-                suggestion=nearest(name.removeprefix("node."), nodes),
-                hint=f"There are: {', '.join(nodes)}.",
-            )
+            meant = name.removeprefix("node.")
+            use.planning.add_unknown("graph", "node", child, meant, nodes)
             return None
         use.element.target = name
         return use.element

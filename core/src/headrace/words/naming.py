@@ -150,20 +150,13 @@ def _stand_for(use: Use, call: Call) -> Element | None:
 
 
 def _report_unknown(use: Use, call: Call) -> None:
-    planning = use.planning
-    node = planning.being_planned(call.name)
+    node = use.planning.being_planned(call.name)
     if node is not None:
-        planning.report_cycle(call, node)
+        use.planning.report_cycle(call, node)
     elif not use.scope.lenient:
-        known = [k for frame in use.scope.frames for k in frame] + planning.instances()
-        of_node = f"node.{call.name}"
-        use.add(
-            "unknown_instance",
-            f"no instance is called {call.name!r}",
-            call,
-            suggestion=of_node if of_node in known else nearest(call.name, known),
-            hint=f"There are: {', '.join(sorted(known))}." if known else None,
-        )
+        known = sorted({*use.planning.instances()}.union(*use.scope.frames))
+        meant = f"node.{call.name}" if f"node.{call.name}" in known else call.name
+        use.planning.add_unknown("unknown_instance", "instance", call, meant, known)
 
 
 class Reflect(Wiring):
