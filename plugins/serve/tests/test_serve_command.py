@@ -206,7 +206,7 @@ def test_the_serving_file_of_the_page_is_read(tmp_path):
 
 def test_a_result_in_the_order_of_another_machine_is_sent_in_that_of_the_protocol():
     from headrace_serve.messages import Tensor
-    from headrace_serve.rest_tensors import tensor_view
+    from headrace_serve.tensors import tensor_view
 
     array = np.array([1, 2], ">i4")
     assert bytes(tensor_view(Tensor("y", "INT32", (2,), array))) == b"\1\0\0\0\2\0\0\0"

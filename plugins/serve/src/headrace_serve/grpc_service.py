@@ -23,7 +23,7 @@ from headrace_serve.grpc_tensors import (
     read_request,
     write_response,
 )
-from headrace_serve.rest_tensors import place_outputs
+from headrace_serve.tensors import place_outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

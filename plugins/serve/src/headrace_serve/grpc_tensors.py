@@ -11,12 +11,7 @@ from headrace_serve.datatypes import DATATYPES, from_bytes, from_json
 from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.grpc_messages import message
 from headrace_serve.messages import Answer, Asked, Tensor
-from headrace_serve.rest_tensors import (
-    UNSUPPORTED_PARAMETERS,
-    placed_input,
-    read_shape,
-    tensor_view,
-)
+from headrace_serve.tensors import UNSUPPORTED_PARAMETERS, placed_input, read_shape, tensor_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

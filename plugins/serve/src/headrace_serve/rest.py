@@ -28,11 +28,11 @@ from headrace_serve.plain_route import run
 from headrace_serve.rest_tensors import (
     HEADER_LENGTH,
     identifier_of,
-    place_outputs,
     read_body,
     write_body,
 )
 from headrace_serve.service import Service
+from headrace_serve.tensors import place_outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

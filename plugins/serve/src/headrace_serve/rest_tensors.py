@@ -2,59 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import orjson
 
 from headrace.errors import InputError
 from headrace_serve.datatypes import (
     DATATYPES,
     as_json_values,
-    check_size,
     from_bytes,
     from_json,
-    joined_elements,
 )
 from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.messages import Asked, Tensor
 from headrace_serve.outlines import Outline
+from headrace_serve.tensors import UNSUPPORTED_PARAMETERS, placed_input, read_shape, tensor_view
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace_serve.messages import Answer
     from headrace_serve.models import Model
     from headrace_serve.shared_memory import Access, Place
 
-__all__ = [
-    "HEADER_LENGTH",
-    "UNSUPPORTED_PARAMETERS",
-    "Wanted",
-    "identifier_of",
-    "place_outputs",
-    "placed_input",
-    "read_body",
-    "read_shape",
-    "tensor_view",
-    "write_body",
-]
+__all__ = ["HEADER_LENGTH", "Wanted", "identifier_of", "read_body", "write_body"]
 
 HEADER_LENGTH = "inference-header-content-length"
 """The header that tells where the JSON ends and binary data begins."""
 
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
-UNSUPPORTED_PARAMETERS = ("classification",)
-_MOST_AXES = 32
-_MOST_ELEMENTS = 1 << 56
-"""From here on numpy has no array of eight bytes an element, not even an empty one."""
 
 _MOST_DIGITS = 18
 """Longer numbers are no lengths; int() refuses the very long ones by itself."""
-
-_COPIED_BYTES = 4096
-"""Tensors up to here are copied; a view of their bytes takes longer to make."""
 
 
 class Wanted:
@@ -171,30 +148,6 @@ def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read_shape(name: str, shape: Any) -> tuple[int, ...]:
-    """Check the shape of an input.
-
-    Raises:
-        InputError: It is no list of lengths.
-    """
-    if not isinstance(shape, list) or len(shape) > _MOST_AXES:
-        raise InputError(
-            f"shape of input {name!r}", expected=f"a list of up to {_MOST_AXES} lengths"
-        )
-    elements = 1
-    for axis in shape:
-        if type(axis) is not int or not 0 <= axis < 1 << 40:
-            raise InputError(
-                f"shape of input {name!r}",
-                expected="whole numbers of 0 or more",
-                got=repr(axis)[:40],
-            )
-        elements *= axis or 1
-    if elements >= _MOST_ELEMENTS:  # also beside an axis of 0
-        raise InputError(f"shape of input {name!r}", expected="fewer elements", got=str(shape)[:80])
-    return tuple(shape)
-
-
 class _Reader:
     """Reads tensors, whose binary data lie one behind the other.
 
@@ -259,18 +212,6 @@ class _Reader:
             raise InputError(f"the body has {len(self._binary) - self._place} bytes of no input")
 
 
-def placed_input(
-    name: str, datatype: str, shape: tuple[int, ...], place: Place, access: Access
-) -> Tensor:
-    """Give an input that lies in shared memory.
-
-    Raises:
-        InputError: Its size is not that of datatype and shape, or the memory is shorter.
-    """
-    check_size(name, datatype, shape, place.byte_size)
-    return Tensor(name, datatype, shape, from_bytes(name, datatype, shape, access.read(place)))
-
-
 def _outputs(
     document: dict[str, Any], parameters: dict[str, Any], access: Access
 ) -> tuple[list[str] | None, dict[str, Place], Wanted]:
@@ -304,32 +245,6 @@ def _flag(name: str, parameters: dict[str, Any]) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"parameter {name!r}", expected="true or false", got=repr(value)[:40])
     return value
-
-
-def tensor_view(tensor: Tensor) -> bytes | memoryview:
-    """Give the elements of a tensor in row-major order, little-endian, uncopied where they lie so."""
-    if tensor.datatype == "BYTES":
-        return joined_elements(tensor.array)
-    array = tensor.array
-    array = array.view("u2") if tensor.datatype == "BF16" else array
-    array = array.astype(DATATYPES[tensor.datatype], copy=False)
-    if array.nbytes < _COPIED_BYTES:
-        return array.tobytes()
-    return np.ascontiguousarray(array).data.cast("B")
-
-
-def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -> None:
-    """Write the outputs that are wanted in shared memory.
-
-    Raises:
-        InputError: One does not fit its place.
-    """
-    for tensor in answer.outputs:
-        place = places.get(tensor.name)
-        if place is not None:
-            view = tensor_view(tensor)
-            access.regions.write(tensor.name, place, view)
-            tensor.placed = replace(place, byte_size=len(view))
 
 
 def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview], int | None]:

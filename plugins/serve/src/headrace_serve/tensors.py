@@ -1,0 +1,90 @@
+"""Tensors of both protocols: the shapes that clients may send, elements as bytes, places in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_serve.datatypes import DATATYPES, check_size, from_bytes, joined_elements
+from headrace_serve.messages import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_serve.messages import Answer
+    from headrace_serve.shared_memory import Access, Place
+
+__all__ = ["UNSUPPORTED_PARAMETERS", "place_outputs", "placed_input", "read_shape", "tensor_view"]
+
+UNSUPPORTED_PARAMETERS = ("classification",)
+_MOST_AXES = 32
+_MOST_ELEMENTS = 1 << 56
+"""From here on numpy has no array of eight bytes an element, not even an empty one."""
+
+_COPIED_BYTES = 4096
+"""Tensors up to here are copied; a view of their bytes takes longer to make."""
+
+
+def read_shape(name: str, shape: Any) -> tuple[int, ...]:
+    """Check the shape of an input.
+
+    Raises:
+        InputError: It is no list of lengths.
+    """
+    if not isinstance(shape, list) or len(shape) > _MOST_AXES:
+        raise InputError(
+            f"shape of input {name!r}", expected=f"a list of up to {_MOST_AXES} lengths"
+        )
+    elements = 1
+    for axis in shape:
+        if type(axis) is not int or not 0 <= axis < 1 << 40:
+            raise InputError(
+                f"shape of input {name!r}",
+                expected="whole numbers of 0 or more",
+                got=repr(axis)[:40],
+            )
+        elements *= axis or 1
+    if elements >= _MOST_ELEMENTS:  # also beside an axis of 0
+        raise InputError(f"shape of input {name!r}", expected="fewer elements", got=str(shape)[:80])
+    return tuple(shape)
+
+
+def placed_input(
+    name: str, datatype: str, shape: tuple[int, ...], place: Place, access: Access
+) -> Tensor:
+    """Give an input that lies in shared memory.
+
+    Raises:
+        InputError: Its size is not that of datatype and shape, or the memory is shorter.
+    """
+    check_size(name, datatype, shape, place.byte_size)
+    return Tensor(name, datatype, shape, from_bytes(name, datatype, shape, access.read(place)))
+
+
+def tensor_view(tensor: Tensor) -> bytes | memoryview:
+    """Give the elements of a tensor in row-major order, little-endian, uncopied where they lie so."""
+    if tensor.datatype == "BYTES":
+        return joined_elements(tensor.array)
+    array = tensor.array
+    array = array.view("u2") if tensor.datatype == "BF16" else array
+    array = array.astype(DATATYPES[tensor.datatype], copy=False)
+    if array.nbytes < _COPIED_BYTES:
+        return array.tobytes()
+    return np.ascontiguousarray(array).data.cast("B")
+
+
+def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -> None:
+    """Write the outputs that are wanted in shared memory.
+
+    Raises:
+        InputError: One does not fit its place.
+    """
+    for tensor in answer.outputs:
+        place = places.get(tensor.name)
+        if place is not None:
+            view = tensor_view(tensor)
+            access.regions.write(tensor.name, place, view)
+            tensor.placed = replace(place, byte_size=len(view))
