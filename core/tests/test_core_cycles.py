@@ -109,6 +109,7 @@ def test_nodes_whose_backends_call_each_other_in_a_cycle(calling, monkeypatch, n
         calling.places.update({name: (pipe, name) for name in names})
         go(*calling.places.values())
         assert [type(error) for error in calling.refused] == [ContractError] * len(calling.refused)
+        assert {error.node for error in calling.refused} <= {*names}
         assert calling.refused
         assert pipe({"data": 1, "node_name": "a"})["result"] == 1
 

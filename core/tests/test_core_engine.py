@@ -5,6 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
+
+import pytest
+
+import headrace
+from headrace._engine import blueprint
+from headrace._scheduling.locks import Signal
+from headrace.errors import SetupError
 
 COMPOSES = (
     "pydantic",
@@ -171,3 +179,33 @@ def test_what_was_built_is_closed_when_a_factory_raises():
             raise AssertionError
         """
     )
+
+
+def test_a_build_that_fails_ends_when_all_that_was_built_is_closed(monkeypatch):
+    looks, order = threading.Semaphore(0), []
+
+    class Looks(Signal):
+        def sleep(self, timeout_s=None):
+            looks.release()
+            return super().sleep(timeout_s)
+
+    class Lingers(headrace.Backend):
+        def forward(self, batch):
+            """Never called."""
+
+        def close(self):
+            for _ in range(3):  # however often the thread that waits looks up
+                looks.acquire(timeout=60)
+            order.append("closed")
+
+    class Fails(Lingers):
+        def init(self, options, context):
+            raise RuntimeError("no device")
+
+    monkeypatch.setattr(blueprint, "_LOOK_S", 0.001)
+    monkeypatch.setattr(blueprint, "Signal", Looks)
+    for cls in (Lingers, Fails):
+        headrace.register(cls.__name__, cls)
+    with pytest.raises(SetupError, match="no device"):
+        headrace.pipe({"a": {"backend": "Lingers"}, "b": {"backend": "Fails"}})
+    assert order == ["closed"]

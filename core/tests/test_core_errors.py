@@ -271,28 +271,44 @@ ADVICE = "\n  Send fewer at a time, raise queue_size, or set queue_full = 'wait'
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (admission.deadline_error(NODE, running=True), "over while a backend ran on it [node 'n']"),
-        (admission.deadline_error(NODE, running=False), "over while it waited [node 'n']"),
-        (admission.interrupted(NODE, running=False), "the caller was interrupted [node 'n']"),
-        (str(admission.inside("n")).partition("\n")[0], HOLDS),
-        (overloaded(1, shed=False), "full: 1 request waits, queue_size is 1 [node 'n']" + ADVICE),
-        (overloaded(2, shed=True), "request: 2 requests wait, queue_size is 2 [node 'n']" + ADVICE),
-        (not_a_dict("mask"), "expected a dict with the key 'mask', got str [node 'n']"),
-        (not_a_dict(), "expected a dict, got str [node 'n']"),
-        (how_ended(0), "with status 0"),
-        (how_ended(-9), "of signal SIGKILL"),
-        (how_ended(-99), "of signal 99"),
-        (process_died(0), "its process has died with status 0 [node 'n', instance 0]"),
-        (process_died(-9), "\n  The system kills so what takes more memory than there is."),
-        (process_died(-15), "its process has died of signal SIGTERM [node 'n', instance 0]"),
         (
-            process_died(-9, hung=True),
+            lambda: admission.deadline_error(NODE, running=True),
+            "over while a backend ran on it [node 'n']",
+        ),
+        (lambda: admission.deadline_error(NODE, running=False), "over while it waited [node 'n']"),
+        (
+            lambda: admission.interrupted(NODE, running=False),
+            "the caller was interrupted [node 'n']",
+        ),
+        (lambda: str(admission.inside("n")).partition("\n")[0], HOLDS),
+        (
+            lambda: overloaded(1, shed=False),
+            "full: 1 request waits, queue_size is 1 [node 'n']" + ADVICE,
+        ),
+        (
+            lambda: overloaded(2, shed=True),
+            "request: 2 requests wait, queue_size is 2 [node 'n']" + ADVICE,
+        ),
+        (lambda: not_a_dict("mask"), "expected a dict with the key 'mask', got str [node 'n']"),
+        (lambda: not_a_dict(), "expected a dict, got str [node 'n']"),
+        (lambda: how_ended(0), "with status 0"),
+        (lambda: how_ended(-9), "of signal SIGKILL"),
+        (lambda: how_ended(-99), "of signal 99"),
+        (lambda: process_died(0), "its process has died with status 0 [node 'n', instance 0]"),
+        (lambda: process_died(-9), "\n  The system kills so what takes more memory than there is."),
+        (
+            lambda: process_died(-15),
+            "its process has died of signal SIGTERM [node 'n', instance 0]",
+        ),
+        (
+            lambda: process_died(-9, hung=True),
             f"{KILLED}, killed for running on after the deadlines [node 'n', instance 0]\n  X is slower than the deadlines, or hangs.",
         ),
-        (_toml_problem("no place", "a =")["message"], "this is no TOML: no place"),
+        (lambda: _toml_problem("no place", "a =")["message"], "this is no TOML: no place"),
     ],
 )
 def test_a_message_says_which_of_the_cases_it_was(made, text):
+    made = made()
     assert str(made).endswith(text)
     if isinstance(made, errors.RequestError):
         assert made.abandoned == ("a backend ran" in text)

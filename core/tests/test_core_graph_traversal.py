@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from headrace._graph.graph import Graph
 from headrace._graph.route import Links, Route, roots
-from headrace._graph.traversal import MOST_REPOSTS, Failure, Traversal
+from headrace._graph.traversal import MOST_REPOSTS, Failure, Traversal, unable
+from headrace.errors import ContractError
 
 
 def chance(*seed):
@@ -301,3 +302,12 @@ def test_a_node_before_an_or_may_end_without_a_result():
         "c": True,
     }
     assert not graph.only.is_plain
+
+
+def test_a_request_that_cannot_go_on_fails_with_the_reason_and_the_node():
+    reason = KeyError("odd")
+    graph = Graph({"a": Links("a")}, {"a": Scheduled()})
+    error = unable(graph.route_from("a").steps[0], reason)
+    assert type(error) is ContractError
+    assert (error.node, error.__cause__) == ("a", reason)
+    assert "KeyError: 'odd'" in str(error)

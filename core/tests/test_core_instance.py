@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pydantic
 import pytest
 
 import headrace
 from headrace._build.node_call import NodeCall
+from headrace._build.standing import BatchEnd
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -791,3 +793,19 @@ def test_an_element_knows_which_class_alone_takes_what_it_writes():
     assert told("S[First,BackgroundThread[Last]]")["Last"] is None
     assert told("First") == {"First": None}
     assert told("IoC[First;Last]") == {"First": None, "Last": None}
+
+
+def test_what_lets_a_batch_leave_and_is_built_late_ends_the_batch_as_well():
+    class Passes(headrace.Backend):
+        def forward(self, batch):
+            """Pass."""
+
+    end, called = BatchEnd(), []
+    first, early, late = Passes(), Passes(), Passes()
+    end.registering(first)(lambda: called.append("end"))
+    end.exit(early, SimpleNamespace())
+    end.around(first)
+    end.exit(late, SimpleNamespace())
+    for one in (first, early, late):
+        one.forward([])
+    assert called == ["end"] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import enum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,12 @@ class Inner(BaseModel):
     size: int = 0
 
 
+@dataclass
+class Corner:
+    at: tuple[int, int] = (0, 0)
+    shown: bool = False
+
+
 class Nested(headrace.Options):
     file: headrace.FilePath | None = None
     size: int = 0
@@ -33,6 +40,7 @@ class Nested(headrace.Options):
 
 class Many(headrace.Options):
     whole: int = 0
+    corner: Corner | None = None
     real: float = 0.0
     maybe: int | None = None
     either: int | str = 0
@@ -102,6 +110,7 @@ def test_a_bool_is_no_number_nan_is_no_value_and_unknown_keys_are_refused(key, v
         ("pair", [1, True], (1, True)),
         ("anything", [True, 1], [True, 1]),
         ("inner", {"flag": True}, Inner(flag=True)),
+        ("corner", {"at": [1, 2], "shown": True}, Corner((1, 2), shown=True)),
         ("inners", [{"flag": True, "size": 2}], [Inner(flag=True, size=2)]),
         ("whole", "64", 64),
         ("real", "1e3", 1000.0),

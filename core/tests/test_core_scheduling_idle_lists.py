@@ -342,12 +342,22 @@ def test_a_backend_that_has_become_slow_is_left_to_the_main_thread_and_the_lock(
         instance.mean_s = 1.0
 
     instance.backend.during = slow
-    pipe({"data": 1})
-    (swift,), (other,) = scheduler_of(pipe)._node.idle_lists
-    until(lambda: list(other) == [instance])
-    assert not swift
-    pipe({"data": 2})
-    assert idle_in(pipe) == [instance]
+
+    def swift_again(batch):
+        instance.mean_s = 1e-6
+
+    def idle():
+        return [list(one[0]) for one in scheduler_of(pipe)._node.idle_lists]
+
+    for _ in range(2):
+        instance.backend.during = slow
+        pipe({"data": 1})
+        until(lambda: idle() == [[], [instance]])
+        pipe({"data": 2})
+        assert idle_in(pipe) == [instance]
+        instance.backend.during = swift_again
+        pipe({"data": 3})
+        until(lambda: idle() == [[instance], []])
 
 
 @pytest.mark.parametrize(

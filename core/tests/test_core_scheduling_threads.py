@@ -7,12 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+import headrace
 from headrace._scheduling import process_threads
 from headrace._scheduling.calls import Call
+from headrace._scheduling.dispatch import Dispatcher
+from headrace._scheduling.driving import Driver
 from headrace._scheduling.locks import holds_a_lock, may_lock, near_stack_end, taking
 from headrace._scheduling.process_threads import Helpers, Timer
 from headrace._scheduling.threads import Caller
-from headrace.errors import BackendError
+from headrace.errors import BackendError, ContractError
 
 
 def elsewhere(function):
@@ -188,3 +191,85 @@ def test_a_thread_that_waits_again_has_the_signal_that_it_had_before():
     assert Caller(-7).signal is not first.signal
     first.end()
     assert Caller(-7).signal is first.signal
+
+
+# Who looks at the queue, and when.
+
+
+@pytest.mark.parametrize(
+    ("caller", "asked"),
+    [
+        ({"pending": 1}, []),
+        ({"pending": 1, "wake_at": 11.0}, []),
+        ({"pending": 1, "wake_at": 10.0}, ["resign", "dispatch"]),
+        ({"pending": 0}, ["resign", "dispatch None"]),
+        ({"pending": 1, "work": "given"}, ["begin", "resign", "dispatch None"]),
+        ({"pending": 1, "work": "given", "nudged": True}, ["begin", "resign", "dispatch None"]),
+        ({"pending": 1, "nudged": True}, ["dispatch", "resign", "dispatch None"]),
+    ],
+)
+def test_an_awake_caller_that_does_something_else_leaves_the_queue_to_others(caller, asked):
+    log = []
+    me = Caller(-8)
+    for name, value in caller.items():
+        setattr(me, name, value)
+    instance = SimpleNamespace(ident=0)
+    work = SimpleNamespace(instance=instance)
+    me.work = work if me.work else None
+    nudged = me.nudged
+
+    def dispatch(by):
+        log.append("dispatch" if by is me else "dispatch None")
+        return work if by is me else None
+
+    dispatcher = SimpleNamespace(
+        begin=lambda work: log.append("begin"),
+        resign=lambda by: log.append("resign") or by is me,
+        dispatch=dispatch,
+    )
+    driver = SimpleNamespace(dispatcher=dispatcher, _node=SimpleNamespace(clock=lambda: 10.0))
+    taken = Driver._take_up(driver, me)
+    assert log == asked
+    assert (taken is work) == bool({"begin", "dispatch"} & {*log})
+    assert me.work is None
+    assert me.nudged == (nudged and "begin" in log)
+    assert instance.ident == (-8 if "begin" in log else 0)
+
+
+def test_the_earliest_time_to_look_again_is_kept_by_whoever_sleeps_until_then():
+    node, alarms = SimpleNamespace(wake_at=None, waker=None), []
+    timer = SimpleNamespace(call_at=lambda at, _: alarms.append(at))
+    dispatcher = SimpleNamespace(_node=node, _timer=timer, _woken=None)
+    first, second = Caller(-9, pending=1), Caller(-10, pending=1)
+    noted = []
+    for at, who in (
+        (20.0, first),
+        (20.0, None),
+        (15.0, second),
+        (10.0, Caller(-11)),
+        (12.0, first),
+    ):
+        Dispatcher._plan(dispatcher, at, who)
+        noted.append((node.wake_at, node.waker, list(alarms)))
+    assert noted == [
+        (20.0, first, []),
+        (20.0, first, []),
+        (15.0, second, []),
+        (10.0, None, [10.0]),
+        (10.0, None, [10.0]),
+    ]
+    assert (first.wake_at, second.wake_at) == (20.0, 15.0)
+
+
+def test_a_list_that_a_destructor_sends_inside_of_a_lock_is_refused():
+    line = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Identity"}}
+    refused = []
+
+    def destructor():
+        with taking(threading.RLock()), pytest.raises(ContractError, match="submit") as caught:
+            pipe([{"data": 1}, {"data": 2}])
+        refused.append(caught.value.node)
+
+    with headrace.pipe(line) as pipe:
+        elsewhere(destructor)
+    assert refused == ["a"]

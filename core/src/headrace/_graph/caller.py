@@ -218,8 +218,9 @@ def run_and_wait(
         with noted(waiter):
             waiter.requests = begun
             node = cycle_of(waiter)
-            for one in begun if node is not None else ():
-                one.end(inside(node or ""))
+            if node is not None:
+                for one in begun:
+                    one.end(inside(node))
             if begun:
                 waiter.signal.sleep()
     except BaseException as interrupt:
