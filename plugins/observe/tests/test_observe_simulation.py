@@ -385,13 +385,33 @@ def test_the_command_foretells_and_says_what_it_covers(tmp_path):
     assert (done.exit_code, "--clients, --rate or --arrivals" in done.stderr) == (2, True)
 
 
+def test_a_closed_loop_with_several_rhythms_says_so(tmp_path):
+    """Ten clients on two instances of 8 fall into batches of 2 and 8, or of 5 and 5, by who comes first."""
+    times = tmp_path / "times.json"
+    times.write_text(json.dumps({"main": {str(n): 4 + 0.5 * n for n in range(1, 9)}}))
+    args = ["simulate", "Identity", "--times", str(times), "--requests", "5000"]
+    for setting in ("max=8", "instance_num=2", "batching_timeout=5"):
+        args += ["--set", setting]
+    done = CliRunner().invoke(app, [*args, "--clients", "10,40", "--json"])
+    two, one = json.loads(done.stdout)["configurations"][0]["points"]
+    low, high = two["throughput_range_rps"]
+    assert low <= two["throughput_rps"] <= high
+    assert high > 1.03 * low
+    low, high = one["throughput_range_rps"]
+    assert high < 1.03 * low
+    done = CliRunner().invoke(app, [*args, "--clients", "10,40"])
+    assert "10 clients: " in done.stdout
+    assert "by how fast threads wake up" in done.stdout
+    assert "40 clients: " not in done.stdout
+
+
 def test_an_interrupt_leaves_the_loads_that_were_finished_and_130(tmp_path, monkeypatch):
     from headrace_observe.commands import simulate as command
 
     real, calls = command.simulation_of, itertools.count()
 
     def interrupted(*args):
-        if next(calls) == 1:
+        if next(calls) == 3:  # the first load is simulated three times
             raise KeyboardInterrupt
         return real(*args)
 

@@ -21,7 +21,10 @@ _AS_WRITTEN = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,Inst
 
 
 def simulation_of(
-    config: headrace.PipelineConfig, times: Mapping[str, ServiceTimes], seed: int = 0
+    config: headrace.PipelineConfig,
+    times: Mapping[str, ServiceTimes],
+    seed: int = 0,
+    wake_s: float = 0.0,
 ) -> Simulation:
     """Make a simulation of a configuration; nothing of it is built.
 
@@ -30,6 +33,7 @@ def simulation_of(
             node is what its classes and keys say.
         times: Per node the times of its batches.
         seed: Of the times that are drawn.
+        wake_s: How long a thread that is woken takes to go on, on average.
 
     Raises:
         SetupError: It has what is not simulated: calls of other nodes, a ``node_entrypoint`` or ``init``
@@ -66,7 +70,7 @@ def simulation_of(
             hint="Lay another over it: --set global.queue_full=reject.",
         )
     line = Line(rules, after, roots[0], keys["queue_size"]["value"], full)
-    return Simulation(line, policies, times, seed)
+    return Simulation(line, policies, times, seed, wake_s)
 
 
 def _refuse(name: str, node: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from array import array
 from bisect import bisect_left
@@ -30,7 +31,7 @@ SIMULATED_CLOCK = (
     "other down"
 )
 
-_LATE, _END, _ARRIVE, _WAKE = range(4)
+_LATE, _END, _ARRIVE, _WAKE, _AWAKE = range(5)
 """What happens at the same time happens in this order."""
 
 
@@ -72,6 +73,7 @@ class Simulation(Threads):
         policies: Per node its two policies, new objects; they are asked as by the real scheduler.
         times: Per node the times of its batches.
         seed: Of the times that are drawn.
+        wake_s: How long a thread that is woken takes to go on, in the mean of an exponential distribution.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Simulation(Threads):
         policies: Mapping[str, tuple[BatchPolicy, DispatchPolicy]],
         times: Mapping[str, ServiceTimes],
         seed: int = 0,
+        wake_s: float = 0.0,
     ) -> None:
         super().__init__()
         self._line, self._times = line, times
@@ -90,6 +93,7 @@ class Simulation(Threads):
         before = Counter(name for names in line.after.values() for name in names)
         self._joins = {name: count for name, count in before.items() if count > 1}
         self._draw = random.Random(seed).random  # noqa: S311 - no secret
+        self._wake_s = wake_s
         self._events: list[tuple[float, int, int, Any, Any]] = []
         self._number = 0
         self._waiting = 0
@@ -125,7 +129,7 @@ class Simulation(Threads):
         heapq.heappush(self._events, (at, kind, self._number, a, b))
 
     def _run(self, arrivals: Iterator[float]) -> None:
-        events, ready, pop = self._events, self.ready, heapq.heappop
+        events, pop = self._events, heapq.heappop
         first = next(arrivals, None)
         if first is not None:
             self._push(first, _ARRIVE)
@@ -140,11 +144,21 @@ class Simulation(Threads):
                     self._push(following, _ARRIVE)
             elif kind == _LATE:
                 self._late(a, b, now)
+            elif kind == _AWAKE:
+                a(now)
             elif a.wake_at == now:
                 a.wake_at = None
                 self._look(a, now, b if b is not None and b.waits else None)
-            while ready:
-                ready.popleft()(now)
+            self._wake(now)
+
+    def _wake(self, now: float) -> None:
+        """Let threads that were woken go on: in turn, or each when it has woken up."""
+        while self.ready:
+            goes_on = self.ready.popleft()
+            if self._wake_s:
+                self._push(now - self._wake_s * math.log(1 - self._draw()), _AWAKE, goes_on)
+            else:
+                goes_on(now)
 
     def _send(self, now: float) -> None:
         """Let a request arrive; in a closed loop that is the next one of a client, if one is left."""

@@ -25,7 +25,7 @@ from headrace_cli.for_plugins import (
 from headrace_observe.commands.shared import loads_of, print_document, print_table, writable
 from headrace_observe.environment import environment
 from headrace_observe.plots import check_plot, load_panels, plot
-from headrace_observe.rows import HEADINGS, row
+from headrace_observe.rows import HEADINGS, load_name, row
 from headrace_observe.service_times import read_times
 from headrace_observe.simulate import simulation_of
 from headrace_observe.simulation import SIMULATED_CLOCK
@@ -35,6 +35,16 @@ __all__ = ["simulate"]
 _SHOWN = [
     k for k, heading in enumerate(HEADINGS) if heading not in ("CPU cores", "GPU %", "stable")
 ]
+
+
+_WAKES_S = (20e-6, 100e-6)
+"""In which times threads wake up, on a quiet machine and on a busy one."""
+
+_FEW = 20_000
+"""So many requests tell the throughput with these."""
+
+_SAME = 0.03
+"""Rates that differ by this share are those of one rhythm."""
 
 
 def simulate(  # noqa: PLR0913, PLR0917 - one per option
@@ -113,9 +123,17 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         for load in loads:
             run = simulation_of(loaded, known, seed)
             if load.clients is not None:
-                point = run.closed_loop(
-                    load.clients, requests, requests // 10 if warm_up is None else warm_up
-                )
+                left_out = requests // 10 if warm_up is None else warm_up
+                point = run.closed_loop(load.clients, requests, left_out)
+                few = min(requests, _FEW)
+                rates = [
+                    simulation_of(loaded, known, seed, wake_s)
+                    .closed_loop(load.clients, few, few // 10)
+                    .throughput_rps
+                    for wake_s in _WAKES_S
+                ]
+                rates.append(point.throughput_rps)
+                point.more["throughput_range_rps"] = [round(min(rates), 3), round(max(rates), 3)]
             else:
                 arriving = load.arrivals()
                 sent = min(requests, len(arriving)) if isinstance(arriving, list) else requests
@@ -154,6 +172,13 @@ def _print(points: list[dict[str, Any]]) -> None:
         rows.append([*(cells[k] for k in _SHOWN), ", ".join(shares)])
     print_table(headings, rows)
     print_data(f"The clock: {SIMULATED_CLOCK}.")
+    for point in points:
+        low, high = point.get("throughput_range_rps", (0.0, 0.0))
+        if high - low > _SAME * high:
+            print_data(
+                f"{load_name(point['load'])}: {low:.1f} to {high:.1f} req/s, by how fast threads wake up. "
+                "The loop has several rhythms, and a real run may change between them."
+            )
     beyond = {
         name: sizes for point in points for name, sizes in point["extrapolated"].items() if sizes
     }
