@@ -67,6 +67,25 @@ def test_a_chain_is_taken_apart_once_and_gives_tensors(unbound):
 
 
 @pytest.mark.parametrize(
+    "words", ["TorchModule", "SoftmaxTensor", "CatSplit[CatTensor,TorchModule,SplitTensor]"]
+)
+def test_numpy_arrays_of_a_batch_become_one_tensor(words, monkeypatch):
+    made, real = [], torch.from_numpy
+    monkeypatch.setattr(torch, "from_numpy", lambda array: made.append(array.shape) or real(array))
+    arrays = [np.full((2, 3), k, np.float32) for k in range(4)]
+    config = {"backend": words, "max": 8, "device": "cpu"}
+    if "TorchModule" in words:
+        config |= {"module": "torch.nn:Softmax", "args": {"dim": -1}, "shape": "2x3"}
+    with headrace.pipe(config) as pipe:
+        made.clear()
+        found = pipe([{"data": array} for array in arrays])
+        batches = pipe.stats()["nodes"]["main"]["batches"]
+    assert len([shape for shape in made if shape != (0,)]) <= batches  # (0,) asks for a dtype, once
+    for request in found:
+        assert torch.allclose(request["result"], torch.full((2, 3), 1 / 3))
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "S[NormalizeTensor(2.0),RowsSpy,SoftmaxTensor]",

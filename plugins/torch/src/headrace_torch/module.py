@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InputError, SetupError
+from headrace.errors import BackendError, InputError, SetupError
 from headrace_torch._tensor_backend import TensorBackend
 from headrace_torch.module_options import TorchModuleOptions
 
@@ -196,7 +196,8 @@ class TorchModule(TensorBackend):
         """Run the model on all requests that are right."""
         from headrace_torch.items import group_items, read_item
 
-        if self._run_carried(batch):
+        failure = self._run_at_once(batch)
+        if failure is True:
             return None
         outcomes: list[Exception | None] = [None] * len(batch)
         items: list[Item] = []
@@ -215,7 +216,8 @@ class TorchModule(TensorBackend):
         groups = group_items(items) if self._options.ragged == "group" else [range(len(items))]
         for group in groups:
             members = self._alike(group, items, places, outcomes)
-            results = self._run_items([items[i] for i in members])
+            tried = failure if isinstance(failure, BackendError) else None
+            results = self._run_items([items[i] for i in members], tried)
             for i, result in zip(members, results, strict=True):
                 if isinstance(result, Exception):
                     outcomes[places[i]] = result
@@ -225,36 +227,46 @@ class TorchModule(TensorBackend):
                         self._place.note_axis(batch[places[i]], result)
         return outcomes if any(outcomes) else None
 
-    def _run_carried(self, batch: list[Request]) -> bool:
-        """Run samples that come as the rows of one tensor, without taking them apart."""
-        if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
-            return False
-        rows = len(batch)
-        if self._signature.rows not in (None, rows) or self._options.ragged == "pad":
-            return False  # axes may have to grow to a multiple
-        whole = self._place.carried(batch)
+    def _run_at_once(self, batch: list[Request]) -> bool | BackendError:
+        """Run samples that are, or can be stacked as, the rows of one tensor.
+
+        Returns:
+            Whether they were run; an error where there was not enough memory for all of them.
+        """
+        whole = self._whole_of(batch)
         if whole is None:
             return False
-        from headrace_torch.items import fits
-        from headrace_torch.memory import is_out_of_memory
+        from headrace_torch.running import run_or_failure
 
-        port = self._signature.inputs[0]
-        if not fits(whole, port, self._dtype):
-            return False
-        try:
-            if self._dtype is not None and whole.is_floating_point():
-                whole = whole.to(self._dtype)
-            outputs = self._runner.run((whole,), rows)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            return False  # item by item, in halves
+        outputs = run_or_failure(
+            lambda: self._runner.run((self._cast(whole),), len(batch)), self._place.device
+        )
+        if isinstance(outputs, BackendError):
+            return outputs
         if len(outputs) == 1:
             self._place.give(batch, next(iter(outputs.values())), hands_on=self._hands_on)
         else:
             for index, request in enumerate(batch):
                 request["result"] = {name: one[index] for name, one in outputs.items()}
         return True
+
+    def _cast(self, whole: torch.Tensor) -> torch.Tensor:
+        return whole.to(self._dtype) if self._dtype and whole.is_floating_point() else whole
+
+    def _whole_of(self, batch: list[Request]) -> torch.Tensor | None:
+        """Give samples as one tensor that the model takes as it is; None: they are read one by one."""
+        if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
+            return None
+        if self._signature.rows not in (None, len(batch)) or self._options.ragged == "pad":
+            return None  # axes may have to grow to a multiple
+        whole = self._place.carried(batch)
+        if whole is None and len(batch) > 1:
+            whole = self._place.stacked(batch)
+        if whole is None:
+            return None
+        from headrace_torch.items import fits
+
+        return whole if fits(whole, self._signature.inputs[0], self._dtype) else None
 
     def _alike(
         self,
@@ -277,11 +289,17 @@ class TorchModule(TensorBackend):
                 outcomes[places[i]] = error
         return members
 
-    def _run_items(self, items: Sequence[Item]) -> list[Any]:
-        """Run items that fit together: a result or an exception for each."""
+    def _run_items(self, items: Sequence[Item], tried: BackendError | None) -> list[Any]:
+        """Run items that fit together: a result or an exception for each.
+
+        Args:
+            items: The items.
+            tried: That there is not enough memory for all of them, where they were run already.
+        """
         from headrace_torch.running import halved
 
-        return halved(self._once, items, self._place.device, halve=self._options.halve_on_oom)
+        halve = self._options.halve_on_oom
+        return halved(self._once, items, self._place.device, halve=halve, tried=tried)
 
     def _once(self, items: Sequence[Item]) -> list[Any]:
         """Run items in one batch, and give each its rows."""

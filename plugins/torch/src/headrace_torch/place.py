@@ -14,9 +14,11 @@ from itertools import repeat
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from headrace_torch._each import any_has, each_holds, of_each, put_in_each
+from headrace_torch.arrays import stacked_arrays
 from headrace_torch.devices import check_device, wait_for_device
 from headrace_torch.memory import (
     LivePlaces,
@@ -242,22 +244,26 @@ class Place:
         return self._whole if each_holds(batch, "data", rows) else None
 
     def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
-        """Give samples that are tensors of one shape and dtype on this device as one new tensor.
+        """Give samples of one shape and dtype on this device as one new tensor.
+
+        They are tensors, or on the CPU numpy arrays, none of which becomes a tensor of its own.
 
         Returns:
             ``[N, ...]``; None where there is one request, or one brings something else: read one by
             one, it says what is wrong.
         """
-        first: Any = batch[0].get("data")
-        if type(first) is not torch.Tensor or first.device != self.device or first.is_quantized:
-            return None
         if len(batch) == 1 or any_has(batch, "request_size"):
             return None
-        dtype, tensors = first.dtype, of_each(batch, "data")
-        # torch itself refuses to stack other shapes, layouts and devices.
-        if not all(map(is_, map(type, tensors), repeat(torch.Tensor))):
+        tensors = of_each(batch, "data")
+        first: Any = tensors[0]
+        if type(first) is np.ndarray and self.device.type == "cpu":
+            return stacked_arrays(tensors)
+        if type(first) is not torch.Tensor or first.device != self.device or first.is_quantized:
             return None
-        if not all(map(is_, map(_DTYPE, tensors), repeat(dtype))):
+        dtype = first.dtype
+        # torch itself refuses to stack other shapes, layouts and devices.
+        of_torch = all(map(is_, map(type, tensors), repeat(torch.Tensor)))
+        if not (of_torch and all(map(is_, map(_DTYPE, tensors), repeat(dtype)))):
             return None
         if self._with_axis and any(id(one) in self._with_axis for one in tensors):
             return None

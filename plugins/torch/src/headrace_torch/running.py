@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from headrace_torch.loading import Model
 
-__all__ = ["DTYPES", "Runner", "SharedModel", "halved", "prepare_model"]
+__all__ = ["DTYPES", "Runner", "SharedModel", "halved", "prepare_model", "run_or_failure"]
+
+Result = TypeVar("Result")
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 """The dtypes that weights are cast to, by name."""
@@ -194,12 +196,31 @@ def _copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [one.clone() for one in tensors]
 
 
+def run_or_failure(run: Callable[[], Result], device: torch.device) -> Result | BackendError:
+    """Call ``run``; give an error without frames where memory ran out.
+
+    Raises:
+        InstanceLostError: The device can run nothing more.
+        Exception: Whatever else ``run`` raises.
+    """
+    try:
+        return run()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            if is_lost(error):
+                raise as_backend_error(error, device) from None
+            raise
+        failure = as_backend_error(error, device)
+    return cast("BackendError", failure)
+
+
 def halved(
     run: Callable[[Sequence[Any]], list[Any]],
     items: Sequence[Any],
     device: torch.device,
     *,
     halve: bool = True,
+    tried: BackendError | None = None,
 ) -> list[Any]:
     """Run items in one batch; where memory runs out, in halves, down to single ones.
 
@@ -210,6 +231,7 @@ def halved(
         items: The items.
         device: Where it runs.
         halve: Try halves; else all items fail.
+        tried: The error of all of them in one batch, where that was tried already.
 
     Returns:
         Per item its result, or a BackendError.
@@ -218,14 +240,10 @@ def halved(
         InstanceLostError: The device can run nothing more.
         Exception: Whatever else ``run`` raises.
     """
-    try:
-        return run(items)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            if is_lost(error):
-                raise as_backend_error(error, device) from None
-            raise
-        failure = as_backend_error(error, device)
+    found = run_or_failure(lambda: run(items), device) if tried is None else tried
+    if not isinstance(found, BackendError):
+        return found
+    failure = found
     give_back_memory(device)
     if len(items) == 1 or not halve:
         return [failure for _ in items]

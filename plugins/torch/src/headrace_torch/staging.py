@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
+
+from headrace_torch.arrays import are_alike, gather, torch_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from headrace_torch.place import Place
 
 __all__ = ["Staging"]
-
-_HELD_BYTES = 1 << 20
 
 
 class Staging:
@@ -46,35 +45,14 @@ class Staging:
             ``[N, ...]``; None where they differ, are something else or of a dtype that torch lacks,
             or where there is nothing to copy.
         """
-        first = arrays[0]
-        if self._place.stream is None or type(first) is not np.ndarray:
+        if self._place.stream is None or not are_alike(arrays):
             return None
-        shape, dtype = first.shape, first.dtype
-        for one in arrays:
-            if type(one) is not np.ndarray or one.shape != shape or one.dtype != dtype:
-                return None
-        kind = _torch_dtype(dtype)
+        kind = torch_dtype(arrays[0].dtype)
         if kind is None:
             return None
-        staged = self._take((len(arrays), *shape), kind)
-        self._gather(arrays, staged)
+        staged = self._take((len(arrays), *arrays[0].shape), kind)
+        gather(arrays, self.array_of(staged))
         return staged.to(self._place.device, non_blocking=True)
-
-    def _gather(self, arrays: Sequence[NDArray[Any]], staged: torch.Tensor) -> None:
-        """Copy arrays of one shape and dtype into pinned memory, one below the other.
-
-        numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
-        threads want it, getting it back takes longer than such a copy. So arrays of up to `_HELD_BYTES`
-        are copied as one item of raw bytes each, with the lock held.
-        """
-        target: Any = self.array_of(staged)
-        nbytes = arrays[0].nbytes
-        if 0 < nbytes <= _HELD_BYTES and all(one.flags.c_contiguous for one in arrays):
-            row = np.dtype((np.void, nbytes))
-            arrays = [one.reshape(-1).view(row) for one in arrays]
-            np.concatenate(arrays, out=target.reshape(-1).view(row))
-        else:
-            np.stack(arrays, out=target)
 
     def copied_out(self, whole: torch.Tensor) -> torch.Tensor:
         """Copy a tensor of this instance to the pinned memory, and wait for it.
@@ -117,16 +95,3 @@ class Staging:
     def close(self) -> None:
         """Give the memory back; its copies are done."""
         self._memory = self._rows = self._array = None
-
-
-_dtypes: dict[Any, torch.dtype | None] = {}
-
-
-def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
-    """Give torch's dtype for one of numpy, None where torch has none or the bytes are turned round."""
-    if dtype not in _dtypes:
-        try:
-            _dtypes[dtype] = torch.from_numpy(np.empty(0, dtype)).dtype
-        except (TypeError, ValueError):
-            return None
-    return _dtypes[dtype]

@@ -1,0 +1,73 @@
+"""numpy arrays of one shape as the rows of one array or tensor, none of which becomes a tensor of its own.
+
+Making and freeing a tensor gives up the interpreter's lock, and so does each larger copy of numpy's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["are_alike", "gather", "stacked_arrays", "torch_dtype"]
+
+_HELD_BYTES = 1 << 20
+
+
+def are_alike(arrays: Sequence[Any]) -> bool:
+    """Tell whether these are numpy arrays of one shape and dtype."""
+    first = arrays[0]
+    if type(first) is not np.ndarray:
+        return False
+    shape, dtype = first.shape, first.dtype
+    return all(
+        type(one) is np.ndarray and one.shape == shape and one.dtype == dtype for one in arrays
+    )
+
+
+def gather(arrays: Sequence[NDArray[Any]], target: Any) -> None:
+    """Copy arrays of one shape and dtype into another one, one below the other.
+
+    numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
+    threads want it, getting it back takes longer than such a copy. So arrays of up to `_HELD_BYTES`
+    are copied as one item of raw bytes each, with the lock held.
+    """
+    nbytes = arrays[0].nbytes
+    if 0 < nbytes <= _HELD_BYTES and all(one.flags.c_contiguous for one in arrays):
+        row = np.dtype((np.void, nbytes))
+        parts = [one.reshape(-1).view(row) for one in arrays]
+        np.concatenate(parts, out=target.reshape(-1).view(row))
+    else:
+        np.stack(arrays, out=target)
+
+
+def stacked_arrays(arrays: Sequence[Any]) -> torch.Tensor | None:
+    """Give numpy arrays of one shape and dtype as one new tensor on the CPU.
+
+    Returns:
+        ``[N, ...]``; None where they differ, are something else or of a dtype that torch lacks.
+    """
+    if not are_alike(arrays) or torch_dtype(arrays[0].dtype) is None:
+        return None
+    whole = np.empty((len(arrays), *arrays[0].shape), arrays[0].dtype)
+    gather(arrays, whole)
+    return torch.from_numpy(whole)
+
+
+_dtypes: dict[Any, torch.dtype | None] = {}
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
+    """Give torch's dtype for one of numpy, None where torch has none or the bytes are turned round."""
+    if dtype not in _dtypes:
+        try:
+            _dtypes[dtype] = torch.from_numpy(np.empty(0, dtype)).dtype
+        except (TypeError, ValueError):
+            return None
+    return _dtypes[dtype]
