@@ -89,7 +89,7 @@ def test_what_is_asked_within_the_block_is_heard_whichever_way(shortcut):
     assert probe.instances == [("main", 0, "ready")]
 
 
-def test_the_main_thread_runs_its_own_requests_again_afterwards():
+def test_the_main_thread_runs_its_own_requests_again_afterwards(takes_turns):
     idents = []
 
     def note(data):

@@ -232,7 +232,8 @@ class Reporter:
 
     def holds(self, ident: int) -> bool:
         """Tell whether thread ``ident``, or one that waits for it, is inside a probe."""
-        return not served_by(ident).isdisjoint(self._inside)
+        inside = self._inside  # asked for each, not gone through: other threads change it meanwhile
+        return any(one in inside for one in served_by(ident))
 
     def ran(
         self,
