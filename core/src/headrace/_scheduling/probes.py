@@ -264,12 +264,19 @@ class Reporter:
         ended: float,
         error: BaseException | None,
     ) -> None:
-        """Report a request that its caller ran, and its batch."""
-        alone = [(request, started, started, request.get("request_size", 1))]
+        """Report a request that its caller ran, and its batch; `ran` and `_hear` in one, for they are felt."""
+        node, probes = self._node, self.probes
         try:
-            self.ran(instance, alone, started, ended, [error])
+            if probes.batch_done is not None:
+                probes.batch_done(node, instance, 1, started, ended, [error])
+            if probes.batch_ran is not None:
+                weight, me = request.get("request_size", 1), get_ident()
+                alone = [BatchRequest(request, started, started, weight)]
+                probes.batch_ran(
+                    BatchRecord(node, instance, me, alone, started, ended, weight, [error])
+                )
         finally:
-            self.probes.request_done(self._node, request, started, ended, error)
+            probes.request_done(node, request, started, ended, error)
 
 
 _METHODS = (

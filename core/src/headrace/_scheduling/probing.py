@@ -19,7 +19,8 @@ from headrace._scheduling.locks import main_thread, taking
 from headrace._scheduling.probes import Reporter
 
 if TYPE_CHECKING:
-    from headrace._scheduling.base import SchedulerBase
+    from collections.abc import Callable
+
     from headrace._scheduling.batch import Outcome
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
@@ -49,11 +50,11 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
         for name in ("call", "_run_alone"):
             with suppress(AttributeError):
                 delattr(changed, name)
+        if scheduler.needs is not DATA_ALONE:
+            changed.call = scheduler._call_with_keys
         if listens:
             changed._run_alone = partial(_run_alone, node, node.reporter)
-            changed.call = partial(_call, scheduler)
-        elif scheduler.needs is not DATA_ALONE:
-            changed.call = scheduler._call_with_keys
+            changed.call = partial(_call, scheduler, scheduler.call)
         scheduler._driver.run = partial(_run, node.reporter) if listens else run
         for instance in node.every:
             # Every request goes through `_run_alone`, or those that are timed.
@@ -61,25 +62,15 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
 
 
 def _call(
-    scheduler: Scheduler,
-    request: Request,
-    *,
-    internal: bool = False,
-    home: SchedulerBase | None = None,
-    rest: Rest | None = None,
+    scheduler: Scheduler, plain: Callable[..., Rest | None], request: Request, **way: Any
 ) -> Rest | None:
-    """Run one request, as `FastPath.call`, but that of the main thread by a helper."""
+    """Run one request as ``plain`` does, but that of the main thread by a helper; ``way``: see `FastPath.call`."""
     if get_ident() != main_thread.ident:
-        plain = (
-            type(scheduler).call
-            if scheduler.needs is DATA_ALONE
-            else type(scheduler)._call_with_keys
-        )
-        return plain(scheduler, request, internal=internal, home=home, rest=rest)
+        return plain(request, **way)
     weight = scheduler.checked(request)
     request.pop("result", None)
-    data = request.get("data", MISSING)
-    return scheduler._call_slowly(request, data, weight, internal, home, rest)
+    data, internal = request.get("data", MISSING), way.get("internal", False)
+    return scheduler._call_slowly(request, data, weight, internal, way.get("home"), way.get("rest"))
 
 
 def _run(reporter: Reporter, work: Work, node: Node) -> Outcome:
