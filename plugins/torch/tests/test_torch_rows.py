@@ -140,6 +140,26 @@ def test_a_word_that_runs_its_items_again_alone_finds_the_tensor_of_each(monkeyp
         assert torch.allclose(result, expected)
 
 
+@pytest.mark.parametrize("kind", ["", "(numpy=true)"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_rows_come_back_to_the_cpu_as_what_was_asked_for(kind, dtype):
+    words = (
+        f"S[GpuTensor,CatSplit[CatTensor,FixTensor({dtype},cast=true),SplitTensor],CpuTensor{kind}]"
+    )
+    batch = [{"data": torch.full((2, 3), float(k))} for k in range(4)]
+    with headrace.pipe({"backend": words, "max": 8, "device": "cpu", "shape": "2x3"}) as pipe:
+        futures = pipe.submit(batch)
+        if kind and dtype == "bfloat16":
+            errors = [future.exception(60) for future in futures]
+            assert {type(error) for error in errors} == {InputError}
+            return
+        results = [future.result(60)["result"] for future in futures]
+    for k, result in enumerate(results):
+        assert type(result) is (np.ndarray if kind else torch.Tensor)
+        assert str(result.dtype).endswith(dtype)
+        assert result.tolist() == [[k] * 3] * 2
+
+
 @pytest.fixture
 def staging(monkeypatch):
     """A staging on a device that is the CPU, whose pinned memory is ordinary memory."""

@@ -140,7 +140,7 @@ class CpuTensor(TensorBackend):
         from headrace_torch.tensors import ARRAY, as_tensor
 
         whole = self._place.carried(batch)
-        if whole is not None and self._place.stream is not None and self._rows_back(batch, whole):
+        if whole is not None and self._rows_back(batch, whole):
             return None
         outcomes: list[Exception | None] = [None] * len(batch)
         found: dict[int, dict[str, torch.Tensor]] = {}
@@ -160,15 +160,20 @@ class CpuTensor(TensorBackend):
         return outcomes if any(outcomes) else None
 
     def _rows_back(self, batch: list[Request], whole: torch.Tensor) -> bool:
-        """Copy the rows of one tensor back at once; False where numpy has not their dtype."""
-        staged = self._staging.copied_out(whole)
+        """Bring the rows of one tensor at once; False where they are to be looked at one by one."""
+        pinned, here = self._place.stream is not None, whole.device.type == "cpu"
+        if here and not self._numpy:
+            return False  # passed on as they are
+        back = whole
+        if not here:
+            back = self._staging.copied_out(whole) if pinned else self._back([whole])[0]
         if not self._numpy:
-            put_in_each(batch, "result", staged.clone().unbind(0))
+            put_in_each(batch, "result", (back.clone() if pinned else back).unbind(0))
             return True
-        array = self._staging.array_of(staged)
+        array = self._staging.array_of(back)
         if array is None:
-            return False
-        array = array.copy()
+            return False  # one by one: numpy lacks the dtype, which the error says
+        array = array.copy() if pinned else array
         put_in_each(batch, "result", [array[index, ...] for index in range(len(batch))])
         return True
 

@@ -67,12 +67,12 @@ class Staging:
         return staged
 
     def array_of(self, staged: torch.Tensor) -> NDArray[Any] | None:
-        """Give pinned memory as a numpy array; None where numpy lacks its dtype."""
+        """Give a tensor on the CPU as a numpy array on its memory; None where numpy lacks its dtype."""
         if staged is self._rows and self._array is not None:
             return self._array
         try:
             array: NDArray[Any] = staged.numpy()
-        except TypeError:
+        except (TypeError, RuntimeError):
             return None
         if staged is self._rows:
             self._array = array
