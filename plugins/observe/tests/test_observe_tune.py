@@ -250,6 +250,7 @@ def test_a_goal_out_of_reach_says_how_close_it_came_and_writes_nothing(tmp_path,
 def test_a_configuration_that_cannot_be_built_is_a_row(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     args = ["--range", "max=1,4", "--trials", "2", "--set", "min=2", "--set", "batching_timeout=1"]
+    args += ["--seconds", "0.5"]  # on a busy machine, too, a request is answered in it
     done = run("tune", "Identity", "--goal", "min p99", *QUICK, *args, "--json")
     found = json.loads(done.stdout)
     assert "ConfigError" in found["trials"][0]["error"]
