@@ -814,3 +814,21 @@ def test_the_limit_of_a_node_leaves_none_for_elements_that_are_not_done(gate):
     with headrace.pipe(config) as pipe:
         assert pipe({"data": [1, 2, 3]})["result"] == [None, None, None]
         gate.open()
+
+
+@pytest.mark.parametrize("send", ["call", "list", "submit"])
+@pytest.mark.parametrize("name", ["nope", 3, ["a"], None], ids=str)
+def test_a_request_that_names_no_node_is_told_which_there_are(name, send):
+    with headrace.pipe({"a": {"backend": "Identity"}, "b": {"backend": "Identity"}}) as pipe:
+        ways = {
+            "call": pipe,
+            "list": lambda request: pipe([request]),
+            "submit": lambda request: pipe.submit(request).result(),
+        }
+        with pytest.raises((errors.InputError, errors.RequestsFailed)) as caught:
+            ways[send]({"data": 1, "node_name": name})
+    (error,) = getattr(caught.value, "errors", [caught.value])
+    assert type(error) is errors.InputError
+    assert (error.key, error.expected) == ("node_name", "one of a, b")
+    assert error.got == (None if name is None else repr(name))
+    assert ("names none" in str(error)) == (name is None)

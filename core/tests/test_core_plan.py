@@ -1032,7 +1032,9 @@ def test_what_two_nodes_say_of_one_definition_is_reported_once(order):
     assert (found.code, found.suggestion) == ("unknown_instance", "Identity")
 
 
-@pytest.mark.parametrize("word", ["Forward[node.a]", "Proxy[node.a]"])
+@pytest.mark.parametrize(
+    "word", ["Forward[node.a]", "Proxy[node.a]", "HasKey(k)[Forward[node.a],X]"]
+)
 def test_what_hands_items_to_a_queue_takes_any_number_of_them(word):
-    config = {"a": {"backend": "X", "max": 4}, "b": {"backend": f"A[{word}]", "max": 8}}
+    config = {"a": {"backend": "X", "max": 4}, "b": {"backend": f"S[X,{word}]", "max": 8}}
     assert headrace.explain(config)["nodes"]["b"]["range"] == [1, 8]

@@ -730,6 +730,7 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
         supervisor.start(lambda: True)
     assert supervisor.over
     assert not supervisor.lives
+    assert supervisor._closing  # so that no other process is started by its thread, which has ended
     assert not supervisor._thread.is_alive()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._config.nodekeys import NODE_KEYS
-from headrace._plan.word import Use, Word, called, word_of
+from headrace._plan.word import Use, Word
 from headrace._problem import nearest
 from headrace.words.composing import Wiring
 
@@ -144,8 +144,6 @@ def _stand_for(use: Use, call: Call) -> Element | None:
     if target is None or named.element is None:
         return None
     element.named = named
-    queued = word_of(called(named.element).cls)._gathers
-    element.range = (1, None) if queued else named.element.range
     return element
 
 
