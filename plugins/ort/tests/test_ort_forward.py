@@ -1,4 +1,5 @@
 import importlib.util
+import sys
 import threading
 from pathlib import Path
 
@@ -77,8 +78,10 @@ def test_rows_are_concatenated_with_samples_and_keep_their_axis(start, matmul):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", ">f4", "float64", "bool", object])
-@pytest.mark.parametrize("sample", [(), (3,), (2, 0), (3, 200, 300), (1100, 1000)])
-def test_arrays_are_joined_as_numpy_joins_them(dtype, sample):
+@pytest.mark.parametrize("sample", [(), (3,), (2, 0), (3, 100, 100), (1100, 1000)])
+@pytest.mark.parametrize("library", [None, "cv2"])
+def test_arrays_are_joined_as_numpy_joins_them(dtype, sample, library, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", library and pytest.importorskip(library))
     rng = np.random.default_rng(3)
     arrays = [rng.integers(0, 2, (rows, *sample)).astype(dtype) for rows in (1, 2, 1)]
     for mixed in (arrays, [arrays[0], np.asfortranarray(arrays[1]), arrays[1][::-1]]):

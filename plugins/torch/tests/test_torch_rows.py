@@ -1,5 +1,6 @@
 """What words of a chain hand each other: the rows of one tensor, and nothing that others could see."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 import headrace
 from headrace.errors import InputError
+from headrace_torch.arrays import gather
 from headrace_torch.staging import Staging
 
 
@@ -216,3 +218,14 @@ def test_what_is_copied_out_is_finished_and_has_an_array_where_numpy_has_the_dty
     assert made.array_of(staged) is made.array_of(staged)
     place.turns += 1
     assert made.array_of(made.copied_out(whole.bfloat16())) is None
+
+
+@pytest.mark.parametrize("sample", [(), (3,), (3, 100, 300), (1100, 1000)])
+@pytest.mark.parametrize("library", [None, "cv2"])
+def test_arrays_are_gathered_as_numpy_stacks_them(sample, library, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", library and pytest.importorskip(library))
+    arrays = list(np.random.default_rng(5).integers(0, 255, (3, *sample)).astype(np.int16))
+    for given in (arrays, [np.asfortranarray(one) for one in arrays]):
+        target = np.zeros((3, *sample), np.int16)
+        gather(given, target)
+        np.testing.assert_array_equal(target, np.stack(given))

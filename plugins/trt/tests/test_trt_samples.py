@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import itertools
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,8 +28,10 @@ ROWS = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
 EXPECTED = ROWS @ WEIGHTS
 
 
-@pytest.mark.parametrize("sample", [(), (3,), (3, 200, 300), (1100, 1000)])
-def test_samples_are_gathered_as_numpy_stacks_them(sample):
+@pytest.mark.parametrize("sample", [(), (3,), (3, 100, 300), (1100, 1000)])
+@pytest.mark.parametrize("library", [None, "cv2"])
+def test_samples_are_gathered_as_numpy_stacks_them(sample, library, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", library and pytest.importorskip(library))
     values = list(np.random.default_rng(5).integers(0, 255, (3, *sample)).astype(np.uint16))
     for given in (values, [np.asfortranarray(one) for one in values]):
         wanted = np.stack(given)

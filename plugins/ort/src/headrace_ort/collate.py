@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ __all__ = [
     "zeros_for",
 ]
 
-_HELD_BYTES = 1 << 20
+_HELD_BYTES = 1 << 16
 
 
 def group_items(
@@ -114,7 +115,8 @@ def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> N
 
     numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
     threads want it, getting it back takes longer than such a copy. So rows of up to `_HELD_BYTES` are
-    copied as one item of raw bytes each, with the lock held.
+    copied as one item of raw bytes each, with the lock held; larger ones by one call of OpenCV, which
+    gives it up once for all of them, if that is loaded already.
 
     Args:
         arrays: At least one.
@@ -125,12 +127,18 @@ def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> N
         native = first.dtype.newbyteorder("=")
         out = np.empty((sum(map(len, arrays)), *first.shape[1:]), native)
     row_bytes = first.itemsize * math.prod(first.shape[1:])
-    raw = first.dtype == out.dtype and not first.dtype.hasobject and 0 < row_bytes <= _HELD_BYTES
-    if not raw or not all(one.flags.c_contiguous for one in arrays):
-        return np.concatenate(arrays, out=out)
-    row = np.dtype((np.void, row_bytes))
-    rows = [one.reshape(len(one), -1).view(row) for one in arrays]
-    np.concatenate(rows, out=out.reshape(len(out), -1).view(row))
+    raw = first.dtype == out.dtype and not first.dtype.hasobject and row_bytes > 0
+    raw = raw and all(one.flags.c_contiguous for one in arrays)
+    vconcat = getattr(sys.modules.get("cv2"), "vconcat", None)
+    if raw and row_bytes <= _HELD_BYTES:
+        row = np.dtype((np.void, row_bytes))
+        rows = [one.reshape(len(one), -1).view(row) for one in arrays]
+        np.concatenate(rows, out=out.reshape(len(out), -1).view(row))
+    elif raw and vconcat is not None and row_bytes < 1 << 31:
+        rows = [one.reshape(len(one), -1).view(np.uint8) for one in arrays]
+        vconcat(rows, out.reshape(len(out), -1).view(np.uint8))
+    else:
+        np.concatenate(arrays, out=out)
     return out
 
 

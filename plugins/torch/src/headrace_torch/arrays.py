@@ -5,6 +5,7 @@ Making and freeing a tensor gives up the interpreter's lock, and so does each la
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["are_alike", "gather", "stacked_arrays", "torch_dtype"]
 
-_HELD_BYTES = 1 << 20
+_HELD_BYTES = 1 << 16
 
 
 def are_alike(arrays: Sequence[Any]) -> bool:
@@ -35,14 +36,21 @@ def gather(arrays: Sequence[NDArray[Any]], target: Any) -> None:
     """Copy arrays of one shape and dtype into another one, one below the other.
 
     numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
-    threads want it, getting it back takes longer than such a copy. So arrays of up to `_HELD_BYTES`
-    are copied as one item of raw bytes each, with the lock held.
+    threads want it, getting it back takes longer than such a copy. So arrays of up to `_HELD_BYTES` are
+    copied as one item of raw bytes each, with the lock held; larger ones by one call of OpenCV, which
+    gives it up once for all of them, if that is loaded already.
     """
     nbytes = arrays[0].nbytes
-    if 0 < nbytes <= _HELD_BYTES and all(one.flags.c_contiguous for one in arrays):
+    raw = nbytes > 0 and all(one.flags.c_contiguous for one in arrays)
+    vconcat = getattr(sys.modules.get("cv2"), "vconcat", None)
+    if raw and nbytes <= _HELD_BYTES:
         row = np.dtype((np.void, nbytes))
-        parts = [one.reshape(-1).view(row) for one in arrays]
-        np.concatenate(parts, out=target.reshape(-1).view(row))
+        np.concatenate(
+            [one.reshape(-1).view(row) for one in arrays], out=target.reshape(-1).view(row)
+        )
+    elif raw and vconcat is not None and nbytes < 1 << 31:
+        rows = [one.reshape(1, -1).view(np.uint8) for one in arrays]
+        vconcat(rows, target.reshape(-1).view(np.uint8).reshape(len(arrays), nbytes))
     else:
         np.stack(arrays, out=target)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InputBuffers", "check_padding"]
 
-_HELD_BYTES = 1 << 20
+_HELD_BYTES = 1 << 16
 
 _MOST_HALF = 65504.0
 """The largest float16."""
@@ -240,14 +241,20 @@ def _gather(view: NDArray[np.uint8], values: Sequence[NDArray[Any]], row_bytes: 
     """Copy samples of one shape and dtype into memory, one below the other.
 
     numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
-    threads want it, getting it back takes longer than such a copy. So samples of up to `_HELD_BYTES`
-    are copied as one item of raw bytes each, with the lock held.
+    threads want it, getting it back takes longer than such a copy. So samples of up to `_HELD_BYTES` are
+    copied as one item of raw bytes each, with the lock held; larger ones by one call of OpenCV, which
+    gives it up once for all of them, if that is loaded already.
     """
-    if row_bytes <= _HELD_BYTES and all(value.flags.c_contiguous for value in values):
+    first = values[0]
+    raw = all(value.flags.c_contiguous for value in values)
+    vconcat = getattr(sys.modules.get("cv2"), "vconcat", None)
+    if raw and row_bytes <= _HELD_BYTES:
         row = np.dtype((np.void, row_bytes))
         np.concatenate([value.reshape(-1).view(row) for value in values], out=view.view(row))
+    elif raw and vconcat is not None and row_bytes < 1 << 31:
+        rows = [value.reshape(1, -1).view(np.uint8) for value in values]
+        vconcat(rows, view.reshape(len(values), row_bytes))
     else:
-        first = values[0]
         np.stack(values, out=view.view(first.dtype).reshape((len(values), *first.shape)))
 
 
