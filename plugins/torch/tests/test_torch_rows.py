@@ -224,7 +224,8 @@ def test_what_is_copied_out_is_finished_and_has_an_array_where_numpy_has_the_dty
 @pytest.mark.parametrize("library", [None, "cv2"])
 def test_arrays_are_gathered_as_numpy_stacks_them(sample, library, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", library and pytest.importorskip(library))
-    arrays = list(np.random.default_rng(5).integers(0, 255, (3, *sample)).astype(np.int16))
+    values = np.random.default_rng(5).integers(0, 255, (3, *sample)).astype(np.int16)
+    arrays = [np.asarray(one) for one in values]
     for given in (arrays, [np.asfortranarray(one) for one in arrays]):
         target = np.zeros((3, *sample), np.int16)
         gather(given, target)

@@ -296,6 +296,7 @@ def test_which_library_is_taken():
     old = _Module(__version__="8.5", IExecutionContext=runs, BuilderFlag=_Module(FP16=0),
                   NetworkDefinitionCreationFlag=_Module())  # fmt: skip
     older = _Module(__version__="8.2", IExecutionContext=_Module())
+    lean = _Module(__version__="10.16", IExecutionContext=runs, BuilderFlag=_Module(FP16=0))
 
     def importing(**modules):
         def load(name):
@@ -309,6 +310,7 @@ def test_which_library_is_taken():
     assert load_library(("tensorrt", "tensorrt_rtx"), both).name == "tensorrt"
     only = importing(tensorrt_rtx=new)
     assert load_library(("tensorrt", "tensorrt_rtx"), only).is_rtx
+    assert load_library(("tensorrt_lean",), importing(tensorrt_lean=lean)).trt is lean
     for module in (old, older):
         with pytest.raises(SetupError, match="too old") as caught:
             load_library(("tensorrt",), importing(tensorrt=module))

@@ -32,7 +32,8 @@ EXPECTED = ROWS @ WEIGHTS
 @pytest.mark.parametrize("library", [None, "cv2"])
 def test_samples_are_gathered_as_numpy_stacks_them(sample, library, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", library and pytest.importorskip(library))
-    values = list(np.random.default_rng(5).integers(0, 255, (3, *sample)).astype(np.uint16))
+    rows = np.random.default_rng(5).integers(0, 255, (3, *sample)).astype(np.uint16)
+    values = [np.asarray(row) for row in rows]
     for given in (values, [np.asfortranarray(one) for one in values]):
         wanted = np.stack(given)
         view = np.zeros(wanted.nbytes, np.uint8)

@@ -148,7 +148,8 @@ def _refuse_old(library: Library) -> None:
     """Refuse a library without named tensors or, where it can build, without strong typing."""
     runs = library.has("IExecutionContext.execute_async_v3")
     # Where strong typing is the only mode the flags for weak typing are gone, and so may be this one.
-    weak = library.has("BuilderFlag.FP16")
+    # The lean runtime has them, and nothing that makes networks.
+    weak = library.has("NetworkDefinitionCreationFlag") and library.has("BuilderFlag.FP16")
     typed = library.has("NetworkDefinitionCreationFlag.STRONGLY_TYPED")
     if not runs or (weak and not typed):
         raise SetupError(
