@@ -226,7 +226,7 @@ def test_arrays_are_gathered_as_numpy_stacks_them(sample, library, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", library and pytest.importorskip(library))
     values = np.random.default_rng(5).integers(0, 255, (3, *sample)).astype(np.int16)
     arrays = [np.asarray(one) for one in values]
-    for given in (arrays, [np.asfortranarray(one) for one in arrays]):
+    for given in (arrays, [np.array(one, order="F") for one in arrays]):
         target = np.zeros((3, *sample), np.int16)
         gather(given, target)
         np.testing.assert_array_equal(target, np.stack(given))
