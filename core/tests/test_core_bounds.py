@@ -287,18 +287,24 @@ def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
     ],
 )
 def test_only_one_of_no_greater_priority_makes_way(oldest, newcomer, elsewhere, gives_way):
-    settled, afterwards, asked = [], [], []
+    settled, errors_told, afterwards, asked = [], [], [], []
 
     def shed(priority):
         asked.append(priority)
-        return elsewhere and (elsewhere, lambda entry, error: settled.append(entry))
+        return elsewhere and (
+            elsewhere,
+            lambda entry, error: (settled.append(entry), errors_told.append(str(error))),
+        )
 
     node = SimpleNamespace(
         name="n",
         limits=SimpleNamespace(queue_size=1),
         quota=SimpleNamespace(shed=shed),
         afterwards=afterwards,
-        settle_waiting=lambda error, entries: settled.extend(entries),
+        settle_waiting=lambda error, entries: (
+            settled.extend(entries),
+            errors_told.append(str(error)),
+        ),
     )
     here = None if oldest is None else SimpleNamespace(priority=oldest)
     assert admission._shed(node, here, newcomer, 1) is (gives_way is not None)
@@ -306,3 +312,56 @@ def test_only_one_of_no_greater_priority_makes_way(oldest, newcomer, elsewhere, 
         call()
     assert settled == {None: [], "here": [here], "there": ["there"]}[gives_way]
     assert asked == [newcomer if oldest is None else min(oldest, newcomer)]
+    assert all(text.startswith("made way for a newer request: 1 request") for text in errors_told)
+
+
+@pytest.mark.parametrize(
+    ("state", "internal", "waits", "refused"),
+    [
+        ({}, False, False, None),
+        ({"refusing": True}, False, False, "closed"),
+        ({"refusing": True}, True, False, None),
+        ({"refusing": True, "dead": True}, True, False, "closed"),
+        ({"refusing": True, "lost": True}, True, False, "instance_lost"),
+        ({"lost": True}, False, True, "instance_lost"),
+        ({"held": True}, False, True, "contract"),
+        ({"held": True}, False, False, None),
+        ({"held": True, "has_idle": True}, False, True, None),
+        ({}, False, True, None),
+    ],
+)
+def test_who_may_not_enter_is_told_why(state, internal, waits, refused, monkeypatch):
+    monkeypatch.setattr(admission, "held_here", lambda node: state.get("held", False))
+    node = SimpleNamespace(
+        name="n",
+        refusing=errors.ClosedError() if state.get("refusing") else None,
+        dead=state.get("dead", False),
+        lost=state.get("lost", False),
+        has_idle=state.get("has_idle", False),
+        no_instance=lambda: errors.InstanceLostError("none lives"),
+    )
+    error = admission._refusal(node, internal=internal, waits=waits)
+    assert (error and errors.code_of(error)) == refused
+
+
+@pytest.mark.parametrize(
+    ("most", "weight", "deadline", "refused"),
+    [
+        (4, 4, None, None),
+        (None, 99, None, None),
+        (4, 5, None, "batch_range"),
+        (4, 1, 10.1, None),
+        (4, 1, 10.0, "deadline"),
+        (None, 1, 9.0, "deadline"),
+    ],
+)
+def test_what_comes_too_late_or_fits_no_instance_is_refused(most, weight, deadline, refused):
+    node = SimpleNamespace(name="n", min=2, max=most)
+    entry = SimpleNamespace(weight=weight, deadline=deadline, arrival=10.0)
+    error = admission.unfit(node, entry)
+    assert (error and error.code) == refused
+    if refused == "deadline":
+        assert "waited" in str(error)
+        assert not error.abandoned
+    if refused == "batch_range":
+        assert (error.weight, error.min, error.max, error.node) == (5, 2, 4, "n")

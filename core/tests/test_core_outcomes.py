@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.process_threads import shared_timer
-from headrace._scheduling.queue import RequestQueue
+from headrace._scheduling.queue import NodeQuota, RequestQueue, Waits
 from headrace.errors import (
     BackendError,
     ContractError,
@@ -449,32 +449,71 @@ def test_what_is_too_light_for_the_free_instance_waits_for_the_other(gate):
             assert future.exception(LATE_S) is None
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["push", "remove"]), st.integers(-3, 3), st.integers(0, 40)),
-        max_size=60,
-    )
+STEPS = st.tuples(
+    st.sampled_from(["push", "push", "guest", "guest", "remove", "remove", "shed", "outside"]),
+    st.integers(-2, 2),
+    st.integers(0, 40),
 )
-def test_a_line_knows_its_order_and_its_oldest(steps):
-    """Beside a plain list that is sorted each time."""
-    line, model, arrival = RequestQueue(lambda entry, error: None, deque()), [], 0.0
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(steps):
+    """Beside plain lists that are searched each time; a guest belongs to one of three requests."""
+    outside, afterwards, arrival = [], deque(), 0.0
+    home = NodeQuota(outside, let_in := object())
+    line = RequestQueue(evict := object(), afterwards)
+    requests = [Waits(home, entered=False) for _ in range(3)]
+    assert not any(one.entered for one in requests)
+    model, counted = [], []  # what waits; of each request that counts its priority and its entries
     for what, priority, place in steps:
-        if what == "push":
+        afterwards.clear()
+        guest = requests[place % 3] if what == "guest" else None
+        if what in ("push", "guest"):
             arrival += 1.0
-            entry = Entry({"data": 1}, priority=priority)
+            entry = Entry({"data": 1}, priority=priority, weight=place + 1, waits=guest)
             entry.arrival = arrival
             line.push(entry)
             model.append(entry)
-        elif model:
-            line.remove([model.pop(place % len(model))])
+            assert entry in line
+            if guest is not None:
+                assert guest.entered
+                if all(waits is not guest for waits, _, _ in counted):
+                    counted.append((guest, priority, []))
+                next(entries for waits, _, entries in counted if waits is guest).append(entry)
+        elif what == "remove" and model:
+            entry = model.pop(place % len(model))
+            line.remove([entry, entry])
+            assert entry not in line
+            lets_in = entry.waits is not None and outside
+            assert list(afterwards) == ([let_in] if lets_in else [])
+            for one in counted:
+                if entry in one[2]:
+                    one[2].remove(entry)
+            counted = [one for one in counted if one[2]]
+        elif what == "shed":
+            lowest = min(counted, key=lambda one: one[1], default=None)
+            found = home.shed(priority)
+            if lowest is None or lowest[1] > priority:
+                assert found is None
+            else:
+                assert found == (lowest[2][0], evict)
+                counted.remove(lowest)
+        elif what == "outside":
+            outside[:] = [None] * (place % 2)
         ordered = sorted(model, key=lambda entry: (-entry.priority, entry.arrival))
+        own = [entry for entry in model if entry.waits is None]
         assert list(line) == ordered
+        assert line.head(2) == ordered[:2]
         assert line.count == len(model)
+        assert line.guests == len(model) - len(own)
+        assert line.weight == sum(entry.weight for entry in model)
+        assert len(line._levels) <= max(1, len({entry.priority for entry in model}))
+        lowest = min(own, key=lambda entry: (entry.priority, entry.arrival), default=None)
+        assert line.oldest_of_lowest() is lowest
         if model:
             assert line.oldest() == min(entry.arrival for entry in model)
-            assert line.oldest_of_lowest() is min(
-                model, key=lambda entry: (entry.priority, entry.arrival)
-            )
+        assert home.count == len(counted)
+        assert home.lowest == min((one[1] for one in counted), default=None)
 
 
 # Memory.

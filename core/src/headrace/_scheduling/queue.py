@@ -57,17 +57,16 @@ class ByPriority(Generic[Item]):
         level[item] = None
         self.count += 1
 
-    def discard(self, item: Item, priority: int) -> bool:
-        """Take ``item`` out, wherever it stands; tell whether it was there."""
+    def discard(self, item: Item, priority: int) -> None:
+        """Take ``item`` out, wherever it stands; one that is not there is passed by."""
         level = self._levels.get(priority)
         if level is None or item not in level:
-            return False
+            return
         del level[item]
         self.count -= 1
         if not level and self.count:
             del self._levels[priority]
             del self._priorities[bisect_left(self._priorities, priority)]
-        return True
 
     def ascending(self) -> Iterator[Item]:
         """Give the items, lowest priority first and of each the first first."""
