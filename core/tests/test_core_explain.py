@@ -95,10 +95,19 @@ def test_explain_reports_what_is_wrong():
 
 
 @pytest.mark.parametrize(
-    "text", ["HasKey", "HasKey(k)", "ModelLoader[(.onnx)Identity]", "S[HasKey]"]
+    ("text", "children"),
+    [
+        ("HasKey", []),
+        ("HasKey(k)", []),
+        ("ModelLoader[(.onnx)Identity]", ["Identity"]),
+        ("S[HasKey]", ["HasKey"]),
+        ("S[Reflect[k],Proxy[x],InstanceFromParam[k]]", ["Reflect", "Proxy", "InstanceFromParam"]),
+    ],
 )
-def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text):
-    assert headrace.explain(headrace.parse(text))["expression"] == text
+def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text, children):
+    told = headrace.explain(headrace.parse(text))
+    assert told["expression"] == text
+    assert [child["name"] for child in told["tree"]["children"]] == children
 
 
 @pytest.mark.parametrize(
