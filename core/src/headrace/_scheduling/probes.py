@@ -77,6 +77,18 @@ class Guarded:
         self.last: str | None = None
         self._lock = threading.Lock()
 
+    def guarding(self, method: Callable[..., Any]) -> Callable[..., None]:
+        """Give a method that harms nobody."""
+
+        def tell(*args: Any) -> None:
+            if not self.gone:
+                try:
+                    method(*args)
+                except BaseException as error:  # noqa: BLE001 - whatever it is harms nobody
+                    self.failed(error)
+
+        return tell
+
     def failed(self, error: BaseException) -> None:
         """Take note of what a method has raised; only Ctrl-C, where the main thread waits, is raised."""
         if isinstance(error, KeyboardInterrupt) and _for_main_thread():
@@ -129,15 +141,16 @@ class Probes:
 
     def teller(self, what: str, *about: Any) -> Callable[..., None]:
         """Give a function that calls the method ``what`` of each probe that has it, with ``about`` first."""
-        heard = [(one, partial(method, *about)) for one, method in self._heard[what]]
+        heard = self._heard[what]
+        tells = [
+            one.guarding(partial(method, *about) if about else method) for one, method in heard
+        ]
+        if len(tells) == 1:
+            return tells[0]
 
         def tell(*args: Any) -> None:
-            for guarded, method in heard:
-                if not guarded.gone:
-                    try:
-                        method(*args)
-                    except BaseException as error:  # noqa: BLE001 - whatever it is harms nobody
-                        guarded.failed(error)
+            for each in tells:
+                each(*args)
 
         return tell
 
