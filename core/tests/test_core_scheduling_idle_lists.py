@@ -9,7 +9,8 @@ from typing import ClassVar
 import pytest
 
 import headrace
-from headrace.errors import BackendError, ClosedError
+from headrace._scheduling.locks import taking
+from headrace.errors import BackendError, ClosedError, ContractError
 
 
 class Step(headrace.Backend):
@@ -130,6 +131,24 @@ def test_a_slow_backend_is_called_without_the_lock_while_no_caller_waits(pipe):
     assert len(claims) == 1
     assert [data for _, data in Step.ran][1:] == list(range(9))
     assert idle_in(pipe) == [instance]
+
+
+@pytest.mark.usefixtures("takes_turns")
+def test_a_slow_backend_does_not_run_under_a_lock_that_its_caller_holds(pipe):
+    scheduler = scheduler_of(pipe)
+    (instance,) = scheduler.instances
+    instance.mean_s = 1.0
+    pipe({"data": "moves it to the other idle list"})
+    refused = []
+
+    def destructor():
+        with taking(threading.RLock()), pytest.raises(ContractError) as raised:
+            pipe({"data": 1})
+        refused.append(raised.value)
+
+    elsewhere(destructor)
+    assert "destructor" in str(refused[0])
+    assert [data for _, data in Step.ran] == ["moves it to the other idle list"]
 
 
 @pytest.mark.usefixtures("takes_turns")

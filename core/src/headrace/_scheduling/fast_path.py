@@ -169,7 +169,8 @@ class FastPath(SchedulerBase):
 
     def _others(self, me: int) -> IdleList:
         """Give the idle list of slow backends, where thread ``me`` may use it: see `_may_start`."""
-        may = me == main_thread.ident or not (self._callers or self._backlog)
+        mine = me == main_thread.ident
+        may = mine or not (self._callers or self._backlog or holds_a_lock())
         return self._slow_list if may else self._idle_list
 
     def _stays(self, instance: Instance, idle: IdleList, error: BaseException | None) -> bool:
