@@ -1,30 +1,30 @@
-"""What the search of `headrace tune` finds, beside the best of an exhaustive grid, in a quarter of its runs.
+"""What `headrace tune` finds, beside the best of an exhaustive grid, in a quarter of its runs.
 
-The grids of two pipelines are run for real under a closed loop, every combination several times in turn:
+Two pipelines run for real under a closed loop, over a grid of `instance_num`, `max` and `batching_timeout`:
 
+- ``sleep``: batches sleep for times that are written below, so that the best of the grid is known by
+  computation (`headrace simulate` with these times) and no other work on the machine decides.
 - ``class``: JPEG to class on a light network.
-- ``thumb``: JPEG to a small JPEG.
 
-The search then runs on what was recorded, with three seeds, by each method, and may look at a quarter of the
-combinations: once on the medians, so that noise is no part of it, and once on runs that are drawn from those
-recorded, so that it is. Printed is what the combination it ends with has by the medians, over the best of the
-grid; aimed at is 0.98, three times of three. ``--record`` keeps the runs, and ``--replay`` takes them in place
-of this machine's, which may be busy.
+First every combination runs once, and the best of them is the grid's choice. Then `tune` searches three
+times, with three seeds, each with a quarter of as many runs of the same length. One run each makes the best look better than
+it is, so at the end what was chosen is measured again, in turn and for several rounds: the grid's choice, the
+three of `tune`, and for ``sleep`` the best by computation. Printed is the throughput of each choice of `tune` over that of
+the grid's (the median of the ratios, round by round); aimed at is 0.98, three times of three.
 
-- ``simulated``: grids that `headrace simulate` gives for batches of a fixed time and one per request, on
-  machines of some cores which more instances share. They are the same on every machine, and nothing is measured.
+- ``simulated``: the search alone, by each method, on grids that `headrace simulate` gives for batches of a fixed
+  time and one per request, on machines of some cores which more instances share. Nothing is measured there.
 
-    python -m benchmarks.observe_tune [--part class thumb simulated] [--seconds 1] [--rounds 3] [--json FILE]
-        [--record FILE] [--replay FILE]
+    python -m benchmarks.observe_tune [--part sleep class simulated] [--seconds 1] [--rounds 5] [--json FILE]
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import statistics
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,25 +33,28 @@ from benchmarks.observe_simulate import pictures
 
 import headrace
 from headrace_observe.bench import LoadSpec, measure_loads
+from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
 from headrace_observe.search import search
 from headrace_observe.service_times import ServiceTimes
 from headrace_observe.simulate import simulation_of
 from headrace_observe.space import as_layer, space_of
+from headrace_observe.tuning import Trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace_observe.space import Dimension
 
-    Runs = dict[tuple[int, ...], list[float]]
+    Values = tuple[int, ...]
+    Run = Callable[[Values], Point]
 
-PARTS = ("class", "thumb", "simulated")
+PARTS = ("sleep", "class", "simulated")
 METHODS = ("optuna", "climb")
-RANGES = ["instance_num=1,2,3,4", "max=1,2,3,4,6,8,12,16", "batching_timeout=0,1,2"]
+RANGES = ["instance_num=1,2,3,4", "max=1,2,3,4,6,8,12,16", "batching_timeout=0,5,20"]
 SMALL = ["instance_num=1,2", "max=1,4"]
-CLIENTS = 10
+CLIENTS = {"sleep": 24, "class": 10}
 SEEDS = (0, 1, 2)
 WANTED = 0.98
 MACHINES = [
@@ -59,7 +62,37 @@ MACHINES = [
     *((0.3, 0.5, 2, 4), (0.3, 0.5, 4, 40), (3.0, 0.2, 1, 10), (3.0, 1.0, 2, 10)),
     *((0.0, 3.0, 4, 10), (10.0, 0.5, 2, 40), (10.0, 3.0, 2, 10), (1.0, 1.0, 4, 4)),
 ]
-THUMB = {"backend": "S[DecodeMat,ResizeMat(64,64),EncodeMat]"}
+
+
+def sleep_ms(size: int, instances: int) -> float:
+    """Give how long a batch sleeps.
+
+    It is filled up to fours, one above eight no longer fits a cache, and a device that serves two at
+    once is shared where there are more instances.
+    """
+    full = -(-size // 4) * 4
+    return max(1.0, instances / 2) * (12 + full + (30 if size > 8 else 0))
+
+
+class Shared(headrace.Backend):
+    """Sleep as long as `sleep_ms` says."""
+
+    max = None
+
+    class Options(headrace.Options):
+        """What the time depends on beside the size."""
+
+        instances: int = 1
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Take how many share the device."""
+        self.instances = options.instances
+
+    def forward(self, batch: list[dict[str, Any]]) -> None:
+        """Sleep, then give `data` back."""
+        time.sleep(sleep_ms(len(batch), self.instances) / 1000)
+        for request in batch:
+            request["result"] = request["data"]
 
 
 def space_for(config: dict[str, Any], *, quick: bool) -> list[Dimension]:
@@ -67,34 +100,94 @@ def space_for(config: dict[str, Any], *, quick: bool) -> list[Dimension]:
     return space_of(nodes, SMALL if quick else RANGES)
 
 
-def grid_of(space: list[Dimension]) -> list[tuple[int, ...]]:
+def grid_of(space: list[Dimension]) -> list[Values]:
     return list(itertools.product(*(one.values for one in space)))
 
 
-def throughput(config: dict[str, Any], data: list[Any], seconds: float) -> float:
-    points: list[Point] = []
-    with headrace.pipe(config) as pipe:
-        samples = [{"data": one} for one in data]
-        plan = Plan(0.3 * seconds, seconds=seconds)
-        measure_loads(pipe, samples, [LoadSpec(clients=CLIENTS)], plan, points.append)
-    return points[0].throughput_rps
+def changed(config: dict[str, Any], space: list[Dimension], values: Values) -> dict[str, Any]:
+    layer = as_layer(space, values, one_node=True)
+    if config["backend"] == "Shared":
+        layer["instances"] = layer["instance_num"]
+    return layered(config, layer)
 
 
-def measured(
-    config: dict[str, Any], space: list[Dimension], data: list[Any], seconds: float, rounds: int
-) -> Runs:
-    """Run every combination several times, in turn."""
-    runs: Runs = {values: [] for values in grid_of(space)}
-    for _, values in itertools.product(range(rounds), runs):
-        changed = layered(config, as_layer(space, values, one_node=True))
-        runs[values].append(throughput(changed, data, seconds))
-    return runs
+def runs_of(
+    config: dict[str, Any], space: list[Dimension], data: list[Any], clients: int, seconds: float
+) -> Run:
+    """Give what measures one combination."""
+
+    def run(values: Values) -> Point:
+        points: list[Point] = []
+        with headrace.pipe(changed(config, space, values)) as pipe:
+            samples = [{"data": one} for one in data]
+            plan = Plan(0.3 * seconds, seconds=seconds)
+            measure_loads(pipe, samples, [LoadSpec(clients=clients)], plan, points.append)
+        return points[0]
+
+    return run
 
 
-def simulated(machine: tuple[float, float, int, int], space: list[Dimension]) -> Runs:
-    """Simulate every combination: more instances than cores share these."""
+def computed(config: dict[str, Any], space: list[Dimension], clients: int) -> dict[Values, float]:
+    """Give the throughput of every combination by the known times of its batches."""
+    found = {}
+    for values in grid_of(space):
+        made = changed(config, space, values)
+        times = {size: [sleep_ms(size, made["instances"])] for size in range(1, 17)}
+        loaded = headrace.PipelineConfig.load(made)
+        run = simulation_of(loaded, {"main": ServiceTimes("main", times, "computed")}, 1, 1e-4)
+        found[values] = run.closed_loop(clients, 3000, 500).throughput_rps
+    return found
+
+
+def judged(
+    name: str, config: dict[str, Any], data: list[Any], given: Any, seconds: float, rounds: int
+) -> dict[str, Any]:
+    """Run the grid, let `tune` search three times, and measure what was chosen again, in turn."""
+    space, clients = space_for(config, quick=given.quick), CLIENTS[name]
+    run = runs_of(config, space, data, clients, seconds)
+    grid = {values: run(values).throughput_rps for values in grid_of(space)}
+    trials = max(1, len(grid) // 4)
+    choices: dict[str, Values] = {"grid": max(grid, key=grid.__getitem__)}
+    known = computed(config, space, clients) if name == "sleep" else {}
+    if known:
+        choices["computed"] = max(known, key=known.__getitem__)
+    for seed in SEEDS:
+        tried = Trials(space, read_goal("max throughput"), run)
+        tried.search(trials, how=given.search, seed=seed)
+        best = tried.best
+        choices[f"tune {seed}"] = best.values if best else choices["grid"]
+    # One measurement per combination and round: who chose the same has the same figure.
+    finals: dict[Values, list[float]] = {values: [] for values in choices.values()}
+    for _, values in itertools.product(range(rounds), finals):
+        finals[values].append(run(values).throughput_rps)
+    keys = ", ".join(one.key for one in space)
+    spread = f"{min(grid.values()):.0f} to {max(grid.values()):.0f} requests per second"
+    print(f"{name}: {len(grid)} combinations of {keys}, {spread}; {trials} runs of tune")
+    shares: dict[str, float] = {}
+    for who, values in choices.items():
+        pairs = zip(finals[values], finals[choices["grid"]], strict=True)
+        shares[who] = statistics.median(a / b for a, b in pairs)
+        rps = statistics.median(finals[values])
+        by_times = f"  {known[values] / max(known.values()):.3f} by computation" if known else ""
+        print(f"  {who:10}{values!s:14}{rps:8.1f}/s  {shares[who]:.3f} of the grid's{by_times}")
+    of_tune = [share for who, share in shares.items() if who.startswith("tune")]
+    print(f"  {sum(share >= WANTED for share in of_tune)} of {len(of_tune)} at least {WANTED}")
+    return {
+        "grid": [[list(values), rps] for values, rps in grid.items()],
+        "trials": trials,
+        "choices": {who: list(values) for who, values in choices.items()},
+        "shares": shares,
+        "computed_shares": {
+            who: known[values] / max(known.values()) for who, values in choices.items() if known
+        },
+    }
+
+
+def simulated(machine: tuple[float, float, int, int], *, quick: bool) -> dict[str, Any]:
+    """Let each method search a grid that is simulated: more instances than cores share these."""
     fixed_ms, each_ms, cores, clients = machine
-    runs: Runs = {}
+    space = space_for({"backend": "S[Identity]"}, quick=quick)
+    surface: dict[Values, float] = {}
     for values in grid_of(space):
         config = {"backend": "S[Identity]", **as_layer(space, values, one_node=True)}
         shared, draw = max(1.0, values[0] / cores), random.Random(0)
@@ -104,82 +197,48 @@ def simulated(machine: tuple[float, float, int, int], space: list[Dimension]) ->
         }
         loaded = headrace.PipelineConfig.load(config)
         run = simulation_of(loaded, {"main": ServiceTimes("main", times, "simulated")}, 1)
-        runs[values] = [run.closed_loop(clients, 1500, 300).throughput_rps]
-    return runs
+        surface[values] = run.closed_loop(clients, 1500, 300).throughput_rps
+    trials, best = max(1, len(surface) // 4), max(surface.values())
+    print(f"{fixed_ms:g} ms + {each_ms:g} ms each, {cores} cores, {clients} clients: {trials} runs")
+    shares: dict[str, list[float]] = {how: [] for how in METHODS}
+    for how, seed in itertools.product(METHODS, SEEDS):
+        seen: dict[Values, float] = {}
 
-
-def shares_of(space: list[Dimension], runs: Runs, trials: int) -> dict[str, list[float]]:
-    """Let each method search with each seed; give what it ends with over the best."""
-    surface = {values: statistics.median(each) for values, each in runs.items()}
-    best = max(surface.values())
-    figures: dict[str, Callable[[tuple[int, ...], random.Random], float]] = {
-        "": lambda values, _: surface[values]
-    }
-    if any(len(each) > 1 for each in runs.values()):
-        figures[", noise"] = lambda values, draw: draw.choice(runs[values])
-    shares: dict[str, list[float]] = {}
-    for (kind, figure), how, seed in itertools.product(figures.items(), METHODS, SEEDS):
-        seen: dict[tuple[int, ...], float] = {}
-        draw = random.Random(seed)
-
-        def evaluate(values: tuple[int, ...]) -> float:
-            seen[values] = figure(values, draw)  # noqa: B023 - called within this turn
-            return seen[values]  # noqa: B023
+        def evaluate(values: Values) -> float:
+            return seen.setdefault(values, surface[values])  # noqa: B023 - called within this turn
 
         search(space, evaluate, trials, how=how, seed=seed)
-        found = surface[max(seen, key=seen.__getitem__)] / best
-        shares.setdefault(how + kind, []).append(found)
-    return shares
+        shares[how].append(max(seen.values()) / best)
+    for how, each in shares.items():
+        reached = sum(share >= WANTED for share in each)
+        shown = ", ".join(f"{share:.3f}" for share in each)
+        print(f"  {how:10}{shown}   {reached} of {len(each)} at least {WANTED}")
+    return {"trials": trials, "shares": shares}
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each combination")
-    parser.add_argument("--record", type=Path, help="where the runs go, as JSON")
-    parser.add_argument("--replay", type=Path, help="runs that were recorded")
+    parser.add_argument("--rounds", type=int, default=5, help="of what was chosen, at the end")
+    parser.add_argument("--search", choices=METHODS, default="climb", help="how tune searches")
     given = parser.parse_args()
     seconds, rounds = (0.1, 1) if given.quick else (given.seconds, given.rounds)
     about = environment(["headrace", "headrace-observe", "onnxruntime", "optuna"])
     print_environment(about)
+    headrace.register("Shared", Shared)
     figures: dict[str, Any] = {}
-    kept = json.loads(given.replay.read_text()) if given.replay else {}
-    recorded: dict[str, Any] = {}
-
-    def judge(name: str, space: list[Dimension], runs: Runs) -> None:
-        trials = max(1, len(runs) // 4)
-        shares = shares_of(space, runs, trials)
-        print(f"{name}: {len(runs)} combinations, {trials} trials")
-        for how, each in shares.items():
-            shown = ", ".join(f"{share:.3f}" for share in each)
-            reached = sum(share >= WANTED for share in each)
-            print(f"  {how:15}{shown}   {reached} of {len(each)} at least {WANTED}")
-        recorded[name] = [[list(values), each] for values, each in runs.items()]
-        figures[name] = {"runs": recorded[name], "trials": trials, "shares": shares}
-
-    with tempfile.TemporaryDirectory() as folder:
-        found, data = pictures(Path(folder))
-        (to_class,) = found.values()
-        for part, config in (("class", to_class), ("thumb", THUMB)):
-            if part not in given.part:
-                continue
-            space = space_for(config, quick=given.quick)
-            if part in kept:
-                runs = {tuple(values): each for values, each in kept[part]}
-            else:
-                runs = measured(config, space, data, seconds, rounds)
-            judge(part, space, runs)
+    if "sleep" in given.part:
+        figures["sleep"] = judged("sleep", {"backend": "Shared"}, [1], given, seconds, rounds)
+    if "class" in given.part:
+        with tempfile.TemporaryDirectory() as folder:
+            found, data = pictures(Path(folder))
+            (to_class,) = found.values()
+            figures["class"] = judged("class", to_class, data, given, seconds, rounds)
     if "simulated" in given.part:
-        space = space_for({"backend": "S[Identity]"}, quick=given.quick)
-        for machine in MACHINES[:1] if given.quick else MACHINES:
-            fixed_ms, each_ms, cores, clients = machine
-            name = (
-                f"simulated {fixed_ms:g} ms + {each_ms:g} ms each, {cores} cores, {clients} clients"
-            )
-            judge(name, space, simulated(machine, space))
-    if given.record:
-        given.record.write_text(json.dumps(recorded), encoding="utf-8")
+        machines = MACHINES[:1] if given.quick else MACHINES
+        made = [simulated(machine, quick=given.quick) for machine in machines]
+        figures["simulated"] = made
     save(given.json, about, figures)
 
 

@@ -282,10 +282,13 @@ def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("optuna")
     _, figures = run("benchmarks.observe_tune", tmp_path)
-    del figures["environment"]
-    assert [name.split()[0] for name in figures] == ["class", "thumb", "simulated"]
-    for one in figures.values():
-        assert len(one["runs"]) == 4
-        for shares in one["shares"].values():
-            assert len(shares) == 3
-            assert all(0 < share <= 1 for share in shares)
+    for name in ("sleep", "class"):
+        one = figures[name]
+        assert len(one["grid"]) == 4
+        assert one["shares"]["grid"] == 1.0
+        assert {"tune 0", "tune 1", "tune 2"} <= one["shares"].keys()
+    assert figures["sleep"]["computed_shares"]["computed"] == 1.0
+    (simulated,) = figures["simulated"]
+    for shares in simulated["shares"].values():
+        assert len(shares) == 3
+        assert all(0 < share <= 1 for share in shares)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+from array import array
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +15,8 @@ import headrace
 from headrace.errors import InputError
 from headrace_cli.app import app
 from headrace_observe.goals import read_goal
+from headrace_observe.measurement import Point
+from headrace_observe.notes import Window
 from headrace_observe.search import search
 from headrace_observe.space import Dimension, as_layer, space_of
 from headrace_observe.tuning import Trials, as_toml
@@ -158,9 +163,11 @@ def test_a_search_ends_when_all_has_been_tried(how):
     assert sorted(tried) == [(1,), (2,), (3,), (4,)]
 
 
-def point(throughput, p99):
-    latency = {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": p99, "max": p99}
-    return {"throughput_rps": throughput, "latency_ms": latency, "ok": 1, "failed": {}}
+def point(throughput, p99_ms, failed=(), seconds=1.0):
+    """Give a window with so many requests of that latency."""
+    count = round(throughput * seconds)
+    window = Window(5.0, 5.0 + seconds, array("d", [p99_ms / 1000] * count), Counter(failed))
+    return Point({"kind": "closed", "clients": 1}, "all of it", window)
 
 
 def test_what_fails_is_a_result_and_the_frontier_is_what_none_beats():
@@ -187,15 +194,85 @@ def test_what_fails_is_a_result_and_the_frontier_is_what_none_beats():
 
 
 @pytest.mark.parametrize(
-    ("failed", "said"), [({}, "measure longer, with --seconds"), ({"input": 7}, "7 failed")]
+    ("failed", "said"), [((), "measure longer, with --seconds"), (["input"] * 7, "7 failed")]
 )
 def test_what_answers_no_request_reaches_no_goal(failed, said):
-    nothing = {**point(0, None), "ok": 0, "failed": failed}
+    nothing = point(0, 1, failed)
     for goal in ("max throughput", "min p99"):
         tried = Trials(SPACE, read_goal(goal), lambda values: nothing)
         tried.evaluate((1, 1, 0))
         assert not tried.reached(tried.best)
         assert tried.how_close() == f"no configuration answered a request: {said}"
+
+
+def test_what_looks_best_is_measured_again_and_its_windows_count_together():
+    lucky = {2: iter((40, 10, 10)), 3: iter((30, 31, 32)), 4: iter((20, 21, 22))}
+    asked = []
+
+    def run(values):
+        asked.append(values[0])
+        return point(next(lucky[values[0]]), 10 * values[0])
+
+    tried = Trials([Dimension("main", "max", (2, 3, 4), 2)], read_goal("max throughput"), run)
+    assert tried.search(12, how="climb") == "climb"
+    assert sorted(asked[:3]) == [2, 3, 4]  # all there are
+    assert sorted(asked[3:]) == [2, 3, 4]  # a quarter of twelve, each of the three that look best
+    assert tried.best.values == (3,)
+    assert [len(trial.runs) for trial in tried.done] == [2, 2, 2]
+    assert tried.best.point["throughput_rps"] == 30.5
+    first = next(trial for trial in tried.done if trial.values == (2,))
+    assert first.point["ok"] == 50
+    assert first.point["throughput_rps"] == 25.0
+
+
+def test_what_fails_when_it_is_measured_again_is_not_the_best():
+    seen = Counter()
+
+    def run(values):
+        seen[values] += 1
+        if values == (4,) and seen[values] > 1:
+            raise MemoryError("out of memory")
+        return point(10 * values[0], 5)
+
+    tried = Trials([Dimension("main", "max", (2, 3, 4), 2)], read_goal("max throughput"), run)
+    tried.search(8, how="climb")
+    assert tried.best.values == (3,)
+    failed = next(trial for trial in tried.done if trial.values == (4,))
+    assert failed.error == "MemoryError: out of memory"
+    assert failed.point is None
+
+
+@pytest.mark.parametrize("surface", [saturating, peaked, together])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_noise_of_the_runs_does_not_decide(surface, seed):
+    """Each run is off by 1 % (one standard deviation), so that the best of 50 looks 2 % too good."""
+    draw = random.Random(seed).gauss
+    runs = []
+
+    def run(values):
+        runs.append(values)
+        seconds = 1 / (surface(values) * draw(1, 0.01))
+        return point(10 / seconds, 1, seconds=seconds)
+
+    tried = Trials(SPACE, read_goal("max throughput"), run)
+    grid = list(itertools.product(*(one.values for one in SPACE)))
+    tried.search(len(grid) // 4, how="climb", seed=seed)
+    assert len(runs) == len(grid) // 4
+    assert len(tried.done) < len(runs)
+    assert surface(tried.best.values) >= 0.98 * max(map(surface, grid))
+
+
+def test_windows_together_are_one_window():
+    points = [point(10, 5, ["input"]), point(30, 50)]
+    for one, cores in zip(points, (1.0, 2.0), strict=True):
+        one.nodes = {"main": Counter({4: 2})}
+        one.usage = {"cpu": {"cores": cores, "source": "this process", "usable": 2}, "gpu": []}
+    found = Point.of_all(points).to_dict()
+    assert (found["ok"], found["failed"], found["seconds"]) == (40, {"input": 1}, 2.0)
+    assert found["throughput_rps"] == 20.0
+    assert found["latency_ms"]["p50"] == 50.0  # of all forty, not between those of the two
+    assert found["batch_size"]["main"]["histogram"] == {"4": 4}
+    assert found["cpu"]["cores"] == 1.5
 
 
 def test_the_file_is_read_as_it_was_meant(tmp_path):

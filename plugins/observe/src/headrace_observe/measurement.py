@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_observe.figures import batch_sizes, latency_histogram, latency_ms
@@ -13,7 +13,7 @@ from headrace_observe.notes import Notes, Window, agree, gathered
 from headrace_observe.rows import load_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Load", "Plan", "Point", "measure"]
 
@@ -98,6 +98,30 @@ class Point:
         times = [f"{key} {found[key]:.3f} ms" for key in ("p50", "p90", "p99") if found["p50"]]
         figures = [f"{self.throughput_rps:.1f} requests per second", *times, f"{failed} failed"]
         return f"{load_name(self.load)}: {', '.join(figures)}; the clock: {self.clock}"
+
+    @classmethod
+    def of_all(cls, points: Sequence[Point]) -> Point:
+        """Give what several windows of one load saw together, as if they had been one.
+
+        Percentiles are those of all latencies; use of processors is the mean over their time, GPUs
+        are as they were at the end of the last one.
+
+        Args:
+            points: At least one.
+        """
+        last = points[-1]
+        window = Window(0.0, sum(one.window.seconds for one in points))
+        nodes: dict[str, Counter[int]] = {}
+        for one in points:
+            window.latencies.extend(one.window.latencies)
+            window.failed.update(one.window.failed)
+            for name, sizes in one.nodes.items():
+                nodes.setdefault(name, Counter()).update(sizes)
+        usage = dict(last.usage)
+        if all("cpu" in one.usage for one in points) and window.seconds:
+            used = sum(one.usage["cpu"]["cores"] * one.window.seconds for one in points)
+            usage["cpu"] = {**usage["cpu"], "cores": round(used / window.seconds, 3)}
+        return replace(last, window=window, nodes=nodes, usage=usage)
 
     def count_batches(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """Take the batches that ran between two ``stats()`` of a pipeline."""

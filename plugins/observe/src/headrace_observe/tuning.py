@@ -1,12 +1,15 @@
-"""Trials of configurations for a goal: results, the frontier, and the best as a file."""
+"""Trials of configurations for a goal: the search, results, the frontier, and the best as a file."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace_observe.goals import figures_of
+from headrace_observe.measurement import Point
+from headrace_observe.search import search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Trial", "Trials", "as_toml"]
 
+_AGAIN = 4
+"""One run of so many measures one of the best again."""
+
+_LEADERS = 3
+"""So many of the best are measured again in turn."""
+
 
 @dataclass
 class Trial:
@@ -23,11 +32,13 @@ class Trial:
 
     Attributes:
         values: One per dimension.
-        point: Its figures, as `Point.to_dict` gives them; None where it could not be measured.
-        error: Why not.
+        runs: What was measured, run by run.
+        point: The figures of all runs together, as `Point.to_dict` gives them; None after an error.
+        error: Why it could not be measured, or not again.
     """
 
     values: tuple[int, ...]
+    runs: list[Point] = field(default_factory=list)
     point: dict[str, Any] | None = None
     error: str | None = None
 
@@ -45,28 +56,63 @@ class Trials:
         space: What is searched.
         goal: What is to be reached.
         run: Measures one combination; what it raises is a result, too.
+        done: A trial per combination, in the order of the search.
     """
 
     space: Sequence[Dimension]
     goal: Goal
-    run: Callable[[tuple[int, ...]], dict[str, Any]]
+    run: Callable[[tuple[int, ...]], Point]
     done: list[Trial] = field(default_factory=list)
+
+    def search(self, runs: int, *, how: str = "auto", seed: int = 0) -> str:
+        """Search with so many runs, the last of which measure the best again.
+
+        Whatever looks best after one run each is partly lucky. So a quarter of the runs (of eight or
+        more) goes, one after the other, to whichever of the three that look best was measured least;
+        who falls behind by it makes room for the next.
+
+        Args:
+            runs: How often combinations are measured in all.
+            how: Which search, as for `headrace_observe.search.search`.
+            seed: The same seed and the same figures give the same search.
+
+        Returns:
+            Which search it was.
+        """
+        different = math.prod(len(one.values) for one in self.space)
+        again = runs // _AGAIN if runs >= 2 * _AGAIN else 0
+        explored = runs if different <= runs else runs - again
+        found = search(self.space, self.evaluate, explored, how=how, seed=seed)
+        for _ in range(min(again, runs - len(self.done))):
+            leaders = self._by_rank()[:_LEADERS]
+            if leaders:
+                self._measure(min(leaders, key=lambda trial: len(trial.runs)))
+        return found
 
     def evaluate(self, values: tuple[int, ...]) -> float:
         """Measure one combination, and give its rank."""
         trial = Trial(values)
-        try:
-            trial.point = self.run(values)
-        except Exception as error:  # noqa: BLE001 - out of memory, wrong options, a backend that fails
-            trial.error = f"{type(error).__name__}: {error}"
+        self._measure(trial)
         self.done.append(trial)
         return self.goal.rank(trial.figures)
+
+    def _measure(self, trial: Trial) -> None:
+        try:
+            trial.runs.append(self.run(trial.values))
+        except Exception as error:  # noqa: BLE001 - out of memory, wrong options, a backend that fails
+            trial.point, trial.error = None, f"{type(error).__name__}: {error}"
+        else:
+            trial.point = Point.of_all(trial.runs).to_dict()
+
+    def _by_rank(self) -> list[Trial]:
+        """Give those that could be measured, the best first."""
+        ranked = [(self.goal.rank(figures), t) for t in self.done if (figures := t.figures)]
+        return [trial for _, trial in sorted(ranked, key=lambda pair: -pair[0])]
 
     @property
     def best(self) -> Trial | None:
         """The best that could be measured; it need not keep the limits."""
-        measured = [trial for trial in self.done if trial.figures is not None]
-        return max(measured, key=lambda trial: self.goal.rank(trial.figures), default=None)
+        return next(iter(self._by_rank()), None)
 
     def reached(self, trial: Trial) -> bool:
         """Tell whether a trial answered requests and keeps all limits."""
@@ -92,7 +138,7 @@ class Trials:
         if best is None or best.figures is None:
             return "no configuration could be measured"
         if not best.figures["throughput"]:
-            failed = sum(best.point["failed"].values()) if best.point else 0
+            failed = sum(point.window.failed.total() for point in best.runs)
             hint = f"{failed} failed" if failed else "measure longer, with --seconds"
             return f"no configuration answered a request: {hint}"
         units = {"throughput": "/s", "failed": "", "cpu": " cores"}
@@ -127,6 +173,7 @@ class Trials:
                     "reached": self.reached(trial),
                     "best": trial is best,
                     "frontier": id(trial) in frontier,
+                    "runs": len(trial.runs),
                     "error": trial.error,
                     "point": trial.point,
                 }

@@ -44,7 +44,7 @@ from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
 from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, row
-from headrace_observe.search import SEARCHES, search
+from headrace_observe.search import SEARCHES
 from headrace_observe.space import as_layer, space_of
 from headrace_observe.tuning import Trial, Trials, as_toml
 
@@ -90,7 +90,10 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option("--rate", metavar="N", help="Open loop: arrivals per second (Poisson)."),
     ] = None,
     trials: Annotated[
-        int, typer.Option("--trials", min=1, help="How many combinations are measured.")
+        int,
+        typer.Option(
+            "--trials", min=1, help="How many runs; of 8 or more a quarter measures the best again."
+        ),
     ] = 24,
     warm_up: Annotated[
         float, typer.Option("--warm-up", min=0.0, help="Seconds before each.")
@@ -121,7 +124,8 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     """Search instance_num, max, batching_timeout and threads for a goal.
 
     Each combination is built and measured under the same load; the values that CONFIG has come
-    first. One that cannot be built, or fails, is a result like others. The frontier are those that
+    first. One that cannot be built, or fails, is a result like others. What looks best is measured
+    again, in turn, and its figures are those of all its runs together. The frontier are those that
     none beats in both throughput and p99. The best is written as a small TOML file that extends
     CONFIG. If nothing keeps the limits, the message says how close it came, nothing is written, and
     the exit status is 1. Ctrl-C writes the best until then, if it keeps the limits, and ends with 130.
@@ -145,7 +149,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     def changed(values: tuple[int, ...]) -> dict[str, Any]:
         return layered(source, as_layer(space, values, one_node=one_node))
 
-    def run(values: tuple[int, ...]) -> dict[str, Any]:
+    def run(values: tuple[int, ...]) -> Point:
         print_message(f"trying {tried.named(Trial(values))}")
         plan = Plan(warm_up, seconds=seconds)
         return _measured(changed(values), samples, loads[0], plan, no_import=no_import)
@@ -153,7 +157,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     tried, interrupted, found = Trials(space, wanted, run), False, how
     with printing_warnings():
         try:
-            found = search(space, tried.evaluate, trials, how=how, seed=seed)
+            found = tried.search(trials, how=how, seed=seed)
         except KeyboardInterrupt:
             interrupted = True
     best = tried.best
@@ -197,7 +201,7 @@ def _measured(
     plan: Plan,
     *,
     no_import: bool,
-) -> dict[str, Any]:
+) -> Point:
     points: list[Point] = []
     pipeline = headrace.pipe(source, allow_import=not no_import)
     try:
@@ -205,7 +209,7 @@ def _measured(
             raise KeyboardInterrupt
     finally:
         pipeline.close(drain=False, timeout=CLOSE_S)
-    return points[0].to_dict()
+    return points[0]
 
 
 def _write(output: str, config: str, table: dict[str, Any], best: Trial, goal: str) -> None:
@@ -232,6 +236,8 @@ def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
     for trial in document["trials"]:
         marks = [mark for mark in ("best", "frontier", "reached") if trial[mark]]
         values = [str(value) for value in trial["values"].values()]
+        if trial["runs"] > 1:
+            marks.append(f"{trial['runs']} runs")
         if trial["point"] is None:
             error = trial["error"].splitlines()[0][:60]
             rows.append([*values, *["-"] * len(_SHOWN), error])
