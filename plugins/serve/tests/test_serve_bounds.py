@@ -59,10 +59,10 @@ def test_a_full_queue_refuses_before_the_body_is_read(serving, gate, full):
     receiving.sendall(head("/run/m", 3) + b"3")
     until(lambda: server._service.models.find("m").receiving == 1)
     with connect(server) as late:
-        late.sendall(head("/run/m", 1000))
+        late.sendall(head("/run/m", 300_000) + bytes(100_000))
         status, body = answer_of(late)
         assert (status, b"overloaded" in body) == (429, True)
-        late.sendall(b"x" * 1000 + head("/run/other", 1) + b"a")
+        late.sendall(bytes(200_000) + head("/run/other", 1) + b"a")
         assert answer_of(late) == (200, b'{"result":"a"}')
     receiving.sendall(b"33")
     gate.open.set()

@@ -67,7 +67,8 @@ def test_other_keys_of_the_query_are_keys_of_the_request(serving):
 
 @pytest.mark.parametrize(
     "query", ["data=1", "result=1", "node_name=main", "request_size=5", "context=1", "a-b=1",
-              "timeout=x", "priority=-1", "color=a&color=b", "restart=main"],
+              "timeout=x", "priority=-1", "color=a&color=b", "restart=main",
+              "&".join(f"k{n}=1" for n in range(101))],
 )  # fmt: skip
 def test_keys_that_are_not_the_clients_are_refused(serving, query):
     server = serving({"m": {"backend": "ServeTold"}})
@@ -91,6 +92,22 @@ def test_other_inputs_stand_in_the_query_in_their_types(serving):
     kinds = {one["name"]: one["schema"]["type"] for one in parameters["parameters"]}
     assert kinds["flip"] == "boolean"
     assert kinds["score"] == "number"
+
+
+def test_what_a_backend_does_to_an_input_of_the_query_stays_in_its_request(serving):
+    def doubled(request_score):
+        request_score *= 2
+        return request_score
+
+    headrace.register("ServeDoubled", doubled, replace=True)
+    inputs = {
+        "image": {"datatype": "BYTES", "shape": [-1], "key": "color"},
+        "score": {"datatype": "FP32", "shape": [1], "key": "data"},
+    }
+    server = serving({"m": {"config": {"backend": "ServeDoubled"}, "inputs": inputs}})
+    answers = [httpx.post(f"{server.url}/run/m?score=3", content=b"x") for _ in range(2)]
+    assert answers[0].status_code == answers[1].status_code
+    assert answers[0].json() == answers[1].json()
 
 
 def test_several_files_have_an_outcome_each(serving):

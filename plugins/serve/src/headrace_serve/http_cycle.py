@@ -75,10 +75,17 @@ class Cycle(RequestResponseCycle):
         return found
 
     def take(self, piece: bytes) -> None:
-        """Take a piece of the body from the parser; beyond the room there is the client has to wait."""
+        """Take a piece of the body from the parser."""
         self.pieces.append(piece)
         self._unread += len(piece)
-        if self._unread > self._room:
+
+    def taken(self) -> None:
+        """Let the client wait where more than there is room for has come, and not yet all.
+
+        It is called once a read has been parsed: a body that one read brought whole waits for nothing, and to stop
+        and start reading costs four system calls.
+        """
+        if self._unread > self._room and self.more_body and not self.response_complete:
             self.flow.pause_reading()
             self.message_event.set()
 

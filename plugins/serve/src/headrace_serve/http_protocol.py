@@ -95,8 +95,11 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._refused or self._ignores:
             return
         super().data_received(data)
-        if self._incomplete and self._receiving is None and not self._refused:
-            self._start_receiving()
+        if self._incomplete and not self._refused:
+            if self._receiving is None:
+                self._start_receiving()
+            if self._in_body:
+                self.cycle.taken()  # type: ignore[attr-defined]
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, and close.

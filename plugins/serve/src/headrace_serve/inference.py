@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace import keys
-from headrace.errors import InputError, RequestsFailed
+from headrace.errors import InputError, RequestError, RequestsFailed
 from headrace_serve.errors import ItemError, refusal, unknown_parameter
 from headrace_serve.messages import Answer
 from headrace_serve.results import tensors_of
@@ -93,6 +93,14 @@ async def _run_items(
     Where none is left since there was no room, no time or no pipeline any more, the whole fails also if a part
     would do: the status tells clients, and what stands before the server, to come back.
     """
+    if len(requests) == 1:  # a list of one costs more
+        try:
+            await model.pipe.call_async(requests[0], **call)
+        except RequestError as error:
+            if not partial or refusal(error).status in _PASSING:
+                raise ItemError(0, error) from error
+            return [], [(0, error)]
+        return [requests[0]["result"]], []
     try:
         await model.pipe.call_async(requests, **call)
     except RequestsFailed as error:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headrace import Pipeline
     from headrace.errors import Problem
     from headrace_serve.entries import ModelEntry
+    from headrace_serve.outlines import Outline
+    from headrace_serve.plain_route import Query
 
 __all__ = ["Catalogue", "Model", "build_models", "check_models"]
 
@@ -42,7 +44,8 @@ class Model:
         entry_keys: The keys of the node at which requests enter, empty where there are several.
         queue_size: How many requests may wait; None: newcomers shed others, so none is refused early.
         timed: Whether its pipeline tells how long each request waits and runs.
-        outlines: What requests over REST have said before.
+        outlines: What the JSON of inferences has said before.
+        queries: What the queries of the plain route have said before.
         inside: Requests that this server has admitted and not answered.
         receiving: Those of them whose bodies are being received.
     """
@@ -68,7 +71,8 @@ class Model:
             self.close(timeout=2.0)
             raise
         self.limits = entry.limits
-        self.outlines = Outlines()
+        self.outlines: Outlines[Outline] = Outlines()
+        self.queries: Outlines[Query] = Outlines()
         self.counts = counts or Counts()
 
     def waiting(self) -> int:

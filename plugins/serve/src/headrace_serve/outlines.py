@@ -1,14 +1,16 @@
-"""What the JSON of a request says, apart from its bytes: clients say the same again and again, so it is read once."""
+"""What a request says apart from its bytes: clients say the same again and again, so it is read once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["Outline", "Outlines"]
+
+T = TypeVar("T")
 
 _MOST = 256
 _MOST_BYTES = 4096
@@ -32,19 +34,19 @@ class Outline:
     checked: bool = False
 
 
-class Outlines:
-    """The outlines of one model by the JSON that they were read from; at most so many, of so many bytes each."""
+class Outlines(Generic[T]):
+    """What was read for one model, by the bytes that it was read from; at most so many, of so many bytes each."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Outline] = {}
+        self._known: dict[bytes, T] = {}
 
-    def get(self, document: bytes) -> Outline | None:
-        """Give the outline that was read from this JSON, if it is kept."""
-        return self._known.get(document)
+    def get(self, written: bytes) -> T | None:
+        """Give what was read from these bytes, if it is kept."""
+        return self._known.get(written)
 
-    def keep(self, document: bytes, outline: Outline) -> None:
-        """Keep an outline, unless it is long; when there are too many, those before are forgotten."""
-        if len(document) <= _MOST_BYTES:
+    def keep(self, written: bytes, outline: T) -> None:
+        """Keep what was read, unless the bytes are many; when there are too many, those before are forgotten."""
+        if len(written) <= _MOST_BYTES:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            self._known[document] = outline
+            self._known[written] = outline

@@ -17,6 +17,7 @@ from headrace_serve.errors import ItemError, refusal
 from headrace_serve.exchange import Reply
 from headrace_serve.messages import Asked, Tensor
 from headrace_serve.multipart import read_files
+from headrace_serve.outlines import Outline
 from headrace_serve.results import JSON, as_json_text
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from headrace_serve.multipart import File
     from headrace_serve.signature import Port
 
-__all__ = ["file_input", "run"]
+__all__ = ["Query", "file_input", "run"]
 
 _PARAMETERS = ("timeout", "priority")
+_MOST_PARAMETERS = 100
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
 """Keys that say how a request is run, which is not a client's business."""
@@ -60,21 +62,16 @@ async def run(exchange: Exchange) -> Reply:
     """
     service = exchange.service
     model = exchange.model = service.find(exchange.path["model"])
-    file = file_input(model)
-    if file is None:
-        raise InputError(
-            f"model {model.name!r} takes tensors, not a file",
-            hint=f"Use POST /v2/models/{model.name}/infer.",
-        )
-    asked = _Asked(model, file, exchange)
+    _read_query(model, exchange)
     exchange.admit(model)
     body = await exchange.body()
     model = service.again(model.name)  # another pipeline may be in its place by now
+    query, traceparent = _read_query(model, exchange), exchange.header(b"traceparent")
     kind, line = exchange.header(b"content-type"), exchange.line
 
     async def answered(content: bytes) -> Answer:
         try:
-            return await service.infer(model, asked.of(content), line)
+            return await service.infer(model, query.asked(content, traceparent), line)
         except ItemError as error:  # there is one item
             raise error.error from None
 
@@ -101,42 +98,66 @@ async def run(exchange: Exchange) -> Reply:
     return Reply.of_inference([b'{"outcomes":[' + b",".join(found) + b"]}"], JSON)
 
 
-class _Asked:
-    """What the query and the headers ask for, for each file of a request."""
+def _read_query(model: Model, exchange: Exchange) -> Query:
+    text: bytes = exchange.scope["query_string"]
+    query = model.queries.get(text)
+    if query is None:
+        query = Query(model, text)
+        model.queries.keep(text, query)
+    return query
 
-    def __init__(self, model: Model, file: str, exchange: Exchange) -> None:
-        self._parameters: dict[str, Any] = {}
-        self._more: dict[str, str] = {}
-        inputs = model.signature.inputs
+
+class Query:
+    """What a query asks of a model, for each file of a request.
+
+    Raises:
+        InputError: The model takes no file, or the query is wrong.
+    """
+
+    def __init__(self, model: Model, text: bytes) -> None:
+        file = file_input(model)
+        if file is None:
+            raise InputError(
+                f"model {model.name!r} takes tensors, not a file",
+                hint=f"Use POST /v2/models/{model.name}/infer.",
+            )
         self._file = file
+        self._parameters: dict[str, Any] = {}
+        self._keys: dict[str, str] = {}
+        self._tensors: list[Tensor] = []
+        self._outline = Outline((), None, self._parameters, None)
+        inputs = model.signature.inputs
         given: dict[str, str] = {}
-        query = exchange.scope["query_string"].decode("latin-1")
-        for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=100):
+        if text.count(b"&") >= _MOST_PARAMETERS:
+            raise InputError("the query", expected=f"at most {_MOST_PARAMETERS} parameters")
+        for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
             if name in given:
                 raise InputError(f"query parameter {name!r} is there twice")
             given[name] = value
-        self._tensors = []
         for name, value in given.items():
             if name in _PARAMETERS:
                 self._parameters[name] = _whole(name, value)
-            elif name in inputs and name != self._file:
-                self._tensors.append(_single(inputs[name], value))
-            elif _KEY.fullmatch(name) is None or name in _REFUSED or name == self._file:
+            elif name in inputs and name != file:
+                tensor = _single(inputs[name], value)
+                tensor.array.flags.writeable = False  # many requests share it
+                self._tensors.append(tensor)
+            elif _KEY.fullmatch(name) is None or name in _REFUSED or name == file:
                 raise InputError(
                     f"query parameter {name!r}",
                     expected=", ".join((*_PARAMETERS, "key of a request")),
                 )
             else:
-                self._more[name] = value
-        if traceparent := exchange.header(b"traceparent"):
-            self._parameters["traceparent"] = traceparent
+                self._keys[name] = value
 
-    def of(self, body: bytes) -> Asked:
-        """Give what is asked for one file."""
+    def asked(self, body: bytes, traceparent: str) -> Asked:
+        """Give what is asked for one file; ``traceparent`` is ``""`` without one."""
         element = np.empty(1, object)
         element[0] = body
         tensors = [Tensor(self._file, "BYTES", (1,), element), *self._tensors]
-        return Asked(tensors, None, "", self._parameters, keys=self._more)
+        parameters = self._parameters
+        if traceparent:
+            parameters = {**parameters, "traceparent": traceparent}
+        return Asked(tensors, None, "", parameters, keys=self._keys, outline=self._outline)
 
 
 def _whole(name: str, value: str) -> int:

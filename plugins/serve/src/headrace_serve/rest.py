@@ -92,6 +92,7 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
         return [route(method, f"{place}{end}", handler, right) for place in places]
 
     infer = per_model("POST", "/infer", _infer, "infer")
+    run_file = route("POST", "/run/{model}", run, "infer")
     cors = []
     if service.cors_origins:
         cors.append(
@@ -104,11 +105,11 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
             )
         )
     return _Application(
-        None if cors else (infer[0].endpoint, infer[1].endpoint),
+        () if cors else tuple(one.endpoint for one in (*infer, run_file)),
         middleware=cors,
         routes=[
             *infer,
-            route("POST", "/run/{model}", run, "infer"),
+            run_file,
             route("GET", "/openapi.json", _openapi),
             route("GET", "/docs", _docs),
             route("GET", "/metrics", _metrics),
@@ -138,18 +139,22 @@ class _Application(Starlette):
     """Routes requests; those of inference past the routes and middleware, which cost as much as all the rest.
 
     Args:
-        infer: What answers an inference without a version in its path, and with one; None where middleware
-            must see every request.
+        infer: What answers an inference without a version in its path, one with a version, and a file; empty
+            where middleware must see every request.
         settings: As those of Starlette.
     """
 
-    def __init__(self, infer: tuple[ASGIApp, ASGIApp] | None, **settings: Any) -> None:
+    def __init__(self, infer: tuple[ASGIApp, ...], **settings: Any) -> None:
         super().__init__(**settings)
         self._infer = infer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._infer is not None and scope["type"] == "http" and scope["method"] == "POST":
+        if self._infer and scope["type"] == "http" and scope["method"] == "POST":
             match scope["path"].split("/"):
+                case ["", "run", model] if model:
+                    scope["path_params"] = {"model": model}
+                    await self._infer[2](scope, receive, send)
+                    return
                 case ["", "v2", "models", model, "infer"] if model:
                     scope["path_params"] = {"model": model}
                     await self._infer[0](scope, receive, send)

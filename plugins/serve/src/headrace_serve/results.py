@@ -141,7 +141,7 @@ def as_json_text(value: Any) -> str:
         ContractError: It holds something else that JSON has no form for.
     """
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_as_json_value)
+        return _JSON.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         if str(error).startswith("Out of range float"):
             text = "the result holds NaN or infinity, which JSON does not have"
@@ -157,3 +157,6 @@ def _as_json_value(value: Any) -> Any:
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value).tolist()
     raise TypeError(f"it holds a {type(value).__name__}")
+
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_as_json_value)
