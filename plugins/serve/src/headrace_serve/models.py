@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headrace.errors import Problem
     from headrace_serve.entries import ModelEntry
     from headrace_serve.outlines import Outline
-    from headrace_serve.plain_route import Query
 
 __all__ = ["Catalogue", "Model", "build_models", "check_models"]
 
@@ -72,7 +71,7 @@ class Model:
             raise
         self.limits = entry.limits
         self.outlines: Outlines[Outline] = Outlines()
-        self.queries: Outlines[Query] = Outlines()
+        self.queries: Outlines[Any] = Outlines()
         self.counts = counts or Counts()
 
     def waiting(self) -> int:
