@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace import errors
-from headrace._config.nodekeys import NodeKeys
+from headrace._config.shape import NodeKeys
 from headrace._registry.discovery import CORE_BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]

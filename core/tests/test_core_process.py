@@ -18,9 +18,8 @@ import pytest
 
 import headrace
 from headrace import _process
-from headrace._build import parcels as known
-from headrace._build.channel import Channel
-from headrace._build.parcels import changes, pack, unpack
+from headrace._build import channel as known
+from headrace._build.channel import Channel, changes, pack, unpack
 from headrace._checked import Presence
 from headrace.errors import (
     BackendError,

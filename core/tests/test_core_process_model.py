@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from scheduling_by_hand import Hand, HandTimer, Owner, Still
 
 from headrace._backend import Backend, InitContext
-from headrace._build.parcels import unpack
+from headrace._build.channel import unpack
 from headrace._checked import Presence
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import Limits

@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 from headrace._build import channel
-from headrace._build.parcels import pack, unpack
+from headrace._build.channel import pack, unpack
 from headrace._process import memory_file
 from headrace.errors import InstanceLostError
 

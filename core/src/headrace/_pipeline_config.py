@@ -7,12 +7,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.document import Document, Table, read_document
-from headrace._config.nodekeys import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, key_schemas
 from headrace._config.problems import Problems, key_place, with_room
-from headrace._config.shape import Shape, read_shape
+from headrace._config.shape import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, Shape, key_schemas, read_shape
 from headrace._options import TextWithBase, mapped
 from headrace._plan.planner import Planner
-from headrace._problem import nearest
+from headrace._portable import nearest
 from headrace._registry.imports import refused, run_imports
 from headrace.errors import PluginError
 

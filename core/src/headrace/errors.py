@@ -31,8 +31,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace._portable import error_text, portable, rebuild, twin_of
-from headrace._problem import Problem
+from headrace._portable import Problem, error_text, portable, rebuild, twin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -26,7 +26,7 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._config.nodekeys import NodeKeys
+    from headrace._config.shape import NodeKeys
     from headrace._scheduling.probes import Probes
     from headrace._scheduling.scheduler import Scheduler
 

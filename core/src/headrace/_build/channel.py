@@ -1,4 +1,4 @@
-"""A way for messages between two processes: two pipes, and a file in memory for what is large.
+"""What two processes tell each other of requests, and the way that it takes: two pipes, and a file in memory.
 
 A message is a pickle of plain values, which fits into what a pipe takes at once, so each is one write and one
 read. What is larger, and every buffer, is put into a file that only these two processes know. It has no name, so
@@ -8,6 +8,9 @@ system; what is larger by ``pwrite`` and ``preadv``, which leave the interpreter
 
 Each message is answered before the next. So a message may lie where the one before it lay, which has been copied
 out by then.
+
+Of requests their values are told, each by itself, so that one that cannot travel is known by its key; and what
+has become of them.
 """
 
 from __future__ import annotations
@@ -17,8 +20,15 @@ import os
 import pickle
 import select
 import struct
+import sys
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+
+    from headrace.keys import Request
+
 
 _MOST_AT_ONCE_BYTES = getattr(select, "PIPE_BUF", 512)
 """A message of this size goes through a pipe whole, or not at all when the process that writes it is killed."""
@@ -154,3 +164,183 @@ class Channel:
         self._mapped.close()
         for file in (self._source, self._sink, self._file):
             os.close(file)
+
+
+# Requests: their values.
+
+LARGE_BYTES = 2048
+"""From this size on a buffer is put beside the message."""
+
+_PLAIN = frozenset({int, float, complex, bool, type(None), str, bytes})
+"""Exact types whose values go as they are: nobody can change them, and every process knows them."""
+
+_BYTES, _ARRAY, _PICKLE = range(3)
+"""How a value is told that does not go as it is."""
+
+Told = tuple[list[Any], list[dict[Any, int]]]
+"""Values, each once; and per request which of them it holds, by key."""
+
+
+def pack(
+    requests: Iterable[Request], channel: Channel, keys: Container[str] | None = None
+) -> tuple[Told, dict[int, Exception]]:
+    """Tell requests in plain values, and put their arrays, large ``bytes`` and other buffers into a channel.
+
+    An array of numpy is not left to pickle, which takes longer for its type than for all the rest of a
+    small request.
+
+    Args:
+        requests: The requests, or other values by their keys.
+        channel: What the message goes through.
+        keys: Those that go along; None for all.
+
+    Returns:
+        The requests, and what was wrong with the values that cannot be sent, by their numbers.
+    """
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    told: list[Any] = []
+    found: list[dict[Any, int]] = []
+    numbers: dict[int, int] = {}
+    bad: dict[int, Exception] = {}
+    channel.begin()
+    for request in requests:
+        held: dict[Any, int] = {}
+        for key, value in request.items():
+            if keys is not None and key not in keys:
+                continue
+            held[key] = number = numbers.setdefault(id(value), len(told))
+            if number < len(told):
+                continue
+            cls = type(value)
+            if cls in _PLAIN and (cls is not bytes or len(value) < LARGE_BYTES):
+                told.append(value)
+                continue
+            try:
+                if cls is bytes or cls is bytearray:
+                    size = len(value)
+                    told.append((_BYTES, channel.put(value, size), size, cls is bytearray))
+                elif cls is kind and (maker := _maker(value)) is not None:
+                    at, size = channel.put(value, value.nbytes), value.nbytes
+                    told.append((_ARRAY, at, size, value.flags.writeable, maker, value.shape))
+                else:
+                    told.append((_PICKLE, *_pickled(value, channel)))
+            except Exception as error:  # noqa: BLE001 - whatever a value raises
+                bad[number] = error
+                told.append(None)
+        found.append(held)
+    return (told, found), bad
+
+
+def unpack(told: Told, channel: Channel) -> tuple[list[dict[Any, Any]], list[dict[Any, Exception]]]:
+    """Make requests again, and tell per request what was wrong with values that are not known here, by key."""
+    values, bad = [], {}
+    for number, value in enumerate(told[0]):
+        if type(value) is tuple:
+            try:
+                value = _made(value, channel)
+            except Exception as error:  # noqa: BLE001 - whatever a class does, or one that is unknown
+                bad[number], value = error, None
+        values.append(value)
+    requests = [{key: values[number] for key, number in held.items()} for held in told[1]]
+    return requests, faults(told, bad) if bad else []
+
+
+def faults(told: Told, bad: Mapping[int, Any]) -> list[dict[Any, Any]]:
+    """Give per request what was wrong with its values, by key."""
+    return [{key: bad[n] for key, n in held.items() if n in bad} for held in told[1]]
+
+
+def _pickled(value: Any, channel: Channel) -> tuple[bytes | None, list[tuple[int, int, bool]]]:
+    places: list[tuple[int, int, bool]] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < LARGE_BYTES:
+            return True
+        places.append((channel.put(raw, raw.nbytes), raw.nbytes, not raw.readonly))
+        return False  # not in the pickle
+
+    content = pickle.dumps(value, 5, buffer_callback=keep)
+    if len(content) < LARGE_BYTES:
+        return content, places
+    places.append((channel.put(content, len(content)), len(content), False))
+    return None, places
+
+
+def _made(told: tuple[Any, ...], channel: Channel) -> Any:
+    if told[0] == _PICKLE:
+        _, content, places = told
+        buffers = [
+            channel.take(at, size, bytearray if changes else bytes) for at, size, changes in places
+        ]
+        content = buffers.pop() if content is None else content
+        return pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
+    buffer = channel.take(told[1], told[2], bytearray if told[3] else bytes)
+    if told[0] == _BYTES:
+        return buffer
+    maker, shape = told[4:]
+    known = _makers_known.get(maker)
+    if known is None:
+        if len(_makers_known) >= _MOST_KEPT:
+            _makers_known.clear()
+        known = _makers_known[maker] = pickle.loads(maker)  # noqa: S301 - as above
+    return known[0](shape, known[1], buffer)
+
+
+_makers: dict[int, tuple[Any, bytes | None]] = {}
+"""By the identity of a dtype, which is kept here: the bytes that stand for it."""
+
+_makers_known: dict[bytes, tuple[Any, Any]] = {}
+"""By such bytes: the class of arrays, and the dtype."""
+
+_MOST_KEPT = 256
+
+
+def _maker(array: Any) -> bytes | None:
+    """Give bytes of which the other process learns how to make an array; None leaves that to pickle."""
+    if not array.flags.c_contiguous:
+        return None
+    dtype = array.dtype
+    known = _makers.get(id(dtype))
+    if known is None:
+        by_buffer = isinstance(array.__reduce_ex__(5)[1][0], pickle.PickleBuffer)
+        if len(_makers) >= _MOST_KEPT:
+            _makers.clear()
+        maker = pickle.dumps((type(array), dtype), 5) if by_buffer else None
+        known = _makers[id(dtype)] = dtype, maker
+    return known[1]
+
+
+# What has become of a request.
+
+
+def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, list[str]]:
+    """Tell what has become of a request.
+
+    Where there is a ``result``, nobody reads the ``data`` that `S` has left: it is the largest thing
+    between two elements, and need not be one that can be copied.
+
+    Returns:
+        Keys that hold what another key held before and nobody can have changed, and which that is;
+        keys with other values; keys that were taken out.
+    """
+    same, new = {}, {}
+    for key, value in after.items():
+        if (key in before and before[key] is value) or (key == "data" and "result" in after):
+            continue
+        # What could have been changed in place is sent back, also where it is an object that came.
+        known = [k for k, v in before.items() if v is value] if type(value) in _PLAIN else None
+        if known:
+            same[key] = known[0]
+        else:
+            new[key] = value
+    return same, new, [key for key in before if key not in after]
+
+
+def apply(same: dict[str, str], new: Request, gone: list[str], request: Request) -> None:
+    """Do to a request what has become of its copy."""
+    kept = {key: request[source] for key, source in same.items()} if same else same
+    for key in gone:
+        request.pop(key, None)
+    request.update(kept)
+    request.update(new)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import ProgressFactory
     from headrace._build.builder import ComposedNode, Schedule
-    from headrace._config.nodekeys import NodeKeys
+    from headrace._config.shape import NodeKeys
     from headrace._options import Options
     from headrace._plan.element import NamedPlan, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler

@@ -18,8 +18,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace._portable import shown
-from headrace._problem import nearest
+from headrace._portable import nearest, shown
 from headrace.errors import ConfigError, Problem, SetupError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headrace._backend import Backend
-    from headrace._config.nodekeys import NodeKeys
+    from headrace._config.shape import NodeKeys
     from headrace._plan.element import Element, Range
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.document import Written
-    from headrace._config.nodekeys import NodeKeys
+    from headrace._config.shape import NodeKeys
     from headrace._expression.tree import Args, Call
     from headrace._graph.route import Links
     from headrace._options import Options

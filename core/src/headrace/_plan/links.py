@@ -14,7 +14,7 @@ from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.nodekeys import LINK_KEYS, LinkKeys
+from headrace._config.shape import LINK_KEYS, LinkKeys
 from headrace._graph.route import KEPT, Each, Links, Pairs
 from headrace._plan.declared import OPTIONAL, Needs
 from headrace._plan.element import (

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from headrace._config.document import Written
-from headrace._config.nodekeys import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._config.problems import key_place, shown_value
+from headrace._config.shape import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._options import Options
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import Found, argument, nearest_choice
 from headrace._plan.planning import plain_value
-from headrace._portable import error_text
-from headrace._problem import nearest
+from headrace._portable import error_text, nearest
 from headrace._registry.discovery import (
     CORE_POLICIES,
     KNOWN_PROBES,

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from headrace._config.document import Written
-from headrace._config.nodekeys import (
+from headrace._config.problems import Problems, key_place, shown_value
+from headrace._config.shape import (
     EXPRESSION_KEYS,
     GLOBAL_KEYS,
     KEYS_ELSEWHERE,
     LINK_KEYS,
     NODE_KEYS,
     NODE_ONLY,
+    misspelt_table,
 )
-from headrace._config.problems import Problems, key_place, shown_value
-from headrace._config.shape import misspelt_table
 from headrace._expression.templates import substitute_text
 from headrace._options import Options, TextWithBase, mapped
 from headrace._plan.element import Source, place_of
-from headrace._problem import nearest
+from headrace._portable import nearest
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-    from headrace._config.nodekeys import NodeKeys
-    from headrace._config.shape import Shape
+    from headrace._config.shape import NodeKeys, Shape
     from headrace._expression.tree import Call
 
 

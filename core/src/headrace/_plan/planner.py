@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.document import Written
-from headrace._config.nodekeys import NODE_KEYS, GlobalKeys, NodeKeys
 from headrace._config.problems import Problems
-from headrace._config.shape import Shape
+from headrace._config.shape import NODE_KEYS, GlobalKeys, NodeKeys, Shape
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, Named, NamedPlan, NodePlan, PipelinePlan, Source

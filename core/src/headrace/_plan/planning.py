@@ -13,7 +13,7 @@ from headrace._config.document import Written
 from headrace._config.problems import MAX_DEPTH, Problems, key_place
 from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._plan.element import Element, Named, NodePlan, Source, place_of
-from headrace._problem import nearest
+from headrace._portable import nearest
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
 

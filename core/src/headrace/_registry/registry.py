@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from headrace._problem import nearest
+from headrace._portable import nearest
 from headrace._registry.discovery import (
     CORE,
     CORE_BACKENDS,

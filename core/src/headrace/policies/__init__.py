@@ -35,15 +35,16 @@ from headrace.policies._conditions import (
     Weight,
     When,
 )
-from headrace.policies._contract import (
+from headrace.policies._policy import (
     BatchPolicy,
+    BestFit,
     Cut,
     DispatchPolicy,
+    Greedy,
     InstanceView,
     Queue,
     Waiting,
 )
-from headrace.policies._defaults import BestFit, Greedy
 
 __all__ = [
     "BatchPolicy",

@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace.policies._contract import Cut, takes_what_is_full
-from headrace.policies._defaults import Sized, oldest_of
+from headrace.policies._policy import Cut, Sized, oldest_of, takes_what_is_full
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.policies._contract import InstanceView, Queue
+    from headrace.policies._policy import InstanceView, Queue
 
 
 @dataclass(frozen=True)

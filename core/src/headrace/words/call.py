@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from headrace._backend import Backend, InitContext
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
-from headrace._problem import nearest
+from headrace._portable import nearest
 from headrace._registry.backends import FunctionBackend, is_async
 from headrace.errors import InputError, SetupError
 

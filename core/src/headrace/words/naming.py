@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._config.nodekeys import NODE_KEYS
+from headrace._config.shape import NODE_KEYS
 from headrace._plan.word import Use, Word
-from headrace._problem import nearest
+from headrace._portable import nearest
 from headrace.words.composing import Wiring
 
 if TYPE_CHECKING:
