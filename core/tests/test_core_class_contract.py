@@ -53,6 +53,9 @@ WRONG = {
     "phases": ({"phases": "two"}, "phases is 'two'"),
     "phases_zero": ({"phases": 0}, "phases is 0"),
     "prefixes": ({"prefixes": "or"}, "prefixes is 'or'"),
+    "owns_thread": ({"owns_thread": "yes"}, "owns_thread is 'yes', not True or False"),
+    "rerun": ({"rerun": None}, "rerun is None, not True or False"),
+    "writes_none": ({"writes": None}, r'writes = \("result",\)'),
     "prefixes_none": ({"prefixes": None}, "prefixes is None"),
 }
 RIGHT = [

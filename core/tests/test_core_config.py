@@ -251,6 +251,15 @@ def test_a_key_of_the_pipeline_in_a_node_is_an_error_that_says_where_it_goes():
     assert "[global]" in problem.hint
 
 
+@pytest.mark.parametrize("key", ["extends", "import", "define", "global"])
+@pytest.mark.parametrize("table", ["n", "global"])
+def test_a_key_of_the_top_in_a_table_is_an_error_that_says_where_it_goes(table, key):
+    (problem,) = problems({"n": {"backend": "Show"}, table: {"backend": "Show", key: "x"}})
+    assert (problem.code, problem.path) == ("top_key", f"{table}.{key}")
+    assert problem.suggestion is None
+    assert "above all tables" in problem.hint
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -453,7 +462,8 @@ def test_the_shape_is_read_from_the_whole(tmp_path):
 def test_a_dict_may_extend_a_file(tmp_path, monkeypatch):
     write(tmp_path / "base.toml", 'backend="Show"\na=3\n')
     monkeypatch.chdir(tmp_path)
-    assert options({"extends": "base.toml", "text": "x"}).a == 3
+    for base in ("base.toml", Path("base.toml"), (tmp_path / "base.toml",)):
+        assert options({"extends": base, "text": "x"}).a == 3
 
 
 def test_extends_takes_placeholders(tmp_path, monkeypatch):

@@ -167,3 +167,15 @@ def test_a_validator_is_told_whether_code_may_be_brought_in(allowed):
     headrace.register("BringsCode", Brings, replace=True)
     headrace.PipelineConfig.load({"backend": "BringsCode(code=a.b)"}, allow_import=allowed)
     assert told == [allowed]
+
+
+def test_a_positional_name_that_is_no_option_is_told_where_it_is_used():
+    class Wrong(headrace.Options):
+        positional = ("sise",)
+        size: int = 0
+
+    cls = type("Sized", (headrace.Backend,), {"Options": Wrong, "forward": lambda *_: None})
+    headrace.register("Sized", cls, replace=True)
+    with pytest.raises(headrace.errors.ConfigError, match="positional names 'sise'") as caught:
+        headrace.PipelineConfig.load({"backend": "Sized(3)"})
+    assert caught.value.problems[0].hint == "It has size."

@@ -68,6 +68,15 @@ def test_two_distributions_with_one_name_are_an_error_where_the_bare_name_is_use
     assert "headrace-two" in found.message
     assert "one:Same" in found.hint
     assert run({"backend": "two:Same"}) == "2"
+    for written in ("headrace-two:Same", "two:Sam", "tow:Same"):
+        assert problem({"backend": written}).suggestion == "two:Same"
+
+
+def test_an_entry_point_may_name_a_function(site):
+    site.add("headrace-one", "[headrace.backends]\nWhole = math:floor\nText = textwrap:dedent\n")
+    assert run({"backend": "S[Whole,headrace:Identity]"}) == 0
+    loaded = [registry.find("Text")[0].load() for _ in range(2)]
+    assert loaded[0] is loaded[1]
     assert run({"backend": "Identity"}) == 0
 
 

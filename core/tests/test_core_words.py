@@ -199,6 +199,10 @@ TWO_BATCHINGS = (
         ),
         ({"backend": "ModelLoader(x.onnx)[Identity]"}, "ModelLoader takes no positional args"),
         (
+            {"backend": "HasKey(a,b,c)[Identity]"},
+            "HasKey takes at most 1 positional (key), got 3",
+        ),
+        (
             {"backend": "ModelLoader(model=x.onnx)[Identity]"},
             "a branch of ModelLoader begins with suffixes: (.onnx)Identity",
         ),

@@ -238,14 +238,13 @@ class _Reader:
         if value is None:
             return []
         place = key_place(file, key, key, value)
-        if isinstance(value, str):
-            value = [value]
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        items = value if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(item, (str, os.PathLike)) for item in items):
             hint = f'Write {key} = ["..."].'
             self.problems.add("type", "expected a text or a list of texts", hint=hint, **place)
             return []
         texts = []
-        for item in value:
+        for item in map(str, items):
             try:
                 texts.append(substitute_text(item, os.environ))
             except ConfigError as error:

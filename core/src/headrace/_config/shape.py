@@ -130,6 +130,9 @@ class LinkKeys(Options):
             raise ValueError(_EXPECTED[str(info.field_name)]) from None
 
 
+TOP_KEYS = ("extends", "import", "global", "define")
+"""What stands at the top of a configuration only."""
+
 NODE_KEYS = tuple(NodeKeys.model_fields)
 GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
 EXPRESSION_KEYS = (

@@ -122,13 +122,17 @@ class OptionsReader:
         return found
 
     def _refuse_positional(self, index: int, positional: tuple[str, ...]) -> None:
-        hint = "Options stand in ( ), backends in [ ]."
-        if positional:
-            hint = f"They are {', '.join(positional)}."
+        name, got = self.call.name, len(self.call.args.positional)
+        message, hint = f"{name} takes no positional args", "Options stand in ( ), backends in [ ]."
+        if index < len(positional):
+            message = f"{name}.Options.positional names {positional[index]!r}, which is no option"
+            hint = _known(self.keys)
+        elif positional:
+            message = f"{name} takes at most {len(positional)} positional ({', '.join(positional)}), got {got}"
+            hint = _known(self.keys)
         elif self.keys:
             hint = f"Write {next(iter(self.keys))}=..."
-        takes = f"takes {len(positional) or 'no positional args'}"
-        self._add("args", f"{self.call.name} {takes}", index, hint=hint)
+        self._add("args", message, index, hint=hint)
 
     def _value(self, key: str, found: Found) -> Any:
         try:

@@ -20,6 +20,7 @@ from headrace._config.shape import (
     LINK_KEYS,
     NODE_KEYS,
     NODE_ONLY,
+    TOP_KEYS,
     misspelt_table,
 )
 from headrace._expression.templates import substitute_text
@@ -277,6 +278,9 @@ def _report_unknown(
         place = found.place(at_key=True)
         if key in others:
             problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
+        elif key in TOP_KEYS and found.source.path not in used:
+            message = f"{key!r} belongs to the top of the configuration"
+            problems.add("top_key", message, hint="Move it above all tables.", **place)
         elif key not in _OWN and found.source.path not in used and not excused:
             with suppress(ConfigError):
                 found.value(problems)

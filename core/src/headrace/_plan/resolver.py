@@ -31,6 +31,7 @@ from headrace._plan.planning import (
     with_bracket,
 )
 from headrace._plan.word import Use, core_word, why_not_callable, word_of
+from headrace._problem import nearest
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError
 
@@ -70,7 +71,7 @@ class Resolver(Planning):
             return self._expand(call, defined[0], scope)
         cls = self._class([*defined, *specs], call, scope)
         if cls is None:
-            near = "" if not call.phases else self._nearest(call, scope)
+            near = self._nearest(call, scope) if call.phases else None
             self.plan_all(call.children[core_word(near or "")._names :], scope)
             return None
         return self._backend(call, specs[0], cls, scope)
@@ -325,7 +326,11 @@ class Resolver(Planning):
             return None  # the names are not even listed then
         local = [name for frame in scope.frames for name in frame]
         other = [*self.registered, *self.definitions, *registry.names(self.files)]
-        return self.problems.nearest(call.part, [*local, *other])
+        near = self.problems.nearest(call.part, [*local, *other])
+        if near is None or call.plugin is None:
+            return near
+        qualified = [f"{spec.plugin}:{near}" for spec in registry.find(near, self.files)]
+        return nearest(call.name, qualified) or near
 
 
 # The bracket of a name: how many stand in it, with which prefixes.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _METHODS = ("forward", "forward_with_dep", "init", "warm_up", "close", "describe")
 
 _made: dict[Any, type[Backend]] = {}
-"""Per plain class the backend that was made of it."""
+"""Per plain class, or function of an entry point, the backend that was made of it."""
 
 _right: WeakSet[type[Any]] = WeakSet()
 """Backends that `_check_class` has found to be right: a large configuration names each very often."""
@@ -29,6 +29,8 @@ _right: WeakSet[type[Any]] = WeakSet()
 
 def as_backend(cls: Any) -> type[Backend]:
     """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
+    if inspect.isroutine(cls):  # what an entry point may name
+        return _made.get(cls) or _made.setdefault(cls, of_function(cls, batched=False))
     if not isinstance(cls, type):
         hint = "A backend is a class with forward(self, batch), or a function of data."
         raise PluginError(f"{cls!r} is no backend", hint=hint)
@@ -65,8 +67,7 @@ def _check_class(cls: type[Any]) -> None:
 
     Raises:
         PluginError: It has no ``forward``; a method is asynchronous or a generator; or one of
-            ``reads``, ``writes``, ``takes``, ``phases``, ``prefixes`` and ``builds_elsewhere`` is of a
-            wrong kind. It names the class and all that is wrong.
+            its attributes is of a wrong kind. It names the class and all that is wrong.
     """
     wrong = [*_wrong_methods(cls), *_wrong_words(cls)]
     if wrong:
@@ -92,21 +93,23 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
 
 
 def _wrong_words(cls: type[Any]) -> Iterator[str]:
-    for name in ("reads", "writes"):
+    for name, usual in (("reads", "data"), ("writes", "result")):
         keys = getattr(cls, name, ())
         if not (isinstance(keys, property) or _is_typed_dict(keys) or _are_texts(keys)):
-            example = f'{name} = ("{keys}",)' if isinstance(keys, str) else f'{name} = ("data",)'
-            yield f"{name} is {shown(keys)}, not a tuple of keys: write {example}"
+            example = keys if isinstance(keys, str) else usual
+            yield f'{name} is {shown(keys)}, not a tuple of keys: write {name} = ("{example}",)'
     if not _are_texts(getattr(cls, "prefixes", ())):
         yield f'prefixes is {shown(cls.prefixes)}, not a tuple of texts like ("or", "key=")'
     if not _is_arity(getattr(cls, "takes", 0)):
         yield f"takes is {shown(cls.takes)}, neither a number of children nor (least, most or None)"
     if not _is_count(getattr(cls, "phases", 1), 1):
         yield f"phases is {shown(cls.phases)}, not a number of at least 1"
-    elsewhere = getattr(cls, "builds_elsewhere", False)
-    if not isinstance(elsewhere, bool):
-        yield f"builds_elsewhere is {shown(elsewhere)}, not True or False"
-    elif elsewhere and getattr(cls, "takes", 0) == 0:
+    for name in ("owns_thread", "rerun", "builds_elsewhere"):
+        flag = getattr(cls, name, False)
+        if not isinstance(flag, (bool, property)):
+            yield f"{name} is {shown(flag)}, not True or False"
+    elsewhere = getattr(cls, "builds_elsewhere", False) is True
+    if elsewhere and getattr(cls, "takes", 0) == 0:
         yield "builds_elsewhere is True and it takes no children: write takes = 1"
     elif elsewhere and getattr(cls, "forward_with_dep", None) is not None:
         yield "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"

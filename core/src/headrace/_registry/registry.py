@@ -242,9 +242,9 @@ class Registry:
                 f"{name!r} comes with {distribution}, which is not installed",
                 hint=how_to_install(distribution),
             )
-        return Problem(
-            "unknown_backend", f"unknown backend {name!r}", suggestion=nearest(part, known)
-        )
+        names = [*known]
+        near = nearest(name, names) or nearest(part, names)
+        return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near)
 
     # What plugins offer through hooks.
 
