@@ -31,7 +31,6 @@ from headrace._plan.planning import (
     with_bracket,
 )
 from headrace._plan.word import Use, core_word, why_not_callable, word_of
-from headrace._problem import nearest
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError
 
@@ -327,10 +326,8 @@ class Resolver(Planning):
         local = [name for frame in scope.frames for name in frame]
         other = [*self.registered, *self.definitions, *registry.names(self.files)]
         near = self.problems.nearest(call.part, [*local, *other])
-        if near is None or call.plugin is None:
-            return near
-        qualified = [f"{spec.plugin}:{near}" for spec in registry.find(near, self.files)]
-        return nearest(call.name, qualified) or near
+        ways = [f"{spec.plugin}:{near}" for spec in registry.find(near or "", self.files)]
+        return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
 
 
 # The bracket of a name: how many stand in it, with which prefixes.
