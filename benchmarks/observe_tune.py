@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 PARTS = ("sleep", "class", "simulated")
 METHODS = ("optuna", "climb")
-RANGES = ["instance_num=1,2,3,4", "max=1,2,3,4,6,8,12,16", "batching_timeout=0,5,20"]
+RANGES = ["instance_num=1,2,3,4", "max=1,2,3,4,6,8,12,16", "batching_timeout=0,1,2"]
 SMALL = ["instance_num=1,2", "max=1,4"]
 CLIENTS = {"sleep": 24, "class": 10}
 SEEDS = (0, 1, 2)

@@ -38,8 +38,8 @@ def search(
 
     After the given values come these with most instances, with the largest batches, and with both.
     From the best of them one key at a time goes to its next values up and down as long as that is
-    better, and then two keys at once by a step each. Where no such step is better, the combination
-    farthest from all that are known is climbed from in the same way, and so on; or optuna goes on.
+    better, then two, four and more values further, and then two keys at once by a step each. Where
+    nothing of that is better, the combination farthest from all that are known is climbed from in the same way, and so on; or optuna goes on.
 
     Args:
         space: What may change.
@@ -146,7 +146,22 @@ class _Climb:
                     break
 
     def _straight(self, here: Values) -> None:
-        """Change one key at a time as long as that is better."""
+        """Change one key at a time as long as that is better, in jumps where no step is."""
+        self._steps(here)
+        while self._left:
+            here = self._best()
+            for there in self._jumps(here):
+                number = self.ask(there)
+                if number is None:
+                    return
+                if number > self.known[here]:
+                    self._steps(there)
+                    break
+            else:
+                return
+
+    def _steps(self, here: Values) -> None:
+        """Change one key at a time to its next value as long as that is better."""
         number = self.ask(here)
         if number is None:
             return
@@ -161,6 +176,15 @@ class _Climb:
                     if found <= number:
                         break
                     here, number, better = there, found, True
+
+    def _jumps(self, here: Values) -> Iterator[Values]:
+        """Give the combinations with one key two, four, eight ... values further."""
+        for place, one in enumerate(self.space):
+            for power in range(1, len(one.values).bit_length()):
+                for step in (1 << power, -(1 << power)):
+                    there = self._moved(here, (place, step))
+                    if there is not None:
+                        yield there
 
     def _aslant(self, here: Values) -> Iterator[Values]:
         for a, b in itertools.combinations(range(len(here)), 2):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from pathlib import Path
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -13,13 +11,11 @@ import pydantic
 import headrace
 from headrace.hookspecs import attached
 from headrace_observe.extras import library
-from headrace_observe.recording import MOST_INSIDE, Recording
+from headrace_observe.recording import Recording
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
-
-    from headrace.hookspecs import BatchRecord
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Trace", "trace"]
 
@@ -58,38 +54,25 @@ class Trace:
             SetupError: The file cannot be written.
         """
         self._recording: Recording | None = None
-        if options.path is not None:
-            self._recording = Recording(Path(options.path), options.sample, options.max_bytes)
-        else:  # what is not callable is not measured
-            self.element_done = self.batch_ran = self.request_done = None  # type: ignore[assignment,method-assign]
         self._nvtx: Any = library("nvtx", "gpu", "nvtx = true") if options.nvtx else None
-        if self._nvtx is not None:  # what no probe has is not called
-            self.element_began = self._element_began
-            self.element_done = self._element_ended  # type: ignore[assignment,method-assign]
+        # What a probe does not have is not measured, and what it has is called for every request: so these
+        # are there where they are needed, and are those of the recording themselves.
+        if options.path is not None:
+            recording = Recording(Path(options.path), options.sample, options.max_bytes)
+            self._recording = recording
+            self.batch_ran, self.request_done = recording.batch, recording.request
+            self.element_done: Callable[..., None] = recording.element
+        if self._nvtx is not None:
+            self._note_element = getattr(self, "element_done", None)
+            self.element_began, self.element_done = self._began, self._ended
 
-    def _element_began(self, node: str, instance: int, element: str, size: int) -> None:
+    def _began(self, node: str, instance: int, element: str, size: int) -> None:
         self._nvtx.push_range(f"{node}.{instance} {element}", domain="headrace")
 
-    def _element_ended(self, *about: Any) -> None:
+    def _ended(self, *about: Any) -> None:
         self._nvtx.pop_range(domain="headrace")
-        Trace.element_done(self, *about)
-
-    def element_done(
-        self, node: str, instance: int, element: str, size: int, started: float, ended: float
-    ) -> None:
-        """Note an element."""
-        # Without a call in between: this is what is called most often.
-        recording = self._recording
-        if recording is not None:
-            me = get_ident()
-            if me not in recording.names:
-                recording.names[me] = threading.current_thread().name
-            try:
-                inside = recording.inside[node, instance]
-            except KeyError:
-                inside = recording.inside.setdefault((node, instance), [])
-            if len(inside) < MOST_INSIDE:
-                inside += (element, size, started, ended, me)
+        if self._note_element is not None:
+            self._note_element(*about)
 
     def span_done(
         self,
@@ -105,20 +88,6 @@ class Trace:
         recording = self._recording
         if recording is not None:
             recording.span(node, instance, element, name, started, ended, track)
-
-    def batch_ran(self, record: BatchRecord) -> None:
-        """Note a batch."""
-        recording = self._recording
-        if recording is not None:
-            recording.batch(record)
-
-    def request_done(
-        self, node: str, request: Any, started: float, ended: float, error: BaseException | None
-    ) -> None:
-        """Note a request."""
-        recording = self._recording
-        if recording is not None:
-            recording.request(node, request, started, ended, error)
 
     def close(self) -> None:
         """Write the file, if there is one; it is whole when this returns.
