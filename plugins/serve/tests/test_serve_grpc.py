@@ -355,11 +355,23 @@ def test_closing_answers_what_is_left(client, gate):
     assert answers.get(timeout=30).status() == "StatusCode.UNAVAILABLE"
 
 
-def test_messages_beyond_the_limit_are_refused(client):
+@pytest.mark.parametrize("size", [2000, 3_000_000])
+def test_messages_beyond_the_limit_are_refused_with_a_code(client, size):
     c = client({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
-    assert (
-        status_of(lambda: c.infer("m", element(b"x" * 2000)))[0] == "StatusCode.RESOURCE_EXHAUSTED"
-    )
+    for name in ("ModelInfer", "ModelReady"):
+        with (
+            grpc.insecure_channel(f"127.0.0.1:{c.server.grpc_port}") as channel,
+            pytest.raises(grpc.RpcError) as caught,
+        ):
+            channel.unary_unary(f"/inference.GRPCInferenceService/{name}")(bytes(size))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(caught.value.trailing_metadata())["code"] == "body_too_large"
+
+
+def test_what_grpc_does_not_receive_is_refused_too(client):
+    c = client({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
+    told = status_of(lambda: c.infer("m", element(bytes(5_000_000))))
+    assert told[0] == "StatusCode.RESOURCE_EXHAUSTED"
 
 
 def test_a_port_in_use_is_an_error_that_says_so(client):

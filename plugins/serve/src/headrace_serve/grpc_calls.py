@@ -13,7 +13,13 @@ from google.protobuf.message import DecodeError
 from headrace.errors import InputError
 from headrace_serve.access_log import AccessLine
 from headrace_serve.access_log import logger as access_logger
-from headrace_serve.errors import NotReceivedError, UnavailableError, UnknownModelError, refusal
+from headrace_serve.errors import (
+    BodyTooLargeError,
+    NotReceivedError,
+    UnavailableError,
+    UnknownModelError,
+    refusal,
+)
 from headrace_serve.grpc_messages import message
 
 if TYPE_CHECKING:
@@ -70,6 +76,7 @@ class Calls:
                     first()
                 data = await self._received(context)
                 line.received(len(data))
+                self.check_size(data)
                 request = parsed(read, data)
                 self.check_key(context, right, request)
                 answered = await answer(request, context, line)
@@ -125,6 +132,16 @@ class Calls:
             raise InputError("the call has no message")
         found: bytes = data
         return found
+
+    def check_size(self, data: bytes) -> None:
+        """Check the bytes of a message before they are read.
+
+        Raises:
+            BodyTooLargeError: They are too many.
+        """
+        most = self._service.limits.max_body_bytes
+        if len(data) > most:
+            raise BodyTooLargeError(f"the message has {len(data)} bytes, the limit is {most}")
 
     def authenticate(self, context: Any, right: Right | None) -> None:
         """Check that a call has a key, before any message of it is read.

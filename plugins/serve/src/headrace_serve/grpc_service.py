@@ -149,6 +149,7 @@ class _Front:
         request: Any = None
         response = b""
         try:
+            self._calls.check_size(data)
             request = parsed(read_message, data)
             self._calls.check_key(context, "infer", request)
             answer = await self.infer(request, context, line)

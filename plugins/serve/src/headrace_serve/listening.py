@@ -24,6 +24,9 @@ __all__ = [
 _LARGEST = (1 << 31) - 1
 """The largest number that a setting of gRPC holds."""
 
+_USUAL_BYTES = 4 << 20
+"""The largest message that gRPC receives where nobody says otherwise."""
+
 REUSES_PORTS = sys.platform == "linux"
 """Whether the kernel spreads connections over the processes that listen on one port (SO_REUSEPORT)."""
 
@@ -57,7 +60,7 @@ async def open_grpc(
 
     options = [
         ("grpc.so_reuseport", int(shared)),
-        ("grpc.max_receive_message_length", min(service.limits.max_body_bytes, _LARGEST)),
+        ("grpc.max_receive_message_length", _received_bytes(service.limits.max_body_bytes)),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", service.limits.max_streams),
         ("grpc.max_metadata_size", service.limits.max_header_bytes),
@@ -80,6 +83,15 @@ async def open_grpc(
         ) from error
     await server.start()
     return server, bound
+
+
+def _received_bytes(most: int) -> int:
+    """Give the size up to which gRPC receives messages, where `Calls` takes those of ``most`` bytes.
+
+    What gRPC itself refuses has a status alone, since no handler hears of it; so messages of up to twice the
+    limit are received, and refused with a code.
+    """
+    return min(max(2 * most, _USUAL_BYTES), _LARGEST)
 
 
 def reaches_others(host: str) -> bool:
