@@ -46,6 +46,7 @@ __all__ = [
     "NotReceivedError",
     "Refusal",
     "ServeError",
+    "ToldError",
     "UnauthenticatedError",
     "UnavailableError",
     "UnknownModelError",
@@ -179,6 +180,18 @@ class Refusal:
     retry: bool = False
 
 
+class ToldError(HeadraceError):
+    """A request failed in another process, which has said what a client is told.
+
+    Attributes:
+        refusal: That.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        super().__init__(refusal.text)
+
+
 _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((InputError, BatchRangeError), 400, "INVALID_ARGUMENT"),
     ((UnauthenticatedError,), 401, "UNAUTHENTICATED"),
@@ -206,6 +219,8 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         debug: Whether the text of every error is told; else of what went wrong inside the pipeline
             only node, backend and code are.
     """
+    if isinstance(error, ToldError):
+        return error.refusal
     if isinstance(error, ItemError):
         inner = refusal(error.error, debug=debug)
         text = f"item {error.index}: {inner.text}"

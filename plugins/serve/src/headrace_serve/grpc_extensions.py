@@ -40,33 +40,34 @@ async def _status(service: Service, request: Any) -> dict[str, Any]:
 
 
 async def _register(service: Service, request: Any) -> dict[str, Any]:
-    regions = allowed(service.regions)
-    regions.register(request.name, request.key, request.offset, request.byte_size)
+    allowed(service.regions)
+    size = request.byte_size
+    await service.change(
+        "register", request.name, key=request.key, offset=request.offset, byte_size=size
+    )
     return {}
 
 
 async def _unregister(service: Service, request: Any) -> dict[str, Any]:
-    allowed(service.regions).unregister(request.name)
+    allowed(service.regions)
+    await service.change("unregister", request.name)
     return {}
 
 
 async def _load(service: Service, request: Any) -> dict[str, Any]:
-    repository = service.allowed_repository()
-    _check_repository(request)
-    await repository.load(request.model_name, request.parameters)
-    return {}
+    return await _change(service, "load", request)
 
 
 async def _unload(service: Service, request: Any) -> dict[str, Any]:
-    repository = service.allowed_repository()
-    _check_repository(request)
-    await repository.unload(request.model_name, request.parameters)
-    return {}
+    return await _change(service, "unload", request)
 
 
-def _check_repository(request: Any) -> None:
+async def _change(service: Service, what: str, request: Any) -> dict[str, Any]:
+    service.allowed_repository()
     if request.repository_name:
         raise InputError("there is one repository, which has no name")
+    await service.change(what, request.model_name, parameters=list(request.parameters))
+    return {}
 
 
 _ANSWERS: Final[dict[str, tuple[Any, Right]]] = {

@@ -39,17 +39,18 @@ async def _status(exchange: Exchange) -> Reply:
 
 
 async def _register(exchange: Exchange) -> Reply:
-    regions = allowed(exchange.service.regions)
+    allowed(exchange.service.regions)
     asked = await json_object(exchange, "key", "offset", "byte_size")
-    name, offset = exchange.path["region"], asked.get("offset", 0)
-    regions.register(name, asked.get("key"), offset, asked.get("byte_size"))
+    given = {"key": asked.get("key"), "offset": asked.get("offset", 0)}
+    size = asked.get("byte_size")
+    await exchange.service.change("register", exchange.path["region"], **given, byte_size=size)
     return Reply.json({})
 
 
 async def _unregister(exchange: Exchange) -> Reply:
-    regions = allowed(exchange.service.regions)
+    allowed(exchange.service.regions)
     await json_object(exchange)
-    regions.unregister(exchange.path.get("region", ""))
+    await exchange.service.change("unregister", exchange.path.get("region", ""))
     return Reply.json({})
 
 
@@ -61,16 +62,17 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _load(exchange: Exchange) -> Reply:
-    repository = exchange.service.allowed_repository()
-    asked = await json_object(exchange, "parameters")
-    await repository.load(exchange.path["model"], _parameters(asked))
-    return Reply.json({})
+    return await _change(exchange, "load")
 
 
 async def _unload(exchange: Exchange) -> Reply:
-    repository = exchange.service.allowed_repository()
-    asked = await json_object(exchange, "parameters")
-    await repository.unload(exchange.path["model"], _parameters(asked))
+    return await _change(exchange, "unload")
+
+
+async def _change(exchange: Exchange, what: str) -> Reply:
+    exchange.service.allowed_repository()
+    parameters = _parameters(await json_object(exchange, "parameters"))
+    await exchange.service.change(what, exchange.path["model"], parameters=list(parameters))
     return Reply.json({})
 
 

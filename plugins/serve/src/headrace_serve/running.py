@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from headrace_serve.everywhere import Everywhere
     from headrace_serve.server import Server
     from headrace_serve.settings import Settings
 
@@ -38,6 +39,7 @@ def run(
     *,
     worker: int | None = None,
     listener: socket.socket | None = None,
+    everywhere: Everywhere | None = None,
     started: Callable[[Server], None] | None = None,
 ) -> int:
     """Serve until a signal, drain, and give the exit status.
@@ -47,6 +49,7 @@ def run(
         listening: Called with the addresses once it listens.
         worker: The number of this process among those that share the ports.
         listener: A socket that listens already, which they share; None: each has its own.
+        everywhere: Makes in all of them what requests change.
         started: Called when it listens, in the place of saying so.
 
     Raises:
@@ -54,7 +57,7 @@ def run(
     """
     if settings.access_log:
         _print_access_log()
-    server = settings.server(worker, listener)
+    server = settings.server(worker, listener, everywhere)
     who = "" if worker is None else f"worker {worker}: "
     with signals() as came:
         server.start()

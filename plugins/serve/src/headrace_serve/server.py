@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import TracebackType
 
+    from headrace_serve.everywhere import Everywhere
     from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
     from headrace_serve.models import Catalogue
@@ -80,6 +81,7 @@ class Server:
         cors_origins: Sequence[str] = (),
         worker: int | None = None,
         listener: socket.socket | None = None,
+        everywhere: Everywhere | None = None,
     ) -> None:
         """Build the models.
 
@@ -100,6 +102,7 @@ class Server:
                 the only one.
             listener: A socket that listens for REST already, which those processes share; None: each has
                 its own on the port, which is to be had on Linux alone.
+            everywhere: Makes in all of those processes what requests change.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
@@ -130,6 +133,7 @@ class Server:
         self._thread: threading.Thread | None = None
         self._state = ServerState()
         self._service.worker = worker
+        self._service.everywhere = everywhere
         self._service.connections = lambda: len(self._state.connections)
         self._grpc: Any = None
         self._listener = listener
@@ -276,6 +280,8 @@ class Server:
 
     async def _open(self, listener: socket.socket) -> None:
         service = self._service
+        if service.everywhere is not None:
+            await service.everywhere.join(service)
         if self.grpc_port is not None:
             secure: Any = None if self._certificates is None else lambda: self._certificates
             self._grpc, self.grpc_port = await open_grpc(

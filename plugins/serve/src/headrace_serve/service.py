@@ -12,6 +12,7 @@ from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
 from headrace_serve.errors import NotAllowedError, UnavailableError
+from headrace_serve.everywhere import make
 from headrace_serve.inference import infer
 from headrace_serve.limits import Limits
 from headrace_serve.repository import Repository
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from headrace_serve.access_log import AccessLine
+    from headrace_serve.everywhere import Everywhere
     from headrace_serve.keys import Keys
     from headrace_serve.messages import Answer, Asked
     from headrace_serve.models import Catalogue, Model
@@ -49,6 +51,7 @@ class Service:
         cors_origins: Origins whose pages may read answers; ``"*"``: all.
         connections: Gives the number of connections of HTTP; who listens sets it.
         worker: The number of this process among several that share the port; None: it is the only one.
+        everywhere: Makes changes in all of those processes; None: this is the only one.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -79,6 +82,7 @@ class Service:
         self.changes = Changes()
         self.connections: Callable[[], int] = int
         self.worker: int | None = None
+        self.everywhere: Everywhere | None = None
         self.given = given
         self.allow_import = allow_import
         self.cors_origins = check_origins(cors_origins)
@@ -109,6 +113,20 @@ class Service:
                 " was started with --allow repository"
             )
         return self._repository
+
+    async def change(self, what: str, name: str, **given: Any) -> None:
+        """Change models or regions for a request, in all processes that share the ports.
+
+        Args:
+            what: ``load``, ``unload``, ``register`` or ``unregister``.
+            name: The model or region.
+            given: The other arguments of that method of `Repository` or `Regions`, whose errors it raises.
+        """
+        change = {"what": what, "name": name, **given}
+        if self.everywhere is None:
+            await make(self, change)
+        else:
+            await self.everywhere.ask(change)
 
     def access(self, hold: Callable[[int], None]) -> Access:
         """Give the shared memory for one request; ``hold`` takes room for what is read."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
+from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.entries import read_models
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
@@ -17,6 +18,8 @@ from headrace_serve.tls import Tls
 
 if TYPE_CHECKING:
     import socket
+
+    from headrace_serve.everywhere import Everywhere
 
 __all__ = ["Settings"]
 
@@ -75,20 +78,7 @@ class Settings:
         return cls(**{**found, "limits": Limits(**found["limits"])})
 
     def shared(self, port: int, grpc_port: int | None) -> Settings:
-        """Give those of a process that shares these ports with others.
-
-        Raises:
-            ConfigError: Something is allowed that would reach one of the processes alone.
-        """
-        if self.allow:
-            names = " and ".join(f"--allow {name}" for name in self.allow)
-            raise ConfigError(
-                Problem(
-                    "serve",
-                    f"{names} cannot be had with --workers: a request reaches one process alone",
-                    hint="Serve with one process, and take cores by Process[X] in the pipeline.",
-                )
-            )
+        """Give those of a process that shares these ports with others."""
         limits = self.limits
         if limits.max_connection_age_s is None:
             limits = replace(limits, max_connection_age_s=_AGE_S)
@@ -113,12 +103,19 @@ class Settings:
         Raises:
             ConfigError: Something is wrong.
         """
+        check_allowed(self.allow)
+        check_origins(self.cors_origins)
         check_models(self.read()["models"], allow_import=self.allow_import)
         tls = self._tls()
         if tls is not None:
             tls.read()
 
-    def server(self, worker: int | None = None, listener: socket.socket | None = None) -> Server:
+    def server(
+        self,
+        worker: int | None = None,
+        listener: socket.socket | None = None,
+        everywhere: Everywhere | None = None,
+    ) -> Server:
         """Build the server; it does not listen yet. Arguments and errors are those of `Server`."""
         return Server(
             **self.read(),
@@ -134,6 +131,7 @@ class Settings:
             cors_origins=self.cors_origins,
             worker=worker,
             listener=listener,
+            everywhere=everywhere,
         )
 
     def _tls(self) -> Tls | None:

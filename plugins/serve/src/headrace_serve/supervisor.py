@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import queue
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_serve.running import HANGUP, say
+from headrace_serve.shared_changes import SharedChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +49,8 @@ class Worker:
 class Supervisor:
     """Keeps processes running until it is told to end.
 
-    It is told by ``events``: ``("ready", number)``, ``("exit", number, status)``, ``("signal", number)``.
+    It is told by ``events``: ``("ready", number)``, ``("exit", number, status)``, ``("signal", number)``, and
+    ``("told", number, message)``, a message for `SharedChanges`.
 
     Args:
         count: How many processes.
@@ -76,6 +80,7 @@ class Supervisor:
         self._served = False
         self._ends: float | None = None
         self._status = 0
+        self._changes = SharedChanges(self._send)
 
     def run(self) -> int:
         """Run until all have ended; give the exit status."""
@@ -128,7 +133,18 @@ class Supervisor:
             self._served = True
             self._all_ready()
 
+    def _on_told(self, number: int, message: Any) -> None:
+        self._changes.told(number, message)
+
+    def _send(self, number: int, message: Any) -> None:
+        """Send a line to a process; one that has ended gets none, and its exit is told next."""
+        process = self.workers[number].process
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+
     def _on_exit(self, number: int, status: int) -> None:
+        self._changes.left(number)
         worker = self.workers[number]
         worker.process = None
         ready, worker.ready = worker.ready, False
@@ -155,6 +171,7 @@ class Supervisor:
             say("draining")
             self._finish()
             return
+        self._changes.reloaded()
         for worker in self.workers.values():
             if worker.ready and worker.process is not None:
                 worker.process.send_signal(number)

@@ -168,11 +168,11 @@ def _spawn(
         stdin.flush()
 
     def watch() -> None:
-        with os.fdopen(reading, "rb") as ready:
-            told_back = ready.read()
-        with contextlib.suppress(ValueError):  # it is gone before it has told
-            threads.update(json.loads(told_back))
-            events.put(("ready", number))
+        with os.fdopen(reading, encoding="utf-8") as told_back, contextlib.suppress(ValueError):
+            for line in told_back:  # the last of a killed process may be cut
+                message = json.loads(line)
+                threads.update(message.get("ready", ()))
+                events.put(("ready", number) if "ready" in message else ("told", number, message))
         status = process.wait()
         with contextlib.suppress(BrokenPipeError):
             stdin.close()

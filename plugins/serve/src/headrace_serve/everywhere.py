@@ -1,0 +1,144 @@
+"""What requests change: the models that are loaded, and the regions of shared memory; in all worker processes.
+
+A process alone makes a change itself. One of several asks the supervisor, which has all make it
+(`headrace_serve.shared_changes`): the messages between the two are lines of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.errors import HeadraceError, InputError, OverloadedError
+from headrace_serve.errors import Refusal, ToldError, refusal
+from headrace_serve.shared_memory import allowed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace_serve.shared_memory import Regions
+
+    Message = dict[str, Any]
+
+__all__ = ["Everywhere", "make"]
+
+logger = logging.getLogger("headrace.serve")
+
+_MOST_ASKED = 16
+_MOST_BYTES = 32 << 10
+"""The longest change; its texts come from requests."""
+
+
+class Changed(Protocol):
+    """What a service tells of itself where requests change it."""
+
+    regions: Regions | None
+    debug_errors: bool
+
+    def allowed_repository(self) -> Any:
+        """Give what loads and unloads models."""
+
+
+async def make(service: Changed, change: Message) -> None:
+    """Make a change in this process.
+
+    Args:
+        service: What is changed.
+        change: ``what`` (``load``, ``unload``, ``register``, ``unregister``), the ``name`` of the model or region,
+            and the other arguments of that method of `Repository` or `Regions`.
+
+    Raises:
+        HeadraceError: As those methods raise it.
+    """
+    given = {key: value for key, value in change.items() if key != "what"}
+    if change["what"] in ("load", "unload"):
+        await getattr(service.allowed_repository(), change["what"])(**given)
+    else:
+        getattr(allowed(service.regions), change["what"])(**given)
+
+
+class Everywhere:
+    """Makes changes in all processes; used by the event loop of one of them, except `take`.
+
+    Args:
+        send: Sends a message to the supervisor.
+    """
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
+        self._asked: dict[int, asyncio.Future[Refusal | None]] = {}
+        self._number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def join(self, service: Changed) -> None:
+        """Make the changes that were made before this process was there; from now on it makes every change."""
+        self._loop = asyncio.get_running_loop()
+        self._service = service
+        self._turn = asyncio.Lock()
+        self._joined: asyncio.Future[None] = self._loop.create_future()
+        self._send({"join": True})
+        await self._joined
+
+    async def ask(self, change: Message) -> None:
+        """Have all processes make a change, this one too.
+
+        Raises:
+            InputError: It is too long.
+            OverloadedError: Too many wait for their turn.
+            ToldError: A process could not make it.
+        """
+        if len(json.dumps(change)) > _MOST_BYTES:
+            raise InputError("the request", expected=f"at most {_MOST_BYTES} bytes of names")
+        if len(self._asked) >= _MOST_ASKED:
+            what = "other changes are being made"
+            raise OverloadedError(what, queue_size=_MOST_ASKED, waiting=len(self._asked))
+        self._number += 1
+        number, answer = self._number, self._loop.create_future()
+        self._asked[number] = answer
+        try:
+            self._send({"ask": number, "change": change})
+            refused = await asyncio.shield(answer)
+        finally:
+            if answer.done():
+                self._asked.pop(number, None)
+        if refused is not None:
+            raise ToldError(refused)
+
+    def take(self, message: Message) -> None:
+        """Take a message of the supervisor, in any thread."""
+        self._loop.call_soon_threadsafe(self._take, message)
+
+    def _take(self, message: Message) -> None:
+        if "answer" in message:
+            told = message["refusal"]
+            answer = self._asked.pop(message["answer"])
+            answer.set_result(None if told is None else Refusal(**told))
+            return
+        task = self._loop.create_task(self._make_all(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _make_all(self, message: Message) -> None:
+        """Make the changes of a message, after those of the messages before it."""
+        async with self._turn:
+            if "change" in message:
+                self._send({"made": await self._made(message["change"])})
+                return
+            for change in message.get("before", ()):
+                await self._made(change)
+            if "before" in message:
+                self._joined.set_result(None)
+            else:
+                await self._made(message["undo"])
+
+    async def _made(self, change: Message) -> Message | None:
+        """Make a change; give what a client is told where it cannot be made."""
+        try:
+            await make(self._service, change)
+        except Exception as error:
+            if not isinstance(error, HeadraceError):
+                logger.exception("a change that a request asked for failed in the server")
+            return vars(refusal(error, debug=self._service.debug_errors))
+        return None

@@ -1,0 +1,104 @@
+"""What requests change in all worker processes: one change after the other, decided from messages alone.
+
+A request reaches one process. It asks here for its change; every process is told to make it, and when all have
+answered the one that asked is told how it went. The processes are `headrace_serve.everywhere`'s side of this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Message = dict[str, Any]
+
+__all__ = ["SharedChanges"]
+
+
+class SharedChanges:
+    """Has every process make every change, in one order; used by the supervisor's thread.
+
+    Args:
+        send: Sends a message to a process by its number; where that is gone, `left` follows.
+    """
+
+    def __init__(self, send: Callable[[int, Message], None]) -> None:
+        self._send = send
+        self._members: set[int] = set()
+        self._waiting: deque[tuple[int, int, Message]] = deque()
+        self._current: tuple[int, int, Message] | None = None
+        self._open: set[int] = set()
+        self._refusals: dict[int, Message | None] = {}
+        self._regions: dict[str, Message] = {}
+        self._unloaded: dict[str, Message] = {}
+
+    def told(self, number: int, message: Message) -> None:
+        """Take a message of a process: that it joins, that it asks for a change, or how one went there."""
+        if "join" in message:
+            self._join(number)
+        elif "ask" in message:
+            self._waiting.append((number, message["ask"], message["change"]))
+            self._next()
+        elif "made" in message and number in self._open:
+            self._answer(number, message["made"])
+
+    def left(self, number: int) -> None:
+        """Note that a process has ended; nothing is waited for from it."""
+        self._members.discard(number)
+        if number in self._open:
+            self._answer(number, None)
+
+    def reloaded(self) -> None:
+        """Note that all processes load every model again."""
+        self._unloaded.clear()
+
+    def _join(self, number: int) -> None:
+        """Tell a process that is about to listen what was changed before; from now on it makes every change."""
+        self._members.add(number)
+        before = [*self._regions.values(), *self._unloaded.values()]
+        self._send(number, {"before": before})
+        if self._current is not None:
+            self._open.add(number)
+            self._send(number, {"change": self._current[2]})
+
+    def _next(self) -> None:
+        if self._current is not None or not self._waiting:
+            return
+        self._current = self._waiting.popleft()
+        self._open, self._refusals = set(self._members), {}
+        for number in sorted(self._members):
+            self._send(number, {"change": self._current[2]})
+
+    def _answer(self, number: int, refusal: Message | None) -> None:
+        self._open.discard(number)
+        self._refusals[number] = refusal
+        if self._open or self._current is None:
+            return
+        (origin, ask, change), self._current = self._current, None
+        refused = [one for _, one in sorted(self._refusals.items()) if one is not None]
+        if not refused:
+            self._note(change)
+        elif change["what"] == "register" and len(refused) < len(self._refusals):
+            undo = {"what": "unregister", "name": change["name"]}
+            for other in sorted(self._members):
+                self._send(other, {"undo": undo})
+        if origin in self._members:
+            self._send(origin, {"answer": ask, "refusal": refused[0] if refused else None})
+        self._next()
+
+    def _note(self, change: Message) -> None:
+        """Keep what a process that starts later has to make, too."""
+        name = change["name"]
+        match change["what"]:
+            case "register":
+                self._regions[name] = change
+            case "unregister" if name:
+                self._regions.pop(name, None)
+            case "unregister":
+                self._regions.clear()
+            case "unload":
+                self._unloaded[name] = change
+            case "load":
+                self._unloaded.pop(name, None)

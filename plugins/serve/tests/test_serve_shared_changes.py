@@ -1,0 +1,185 @@
+"""What requests change in all worker processes: the order of it, and real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from multiprocessing import shared_memory
+
+import httpx
+import pytest
+import tritonclient.grpc as triton
+
+from headrace_serve.shared_changes import SharedChanges
+
+REFUSED = {"status": 400, "code": "input"}
+
+
+def register(name):
+    return {"what": "register", "name": name, "key": "k", "offset": 0, "byte_size": 1}
+
+
+class Sent(list):
+    """Takes what is sent, and gives it back once."""
+
+    def __call__(self, number, message):
+        self.append((number, message))
+
+    def taken(self):
+        found = list(self)
+        self.clear()
+        return found
+
+
+@pytest.fixture
+def sent():
+    return Sent()
+
+
+@pytest.fixture
+def changes(sent):
+    made = SharedChanges(sent)
+    for number in (1, 2):
+        made.told(number, {"join": True})
+    assert sent.taken() == [(1, {"before": []}), (2, {"before": []})]
+    return made
+
+
+def test_one_change_after_the_other_in_every_process(changes, sent):
+    first, second = register("a"), register("b")
+    changes.told(1, {"ask": 7, "change": first})
+    changes.told(2, {"ask": 7, "change": second})
+    assert sent.taken() == [(1, {"change": first}), (2, {"change": first})]
+    changes.told(2, {"made": None})
+    assert sent.taken() == []
+    changes.told(1, {"made": None})
+    answer = {"answer": 7, "refusal": None}
+    assert sent.taken() == [(1, answer), (1, {"change": second}), (2, {"change": second})]
+    changes.told(1, {"made": REFUSED})
+    changes.told(2, {"made": REFUSED})
+    assert sent.taken() == [(2, {"answer": 7, "refusal": REFUSED})]
+
+
+def test_a_region_that_one_process_cannot_have_nobody_has(changes, sent):
+    changes.told(1, {"ask": 1, "change": register("a")})
+    changes.told(1, {"made": None})
+    sent.clear()
+    changes.told(2, {"made": REFUSED})
+    undo = {"undo": {"what": "unregister", "name": "a"}}
+    assert sent.taken() == [(1, undo), (2, undo), (1, {"answer": 1, "refusal": REFUSED})]
+
+
+def test_who_ends_is_not_waited_for_and_gets_no_answer(changes, sent):
+    changes.told(2, {"ask": 1, "change": register("a")})
+    changes.told(1, {"made": None})
+    sent.clear()
+    changes.left(2)
+    assert sent.taken() == []
+    changes.told(2, {"join": True})
+    assert sent.taken() == [(2, {"before": [register("a")]})]
+
+
+def test_who_joins_meanwhile_makes_the_change_too_and_is_waited_for(changes, sent):
+    changes.told(1, {"ask": 1, "change": register("a")})
+    sent.clear()
+    changes.told(3, {"join": True})
+    assert sent.taken() == [(3, {"before": []}), (3, {"change": register("a")})]
+    changes.told(1, {"made": None})
+    changes.told(2, {"made": None})
+    assert sent.taken() == []
+    changes.told(3, {"made": None})
+    assert sent.taken() == [(1, {"answer": 1, "refusal": None})]
+
+
+@pytest.mark.parametrize(
+    ("done", "left"),
+    [
+        (["register a", "register b"], ["a", "b"]),
+        (["register a", "register b", "unregister a"], ["b"]),
+        (["register a", "unload m", "unregister "], ["m"]),
+        (["unload m", "unload n", "load m"], ["n"]),
+        (["unload m", "reload"], []),
+    ],
+)
+def test_what_a_process_that_starts_later_is_told(changes, sent, done, left):
+    for one in done:
+        what, _, name = one.partition(" ")
+        if what == "reload":
+            changes.reloaded()
+            continue
+        changes.told(1, {"ask": 1, "change": {"what": what, "name": name}})
+        for number in (1, 2):
+            changes.told(number, {"made": None})
+    sent.clear()
+    changes.told(3, {"join": True})
+    assert [change["name"] for change in sent[0][1]["before"]] == left
+
+
+PID = """
+import os
+import headrace
+
+class Pid(headrace.Backend):
+    max = None
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = str(os.getpid())
+
+headrace.register("ServePid", Pid)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="regions are files on Linux")
+def test_all_workers_have_the_regions_and_models_that_requests_ask_for(tmp_path, start):
+    (tmp_path / "pid.py").write_text(PID)
+    (tmp_path / "m.toml").write_text('import = ["pid.py"]\nbackend = "ServePid"\n')
+    allow = ("--allow", "shared-memory", "--allow", "repository")
+    ports = ("--port", "0", "--grpc-port", "0")
+    process, url = start("m.toml", "--workers", "2", *ports, *allow, cwd=tmp_path)
+    grpc_url = process.first_line.rpartition("/")[2].strip()
+    data = {"name": "data", "datatype": "BYTES", "shape": [1]}
+    place = {"shared_memory_region": "r", "shared_memory_byte_size": 5}
+    body = {"inputs": [{**data, "parameters": place}]}
+
+    def asked():
+        while True:
+            with contextlib.suppress(httpx.TransportError):  # its process was killed
+                return httpx.post(f"{url}/v2/models/m/infer", json=body)
+
+    def pids():
+        """Ask on fresh connections until both processes have answered."""
+        found = set()
+        while len(found) < 2:
+            answer = asked()
+            assert answer.status_code == 200, answer.text
+            found.update(answer.json()["outputs"][0]["data"])
+        return found
+
+    memory = shared_memory.SharedMemory(create=True, size=5)
+    try:
+        memory.buf[:5] = b"\1\0\0\0x"
+        told = {"key": memory.name, "byte_size": 5}
+        register = f"{url}/v2/systemsharedmemory/region/r/register"
+        assert httpx.post(register, json=told).status_code == 200
+        again = httpx.post(register, json=told)
+        assert (again.status_code, again.json()["code"]) == (409, "exists")
+        first = pids()
+        with triton.InferenceServerClient(grpc_url) as client:
+            client.unload_model("m")
+            assert {asked().status_code for _ in range(20)} == {503}
+            os.kill(int(min(first)), signal.SIGKILL)
+            while "started again" not in process.stderr.readline():
+                pass
+            assert {asked().status_code for _ in range(20)} == {503}
+            client.load_model("m")
+            with pytest.raises(triton.InferenceServerException, match="is not found"):
+                client.load_model("other")
+        assert min(first) not in pids()
+    finally:
+        memory.close()
+        memory.unlink()
+    process.terminate()
+    assert process.wait(60) == 0
