@@ -119,6 +119,9 @@ class Broken(headrace.Backend):
     def forward(self, batch):
         """Never called."""
 
+    def describe(self):
+        return {"device": "never there"}
+
 
 class Ends(headrace.Backend):
     def init(self, options, context):
@@ -529,10 +532,10 @@ def test_fallback_takes_the_first_that_can_be_built_here(first, caplog):
     assert list(tree["built"]["not_chosen"]) == [first.partition("[")[0]]
     *reasons, chosen = [one.getMessage() for one in caplog.records if one.name == "headrace.build"]
     assert chosen == "Fallback: Str was chosen"
-    built = first not in ("Elsewhere", "Nope")  # for these planning has found the reason
-    assert [one.partition(" cannot be built here: ")[0] for one in reasons] == (
-        [f"Fallback: {first.partition('[')[0]}"] if built else []
-    )
+    ((name, why),) = tree["built"]["not_chosen"].items()
+    assert reasons == [f"Fallback: {name} cannot be built here: {why}"]
+    *failed, taken = tree["children"]  # what failed has nothing to say of itself
+    assert ([child["built"] for child in failed], taken["name"]) == ([{}] * len(failed), "Str")
 
 
 def test_what_a_failed_branch_had_built_is_closed_at_once():

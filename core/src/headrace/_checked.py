@@ -116,7 +116,8 @@ class Checked:
     def _refuse(self, batch: Sequence[Request]) -> list[Exception | None]:
         why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
         what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"
-        return [self._located(ContractError(what)) for _ in batch]
+        hint = "Pipelines, context.build and headrace.plugins.build run its init, and close it."
+        return [self._located(ContractError(what, hint=hint)) for _ in batch]
 
     def _out_of_range(self, batch: Sequence[Request]) -> list[Exception | None] | None:
         if self.max == 1:

@@ -36,6 +36,7 @@ _OF_VALUES = ("missing_option", "option")
 """Codes of problems that a branch has with values that were written for another one."""
 
 _log = logging.getLogger("headrace.build")
+_NOT_HERE = "Fallback: %s cannot be built here: %s"
 
 
 class _Chosen(Word):
@@ -177,7 +178,9 @@ class Fallback(_Chosen):
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the children in order, until one can be built."""
-        reasons = dict(element.unavailable)
+        reasons, known = dict(element.unavailable), set(building.by_element)
+        for label, why in reasons.items():
+            _log.info(_NOT_HERE, label, why)
         for child in element.children:
             trial = replace(at, parts=at.parts.nested())
             label = _label_of(child.call, element.call.children)
@@ -186,8 +189,10 @@ class Fallback(_Chosen):
                     built = building.child(child, trial)
             except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
                 trial.parts.close()
+                for key in building.by_element.keys() - known:  # what failed is not described
+                    del building.by_element[key]
                 reasons[label] = error_text(error)
-                _log.info("Fallback: %s cannot be built here: %s", label, reasons[label])
+                _log.info(_NOT_HERE, label, reasons[label])
                 continue
             _log.info("Fallback: %s was chosen", label)
             backend = building.backend(element, (built,), at)
