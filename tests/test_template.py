@@ -190,6 +190,7 @@ def test_it_requires_the_headrace_that_made_it(made):
 def test_it_keeps_the_rules_of_this_repository(made):
     for command in (
         ["ruff", "format", "--check", "--config", ROOT / "pyproject.toml", made],
+        ["ruff", "format", "--check", "--isolated", made],
         ["ruff", "check", "--config", ROOT / "pyproject.toml", made / "src"],
         ["ruff", "check", "--isolated", "--select", "E,F,I,B,UP,W", "--ignore", "E501", made],
         ["mypy", "--strict", "--config-file", ROOT / "pyproject.toml", made / "src"],

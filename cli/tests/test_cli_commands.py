@@ -780,3 +780,9 @@ def test_doctor_says_whose_class_breaks_the_contract(site, monkeypatch):
     assert finding["kind"] == "broken"
     assert "reads is 'data'" in finding["reason"]
     assert finding["remedy"].startswith("Ask its author for a fix.")
+
+
+def test_ctrl_c_while_the_command_is_still_being_imported_ends_without_a_traceback(tmp_path):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = python("-m", "headrace", "--version", path=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

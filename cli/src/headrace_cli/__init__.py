@@ -13,6 +13,9 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before the start
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-    from headrace_cli.app import app
-
+    try:
+        from headrace_cli.app import app
+    except KeyboardInterrupt:  # what handles it later is not imported yet
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
     app(prog_name="headrace")

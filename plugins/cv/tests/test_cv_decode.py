@@ -153,7 +153,7 @@ def test_a_header_as_most_have_it_is_read_as_exactly_as_any_other(kit):
     with_comment = data[:2] + b"\xff\xfe\x00\x06abcd" + data[2:]
     assert (decode_image(with_comment) == decode_image(data)).all()
     wrong_length = data[:2] + b"\xff\xfe\x00\x01abcd" + data[2:]
-    assert "has no length" in error_of(kit, wrong_length).got
+    assert "without a length" in error_of(kit, wrong_length).got
 
 
 def test_a_cut_jpeg_with_a_whole_thumbnail_is_refused(kit):

@@ -155,13 +155,30 @@ def test_providers_are_compared_with_the_real_ones():
         {"outputs": ["z"]},
         {"inputs": {"z": "data"}},
         {"unbatched": ["z"]},
-        {"unbatched": ["x"]},
     ],
     ids=str,
 )
-def test_unknown_names_and_a_missing_batch_axis_are_setup_errors(start, one_to_one, options):
+def test_unknown_names_are_setup_errors(start, one_to_one, options):
     with pytest.raises(SetupError):
         start(one_to_one(["n", 2]), **options)
+
+
+def test_a_model_without_a_batch_axis_runs_one_request_at_a_time(start, save):
+    path = save(
+        [("Add", ["x", "x"], ["y"], {}), ("ReduceSum", ["x"], ["total"], {"keepdims": 0})],
+        [("x", T.FLOAT, [2, "w"])],
+        [("y", T.FLOAT, [2, "w"]), ("total", T.FLOAT, [])],
+    )
+    backend = start(path, unbatched=["x"])
+    assert backend.max == 1
+    for width in (3, 1):
+        image = np.arange(2 * width, dtype=np.float32).reshape(2, width)
+        (request,) = batch = [{"data": image}]
+        assert backend(batch) is None
+        assert request["result"]["y"].tolist() == (2 * image).tolist()
+        assert request["result"]["total"] == image.sum()
+    (error,) = backend([{"data": image[None]}])
+    assert error.got == "float32 [1, 2, 1]"
 
 
 @pytest.mark.parametrize("option", ["outputs", "unbatched"])

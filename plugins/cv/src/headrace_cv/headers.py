@@ -109,7 +109,7 @@ def check_image_file(data: Any) -> ImageHeader:
             "the image format is not recognised", expected="a JPEG, PNG or WebP file", got=got
         )
     if header.width == 0 or header.height == 0:
-        raise _broken(header.format, f"its header says {header.width} x {header.height} pixels")
+        raise _broken(header.format, f"a header that says {header.width} x {header.height} pixels")
     return header
 
 
@@ -218,7 +218,7 @@ def _segment_end(view: memoryview, at: int, marker: int) -> int:
     if at + 2 > len(view) or at + length > len(view):
         raise _cut_off("jpeg", view, f"the end of segment {marker:#04x}")
     if length < 2:
-        raise _broken("jpeg", f"segment {marker:#04x} has no length")
+        raise _broken("jpeg", f"segment {marker:#04x} without a length")
     return at + length
 
 
@@ -265,7 +265,7 @@ def _walk_webp(view: memoryview) -> ImageHeader:
         kind, length = struct.unpack_from("<4sI", view, at)
         end = at + 8 + length
         if end > whole:
-            raise _broken("webp", f"chunk {kind!r} is longer than the file")
+            raise _broken("webp", f"a chunk {kind!r} that is longer than the file")
         has_pixels |= kind in (b"VP8 ", b"VP8L", b"ANMF")
         if header is None:
             header = ImageHeader("webp", *_webp_size(kind, bytes(view[at + 8 : at + 18])))

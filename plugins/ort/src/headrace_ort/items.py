@@ -113,7 +113,7 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
         elif hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             array = np.from_dlpack(value)
         else:
-            array = np.asarray(value)
+            array = _read(value, wanted) if _is_plain(value) else np.asarray(value)
     except Exception as error:  # a foreign array may raise anything
         if is_on_device(value):
             raise _elsewhere(value, port, key) from error
@@ -164,6 +164,22 @@ def _is_plain(value: Any) -> bool:
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (bool, int, float, str, list, tuple)) and not hasattr(value, "dtype")
+
+
+def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
+    """Give Python numbers or strings as an array in which each of them is what it was.
+
+    numpy would make texts of the numbers beside a text, and floats of integers of 2**63 or more
+    beside smaller ones.
+    """
+    if wanted.kind == "O":
+        return np.asarray(value, object)
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and wanted == np.uint64:
+        exact = np.asarray(value, object)
+        if all(type(one) is int and 0 <= one < 1 << 64 for one in exact.flat):
+            return exact.astype(wanted)
+    return array
 
 
 def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:

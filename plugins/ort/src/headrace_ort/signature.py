@@ -109,8 +109,8 @@ def read_signature(
 
     The first axis is the batch axis, or the one that ``batch_axis`` says: of all inputs that have
     an axis, except those named in ``unbatched``, and those where it is fixed while another input's
-    is dynamic (or fixed to 1). An output has none if it is named, or if that axis is fixed to
-    something else than the batch.
+    is dynamic (or fixed to 1). An output has none if it is named, if that axis is fixed to
+    something else than the batch, or if no input has one.
 
     Args:
         session: An ``onnxruntime.InferenceSession``.
@@ -120,7 +120,7 @@ def read_signature(
 
     Raises:
         SetupError: An unknown name, an axis that is not there or not the batch, a type numpy cannot
-            hold, or no batch axis.
+            hold, or no batch axis while ``unbatched`` names nothing.
     """
     takes, gives = list(session.get_inputs()), list(session.get_outputs())
     named, axes = frozenset(unbatched), dict(batch_axis or {})
@@ -136,15 +136,17 @@ def read_signature(
         for node in takes
         if node.shape and node.name not in named
     }
-    if not first:
+    if not first and not named:
         raise SetupError(
             f"the model has no input with a batch axis; its inputs: {_listed(takes)}",
-            hint="An input without a declared shape counts as a scalar: export it with shapes.",
+            hint="Name its outputs in `unbatched` to run requests one at a time. An input without a "
+            "declared shape counts as a scalar: export it with shapes.",
         )
-    rows = _batch_of(first, takes)
+    rows = _batch_of(first, takes) if first else None
     inputs = [_port(node, axes, first.get(node.name, ...) == rows) for node in takes]
     results = [
-        _port(node, axes, node.name not in named and _is_batch(node, axes, rows)) for node in gives
+        _port(node, axes, bool(first) and node.name not in named and _is_batch(node, axes, rows))
+        for node in gives
     ]
     for port in (*inputs, *results):
         if port.name in axes and not port.batched:

@@ -80,7 +80,8 @@ def outcomes(subject: Subject) -> None:
     ):  # another life, and errors, have rules of their own
         tried = subject.tried
         bad = tried.take(subject.item)
-        bad[-1].pop("data")
+        for key in subject.declared("reads").required | {"data"}:
+            bad[-1].pop(key, None)
         with Spy(tried.root) as spy:
             tried.call(bad)
         calls = calls + spy.calls

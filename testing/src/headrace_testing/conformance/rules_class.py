@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError
+from headrace_testing.conformance.declared import declared_keys
 from headrace_testing.conformance.outcome import Broken, NotJudged
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.values import difference
@@ -248,9 +249,10 @@ def _references(part: Any) -> list[str]:
 def items(subject: Subject) -> None:
     """The kit compares runs over equal requests, so the factory must give equal requests.
 
-    `make_item(k)` gives a new dict with text keys and `data`, without `result`, equal for the same
-    `k` and not the same for all.
+    `make_item(k)` gives a new dict with text keys, without `result`, equal for the same `k` and not
+    the same for all; it has `data`, unless `reads` of the class names other keys only.
     """
+    needed = declared_keys(subject.element.cls.reads, subject.element.options).required
     first = []
     for k in range(3):
         try:
@@ -262,7 +264,7 @@ def items(subject: Subject) -> None:
             raise NotJudged(f"{subject.unavailable}; {what}") from error
         if type(one) is not dict or not all(isinstance(key, str) for key in one):
             raise Broken(f"make_item({k}) gives {type(one).__name__}, not a dict with text keys")
-        if "data" not in one:
+        if "data" in needed and "data" not in one:
             raise Broken(f"make_item({k}) gives a request without 'data'")
         if "result" in one:
             raise Broken(f"make_item({k}) gives a request that has a 'result' already")

@@ -17,5 +17,5 @@ class {{ cookiecutter.backend }}Conformance(BackendConformance):
 
     def make_item(self, k: int) -> dict[str, Any]:
         """Give the k-th request; the same k gives an equal one."""
-        image = np.random.default_rng(k).integers(0, 256, (8, 6 + k % 3, 3), dtype=np.uint8)
+        image = np.random.default_rng(k).integers(0, 256, (8, 6 + k % 3, 3), np.uint8)
         return {"data": image}
