@@ -202,7 +202,7 @@ def test_a_build_that_fails_ends_when_all_that_was_built_is_closed(monkeypatch):
         def init(self, options, context):
             raise RuntimeError("no device")
 
-    monkeypatch.setattr(blueprint, "_LOOK_S", 0.001)
+    monkeypatch.setattr(blueprint, "LOOK_S", 0.001)
     monkeypatch.setattr(blueprint, "Signal", Looks)
     for cls in (Lingers, Fails):
         headrace.register(cls.__name__, cls)

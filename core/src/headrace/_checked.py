@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from headrace._portable import error_text, forget_earlier, without_locals
+from headrace._portable import caused, error_text, forget_earlier, shown, without_locals
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -127,7 +127,7 @@ class Checked:
             try:
                 weight = weight_of(batch)
             except TypeError:
-                return [self._located(wrong_weight(request)) for request in batch]
+                return [self._located(_no_weight(request)) for request in batch]
             fits = self.min <= weight and (self.max is None or weight <= self.max)
         if fits:
             return None
@@ -182,8 +182,7 @@ class Checked:
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
         wrapped = BackendError(f"{self._label()} raised {error_text(error)}")
-        wrapped.__cause__ = error
-        return self._located(wrapped)
+        return self._located(caused(wrapped, error))
 
     def _located(self, error: Located) -> Located:
         if error.node is None:
@@ -298,14 +297,15 @@ def _is_weight(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def wrong_weight(request: Request) -> RequestError:
+def _no_weight(request: Request) -> RequestError:
     """Make the error of an item in a batch whose weights cannot be summed up."""
     weight = request.get("request_size", 1)
     if _is_weight(weight):
         return BackendError("another item of the batch has a 'request_size' that is no int")
-    return InputError(
-        "the weight of the request is wrong",
-        key="request_size",
-        expected="an int of at least 1",
-        got=repr(weight),
-    )
+    return wrong_weight(weight)
+
+
+def wrong_weight(weight: object, limit: str = "of at least 1", **where: Any) -> InputError:
+    """Make the error of a request whose weight is no int within a limit."""
+    what, expected = "the weight of the request is wrong", f"an int {limit}"
+    return InputError(what, key="request_size", expected=expected, got=shown(weight), **where)

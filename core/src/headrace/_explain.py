@@ -12,6 +12,7 @@ from headrace._expression.parser import parse
 from headrace._expression.tree import Call
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.declared import narrowed
+from headrace._plan.element import doors
 from headrace._plan.planner import plan_expression
 from headrace._plan.warnings import warnings_about
 from headrace._plan.word import word_of
@@ -111,9 +112,7 @@ def _asks_for(roots: Iterable[Element], probes: Iterable[NamedPlan] = ()) -> lis
 
 
 def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
-    door = node
-    while door.door_to is not None:
-        door = plan.nodes[door.door_to]
+    door = plan.nodes[doors(plan.nodes, node.name)[-1]]
     owned = owns_thread(door)
     keys = node.keys
     run_by = "own thread" if owned else "runner" if keys.timeout_ms is not None else "caller"
@@ -163,9 +162,8 @@ def _processes(root: Element, instances: int) -> dict[str, Any]:
     """Tell how many processes a node starts, and how often they load each file: once per process."""
     roots = [one for one in root.walk() if one.cls.builds_elsewhere]
     loads: dict[str, int] = {}
-    for inside in {
-        one: None for outer in roots for child in outer.children for one in child.walk()
-    }:
+    children = [child for outer in roots for child in outer.children]
+    for inside in dict.fromkeys(one for child in children for one in child.walk()):
         for value in vars(inside.options).values() if inside.options is not None else ():
             if isinstance(value, Path) and value.exists():
                 loads[str(value)] = loads.get(str(value), 0) + instances

@@ -132,6 +132,12 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 
 
+def caused(error: Error, by: BaseException | None) -> Error:
+    """Give an error with its cause, as ``raise error from by`` sets it."""
+    error.__cause__ = by
+    return error
+
+
 def without_locals(error: Error) -> Error:
     """Give an error whose tracebacks, and those of its causes, hold no local variables any more.
 

@@ -24,13 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace._registry.discovery import (
-    CORE,
-    KNOWN_ELSEWHERE,
-    PROBE_METHODS,
-    Plugin,
-    qualifier,
-)
+from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, PROBE_METHODS, Plugin, qualifier
 from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
@@ -244,14 +238,7 @@ def _only_node(config: PipelineConfig) -> NodePlan:
 
 
 def _element(planned: PlannedElement) -> Element:
-    spec = planned.spec
-    children = tuple(_element(child) for child in planned.children)
-    return Element(
-        name=spec.name,
-        cls=planned.cls,
-        options=planned.options,
-        distribution=spec.distribution,
-        version=spec.version,
-        registered=spec.cls is not None,
-        children=children,
-    )
+    spec, registered = planned.spec, planned.spec.cls is not None
+    children = tuple(map(_element, planned.children))
+    by = (spec.distribution, spec.version)
+    return Element(spec.name, planned.cls, planned.options, *by, registered, children)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend, InitContext, Shared, no_progress
 from headrace._build.measuring import Measuring
 from headrace._build.node_call import FrontCall, NodeCall
-from headrace._build.parts import LOOK_S, At, Commons
+from headrace._build.parts import At, Commons
 from headrace._build.standing import BatchEnd, Bound, Guarded, InThread, NotCallable, Passage
 from headrace._config.shape import NodeKeys
+from headrace._engine.blueprint import LOOK_S
 from headrace._plan.declared import of_children, states_range
 from headrace._plan.element import elements_run, takes_dependency
 from headrace._plan.word import Word, give_threads, word_of

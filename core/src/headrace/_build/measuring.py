@@ -7,7 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from headrace._plan.element import Element, NodePlan, takes_dependency
-from headrace._scheduling.instance import FAST_S, Timings
+from headrace._scheduling.instance import FAST_S, SAMPLED, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.parts import Commons, ElementTimes
     from headrace._scheduling.probes import Probes
-
-
-_SAMPLED = 15
-"""Mask of the counter of runs: an element as fast as `FAST_S` has one run in 16 timed."""
 
 
 def paths_of(root: Element) -> dict[int, str]:
@@ -126,7 +122,7 @@ def _sampled(run: Callable[..., Any], times: Timings) -> Callable[..., Any]:
             return run(batch, *dependency)
         finally:
             times.add((time.monotonic() - started) * 1000)
-            mask = _SAMPLED if times.total_ms < FAST_S * 1000 * times.count else 0
+            mask = SAMPLED if times.total_ms < FAST_S * 1000 * times.count else 0
 
     return measured
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._build.standing import Standing
 from headrace._graph.entries import Elements
-from headrace._scheduling.queue import HANDED
+from headrace._portable import caused
+from headrace._scheduling.entry import HANDED
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import ClosedError, ContractError, NoResultError
 
@@ -107,6 +108,4 @@ def _shown(error: BaseException) -> Exception:
         return error._passing()
     if isinstance(error, Exception):
         return error
-    shown = ContractError(f"{type(error).__name__} ended a request")
-    shown.__cause__ = error
-    return shown
+    return caused(ContractError(f"{type(error).__name__} ended a request"), error)

@@ -127,10 +127,6 @@ def _owner(stop: Callable[[], None]) -> str:
     return type(getattr(stop, "__self__", stop)).__name__
 
 
-LOOK_S = 0.25
-"""How often a thread that waits while something is built, or closed again, looks for an interrupt."""
-
-
 @dataclass(frozen=True)
 class At:
     """Where the builder stands.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._checked import weight_of
 from headrace._plan.word import word_of
-from headrace._portable import error_text, without_locals
+from headrace._portable import caused, error_text, without_locals
 from headrace._scheduling.batch import Filler
 from headrace.errors import (
     BackendError,
@@ -280,9 +280,7 @@ def _failure(backend: Backend, error: Exception) -> RequestError:
     if isinstance(error, BackendError):
         return backend._located(error.copy())
     what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
-    failure: RequestError = BackendError(what)
-    failure.__cause__ = error
-    return backend._located(failure)
+    return backend._located(caused(BackendError(what), error))
 
 
 def _edge(root: Element, place: int) -> Element:

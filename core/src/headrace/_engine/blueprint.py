@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.build")
 
-_LOOK_S = 0.25
-"""How often a thread that waits while all is closed again looks for an interrupt."""
+LOOK_S = 0.25
+"""How often a thread that waits while something is built, or closed again, looks for an interrupt."""
 
 
 class Parts(Protocol):
@@ -234,7 +234,7 @@ def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None)
             start_new_thread(close, ())  # one step: an interrupt comes before it or after it
         except RuntimeError:  # no more threads, or the interpreter ends
             close()
-        while not closed.sleep(_LOOK_S):
+        while not closed.sleep(LOOK_S):
             pass
         raise
     return started

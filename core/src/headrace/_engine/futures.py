@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import inside
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.entry import RUNNING, Entry, claimed
-from headrace._scheduling.locks import Watchers
+from headrace._scheduling.entry import RUNNING, Entry
+from headrace._scheduling.locks import Watchers, claimed
 from headrace._scheduling.process_threads import callbacks, errands
 from headrace._scheduling.threads import cycle_of, noted
 

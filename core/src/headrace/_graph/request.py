@@ -15,6 +15,7 @@ from headrace._scheduling.entry import (
     QUEUED,
     RUNNING,
     WAITING,
+    put_back,
     refuses_change,
 )
 from headrace._scheduling.scheduler import cancel_all
@@ -225,7 +226,7 @@ class GraphRequest:
             if failure is not None:
                 count(failure, self._traversal.request)
                 return failure.error
-            self._entry.put_back()
+            put_back(self._entry.request, self._entry.data)
         except Exception as raised:  # noqa: BLE001 - anybody's dict
             return refuses_change(raised)
         return None
@@ -234,7 +235,7 @@ class GraphRequest:
         """Let go of all; the thread notifies ``owner`` once it has given back the turn. With the turn."""
         if give_back:
             with suppress(Exception):  # anybody's dict; the request has failed as it is
-                self._entry.put_back()
+                put_back(self._entry.request, self._entry.data)
                 self._entry.request.pop("result", None)
         self.open = {}
         self._traversal.forget()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace._portable import error_text, shown
+from headrace._portable import caused, error_text, shown
 from headrace.errors import ContractError, HeadraceError, LimitError, NoResultError
 from headrace.keys import REPOST
 
@@ -207,9 +207,8 @@ def repost_of(step: Step, request: Request) -> str | None:
 
 def unable(step: Step, error: BaseException) -> ContractError:
     """Make the error of a request that cannot go on from a node, for its dict or a value raises."""
-    failure = ContractError(f"the request cannot go on: {error_text(error)}", node=step.name)
-    failure.__cause__ = error
-    return failure
+    what = f"the request cannot go on: {error_text(error)}"
+    return caused(ContractError(what, node=step.name), error)
 
 
 def finish(sinks: Sequence[tuple[Step, Request]], request: Request) -> Step | None:

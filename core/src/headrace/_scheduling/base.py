@@ -84,11 +84,35 @@ class SchedulerBase:
         self._quota = node.quota
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._unqueued_max = self._weight_for_shortcut(batch_policy)
-        for instance in self.instances:
-            if instance.lost is not None:
-                instance.lost.changed = partial(driver.look_at, instance)
+        self._watch()
         node.publishes = ONE_AT_A_TIME and self._unqueued_max > 0
         node.publish()
+
+    def _watch(self) -> None:
+        """Be told when an instance in service goes away, comes back or is lost."""
+        for instance in self.instances:
+            if instance.lost is not None:
+                instance.lost.changed = partial(self._look_at, instance)
+                instance.away = False
+
+    def _look_at(self, instance: Instance) -> None:
+        """Take note that an instance has gone away, has come back, or is lost."""
+        node, presence = self._node, instance.lost
+        with node.section, node.lock:
+            node.collect()
+            if instance not in node.instances or presence is None:
+                return
+            if presence.gone:
+                if instance.holder is None:
+                    node.lose(instance)
+            elif presence.away:
+                if instance in node.free:
+                    node.free.remove(instance)
+                    instance.away = True
+            elif instance.away:
+                instance.away = False
+                node.free.append(instance)
+            self._dispatcher.dispatch(None)
 
     @property
     def min(self) -> int:

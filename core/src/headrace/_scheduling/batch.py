@@ -6,6 +6,7 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._portable import caused
 from headrace._scheduling.threads import batches_run
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
@@ -197,7 +198,7 @@ def _no_result(node: str, instance: Instance, request: Request) -> NoResultError
 def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError:
     """Make the error of one request in whose batch ``error`` was raised past the backend."""
     name = type(error).__name__
-    outcome = BackendError(
+    failure = BackendError(
         f"{instance.backend._label()} raised {name}"
         if isinstance(error, Exception)
         else f"{name} hit the thread that ran the batch",
@@ -206,5 +207,4 @@ def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError
         instance=instance.index,
         abandoned=getattr(error, "abandoned", False) is True,
     )
-    outcome.__cause__ = error
-    return outcome
+    return caused(failure, error)

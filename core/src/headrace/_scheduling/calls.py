@@ -20,7 +20,14 @@ from functools import partial, wraps
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from headrace._scheduling.locks import Signal, holds_a_lock, main_thread, near_stack_end, no_room
+from headrace._scheduling.locks import (
+    Signal,
+    claimed,
+    holds_a_lock,
+    main_thread,
+    near_stack_end,
+    no_room,
+)
 from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
@@ -79,7 +86,7 @@ class Call:
         self._function: Callable[..., Any] | None = function
         self._args = args
         self._caller = get_ident()
-        self._unbegun = [None]
+        self._unbegun: list[None] = [None]
         self._signal = Signal()
         self._over = False
         self._result: Any = None
@@ -87,9 +94,7 @@ class Call:
 
     def run(self) -> None:
         """Call the function, unless it was given up or called before."""
-        try:
-            self._unbegun.pop()
-        except IndexError:
+        if not claimed(self._unbegun):
             return
         me = get_ident()
         outer_caller, outer_call = callers.get(me), _calls.get(me)
@@ -142,13 +147,10 @@ class Call:
     def _give_up(self) -> bool:
         """Take the call back; True when a backend goes on without its caller."""
         self.given_up = True
-        try:
-            self._unbegun.pop()
-        except IndexError:
-            if self._over:
-                return getattr(self._error, "abandoned", False) is True
-        else:
+        if claimed(self._unbegun):
             return False
+        if self._over:
+            return getattr(self._error, "abandoned", False) is True
         if self.withdraw is None:
             return not self._over
         # This thread sets `given_up` first and reads `withdraw` then; the thread that runs the function

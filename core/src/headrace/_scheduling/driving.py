@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace._portable import caused
 from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error, interrupted
 from headrace._scheduling.calls import errand
@@ -49,10 +50,7 @@ class Driver:
         """Run ``work`` and what follows for ``me``; raises the interrupt that hit a caller."""
         node = self._node
         while work is not None:
-            try:
-                errors, interrupt = self.run(work, node)
-            except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
-                errors, interrupt = self._broken(work, error)
+            errors, interrupt = self._ran(work)
             if interrupt is not None and all(entry.owner is not me for entry in work.entries):
                 interrupt = None  # it costs others their batch, and this thread goes on
             with node.section, node.lock:
@@ -61,12 +59,16 @@ class Driver:
             if interrupt is not None:
                 raise interrupt
 
-    def _broken(self, work: Work, error: BaseException) -> _batch.Outcome:
-        """Give the outcomes of a batch whose run was left by an error, so that none of them is lost."""
-        return (
-            [_batch.wrapped(self._node.name, work.instance, error) for _ in work.entries],
-            None if isinstance(error, Exception) else error,
-        )
+    def _ran(self, work: Work) -> _batch.Outcome:
+        """Run a batch; give its outcomes, of which none is lost where an error leaves its run."""
+        node = self._node
+        try:
+            return self.run(work, node)
+        except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
+            return (
+                [_batch.wrapped(node.name, work.instance, error) for _ in work.entries],
+                None if isinstance(error, Exception) else error,
+            )
 
     # Callers.
 
@@ -79,14 +81,9 @@ class Driver:
         parks: bool,
         deadline: float | None,
     ) -> None:
-        """Run what is given to ``caller``, sleep in between, until all its entries are done.
+        """Run ``work`` and what is given to ``caller``, sleep in between, until all its entries are done.
 
-        Args:
-            caller: The calling thread.
-            entries: What it waits for.
-            work: What it is to run first.
-            parks: Whether it has been noted as parked, for want of work.
-            deadline: The earliest of its entries.
+        ``parks`` says that it has been noted as parked, for want of work.
         """
         node = self._node
         while parks or work is not None:
@@ -179,12 +176,8 @@ class Driver:
 
     def _fail_given(self, instance: Instance, thread: Worker) -> None:
         """Fail what an instance was to run in a thread that has died. Under the lock."""
-        error = BackendError(
-            "the thread that was to run the batch died",
-            node=self._node.name,
-            instance=instance.index,
-        )
-        error.__cause__ = thread.cause
+        what, node = "the thread that was to run the batch died", self._node.name
+        error = caused(BackendError(what, node=node, instance=instance.index), thread.cause)
         self.dispatcher.fail(Work(instance, instance.entries or []), error)
 
     def _call_runner(self, runner: Runner) -> bool:
@@ -223,41 +216,17 @@ class Driver:
         try:
             runner.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
-            failure = BackendError(
-                f"no thread could be started to run the batch: {error}", node=node.name
-            )
-            failure.__cause__ = error
+            what = f"no thread could be started to run the batch: {error}"
+            failure = caused(BackendError(what, node=node.name), error)
             with node.section, node.lock:
                 self.workers.leave(runner)
                 if self.workers.backlog:
                     self.dispatcher.fail(self.workers.backlog.popleft(), failure)
                 self.dispatcher.dispatch(None)
 
-    def look_at(self, instance: Instance) -> None:
-        """Take note that an instance has gone away, has come back, or is lost."""
-        node, presence = self._node, instance.lost
-        with node.section, node.lock:
-            node.collect()
-            if instance not in node.instances or presence is None:
-                return
-            if presence.gone:
-                if instance.holder is None:
-                    node.lose(instance)
-            elif presence.away:
-                if instance in node.free:
-                    node.free.remove(instance)
-                    instance.away = True
-            elif instance.away:
-                instance.away = False
-                node.free.append(instance)
-            self.dispatcher.dispatch(None)
-
     def run_and_finish(self, work: Work) -> None:
         """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
-        try:
-            errors, interrupt = self.run(work, self._node)
-        except BaseException as error:  # noqa: BLE001 - as in `drive`
-            errors, interrupt = self._broken(work, error)
+        errors, interrupt = self._ran(work)
         try:
             errand(self._finish, work, errors)
             if interrupt is not None:

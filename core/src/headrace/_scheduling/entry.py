@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._portable import error_text, shown
-from headrace.errors import ClosedError, InputError
+from headrace._checked import wrong_weight
+from headrace._portable import caused, error_text
+from headrace._scheduling.locks import claimed
+from headrace.errors import ClosedError, InputError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +35,6 @@ DATA_ALONE = ("data",)
 MISSING = object()
 """Stands for the ``data`` of a request that has none."""
 
-_MOST_WEIGHT = 2**63 - 1
-
 _UNTOUCHED = object()
 """Stands for the ``data`` of a request that never entered: its dict is left as it came."""
 
@@ -60,20 +60,26 @@ class Nobody:
 NOBODY = Nobody()
 
 
-class Quota(Protocol):
-    """What counts the wait of an entry against the bound of the node at which its request entered.
+class Quota:
+    """Counts the wait of an entry against the bound of the node at which its request entered: this one nowhere.
 
     Attributes:
         entered: Whether the request has been let in; no bound stops what belongs to it from then on.
     """
 
-    entered: bool
+    __slots__ = ()
+    entered = True
 
     def began(self, entry: Entry, evict: Callable[[Entry, BaseException], None]) -> None:
         """Take note that the entry waits at another node, where ``evict(entry, error)`` fails it."""
 
     def ended(self, entry: Entry) -> Callable[[], object] | None:
         """Take note that it waits no more; give what is to be called without any lock, for others move up."""
+        return None
+
+
+HANDED = Quota()
+"""That of what a backend hands to another node: its request runs, so no bound counts it."""
 
 
 class Entry:
@@ -148,18 +154,11 @@ class Entry:
                 return
             if error is not None and getattr(error, "abandoned", False) is True:
                 return
-            self.put_back()
+            put_back(self.request, self.data)
             if error is not None:
                 self.request.pop("result", None)
         except Exception as refusal:  # noqa: BLE001 - anybody's dict, anybody's error
             self.error = error or refuses_change(refusal)
-
-    def put_back(self) -> None:
-        """Let the request have the caller's object under ``data`` again, or nothing."""
-        if self.data is MISSING:
-            self.request.pop("data", None)
-        else:
-            self.request["data"] = self.data
 
     def take_back(self) -> bool:
         """Take the request away from a backend that has a copy; False when one runs on it. Under the lock."""
@@ -177,13 +176,12 @@ class Entry:
         return error
 
 
-def claimed(items: list[None]) -> bool:
-    """Take the one item of a list; False when another thread was quicker."""
-    try:
-        items.pop()
-    except IndexError:
-        return False
-    return True
+def put_back(request: Request, data: Any) -> None:
+    """Let a request have the caller's object under ``data`` again, or nothing for `MISSING`."""
+    if data is MISSING:
+        request.pop("data", None)
+    else:
+        request["data"] = data
 
 
 def restore(request: Request, data: Any, raised: BaseException) -> None:
@@ -192,10 +190,7 @@ def restore(request: Request, data: Any, raised: BaseException) -> None:
         abandoned = getattr(raised, "abandoned", False) is True
         raised.abandoned = abandoned  # type: ignore[attr-defined]
         if not abandoned:
-            if data is MISSING:
-                request.pop("data", None)
-            else:
-                request["data"] = data
+            put_back(request, data)
             request.pop("result", None)
 
 
@@ -215,27 +210,19 @@ def own_error(error: BaseException) -> BaseException:
     """Give an error object for one request alone."""
     if isinstance(error, ClosedError):
         return ClosedError(error.args[0], abandoned=error.abandoned)
-    copy = getattr(error, "copy", None)
-    twin: BaseException = copy() if copy is not None else error
-    return twin
+    return error.copy() if isinstance(error, RequestError) else error
 
 
 def refuses_change(error: Exception) -> InputError:
     """Make the error of a request whose own dict raised when it was to be answered."""
-    failure = InputError(
-        f"the request cannot be answered: its dict raised {type(error).__name__}",
-        key="data",
-        expected="a dict that lets 'data' and 'result' be written and removed",
-    )
-    failure.__cause__ = error
-    return failure
+    what = f"the request cannot be answered: its dict raised {type(error).__name__}"
+    wanted = "a dict that lets 'data' and 'result' be written and removed"
+    return caused(InputError(what, key="data", expected=wanted), error)
 
 
 def unreadable(error: Exception) -> InputError:
     """Make the error of a request whose dict, or what is in it, raises when it is looked at."""
-    failure = InputError(f"the request cannot be read: {error_text(error)}")
-    failure.__cause__ = error
-    return failure
+    return caused(InputError(f"the request cannot be read: {error_text(error)}"), error)
 
 
 def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
@@ -250,24 +237,14 @@ def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
         InputError: It is no dict, lacks a key, or its ``request_size`` is no int of at least 1.
     """
     if not isinstance(request, dict):
-        raise InputError(
-            "a request is a dict",
-            expected=f"a dict with the key {needs[0]!r}" if needs else "a dict",
-            got=type(request).__name__,
-            node=node,
-        )
+        wanted, got = "a dict", type(request).__name__
+        wanted += f" with the key {needs[0]!r}" if needs else ""
+        raise InputError("a request is a dict", expected=wanted, got=got, node=node)
     for key in needs:
         if key not in request:
             raise InputError(f"the request has no {key!r}", key=key, node=node)
     weight: Any = request.get("request_size", 1)
-    if type(weight) is not int or not 1 <= weight <= _MOST_WEIGHT:
-        raise InputError(
-            "the weight of the request is wrong",
-            key="request_size",
-            expected="an int of at least 1"
-            if type(weight) is not int or weight < 1
-            else "an int below 2**63",
-            got=shown(weight),
-            node=node,
-        )
+    if type(weight) is not int or not 1 <= weight < 2**63:
+        too_large = type(weight) is int and weight >= 1
+        raise wrong_weight(weight, "below 2**63" if too_large else "of at least 1", node=node)
     return weight

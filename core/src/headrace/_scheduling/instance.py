@@ -151,7 +151,7 @@ RETURNING = object()
 """Holder of an instance whose batch is over and that is not yet among the free ones."""
 
 SAMPLED = 15
-"""Mask of the counter of batches: a fast backend has one batch in 16 timed."""
+"""Mask of the counter of batches, or of the runs of an element: a fast one has one in 16 timed."""
 
 
 @dataclass(frozen=True)

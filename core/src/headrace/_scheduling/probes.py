@@ -9,6 +9,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace._portable import error_text
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.locks import main_thread
 
@@ -94,10 +95,7 @@ class Guarded:
         """Take note of what a method has raised; only Ctrl-C, where the main thread waits, is raised."""
         if isinstance(error, KeyboardInterrupt) and _for_main_thread():
             raise error
-        try:
-            text = f"{type(error).__name__}: {error}"
-        except Exception:  # noqa: BLE001 - the text of an error is anybody's code
-            text = type(error).__name__
+        text = error_text(error)
         with self._lock:
             self.errors += 1
             self.last = text

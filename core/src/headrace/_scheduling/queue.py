@@ -14,7 +14,7 @@ from collections import OrderedDict
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from headrace._scheduling.entry import QUEUED
+from headrace._scheduling.entry import QUEUED, Quota
 
 if TYPE_CHECKING:
     from collections import deque
@@ -191,12 +191,8 @@ class NodeQuota(ByPriority["Waits"]):
             return next(self.ascending()).leave()
 
 
-class Waits:
-    """The entries of one request that count as one against the bound of the node it entered at.
-
-    Attributes:
-        entered: Whether the request has been let in; no bound stops what belongs to it from then on.
-    """
+class Waits(Quota):
+    """The entries of one request that count as one against the bound of the node it entered at."""
 
     __slots__ = ("_entries", "_home", "_priority", "entered")
 
@@ -233,18 +229,3 @@ class Waits:
         self._entries.clear()
         self._home.discard(self, self._priority)
         return found
-
-
-class Handed:
-    """Stands for the `Waits` of what a backend that runs hands to another node: no bound counts it."""
-
-    entered = True
-
-    def began(self, entry: Entry, evict: Evict) -> None:
-        """Do nothing."""
-
-    def ended(self, entry: Entry) -> None:
-        """Do nothing."""
-
-
-HANDED = Handed()

@@ -153,10 +153,7 @@ class Scheduler(FastPath):
                 instance.retired = retired
             node.retiring = [*node.retiring, *old]
             node.instances = self.instances = list(new.instances)
-            for instance in self.instances:
-                if instance.lost is not None:
-                    instance.lost.changed = partial(self._driver.look_at, instance)
-                    instance.away = False
+            self._watch()
             node.every = [*node.instances, *node.retiring]
             # The idle lists are replaced before their instances are looked at. A caller pops an instance
             # of an old list, and looks then whether that list still stands. Either it popped it before

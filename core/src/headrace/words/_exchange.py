@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import apply, faults, pack, unpack
-from headrace._portable import error_text
-from headrace._scheduling.entry import claimed
+from headrace._portable import caused, error_text
+from headrace._scheduling.locks import claimed
 from headrace.errors import BackendError, ContractError, InputError
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ class Exchange:
             for key, error in wrong.items():
                 del held[key]
                 if key in self._read and id(request) not in errors:
-                    failure = errors[id(request)] = InputError(
+                    failure = InputError(
                         f"it cannot be sent to another process: {error_text(error)}",
                         key=key,
                         expected="something that pickle takes",
                         got=type(request[key]).__name__,
                     )
-                    failure.__cause__ = error
+                    errors[id(request)] = caused(failure, error)
         here = [id(one) not in errors for one in batch]
         sent = [one for one, is_here in zip(found, here, strict=True) if is_here]
         return (values, sent), [one for one, is_here in zip(batch, here, strict=True) if is_here]

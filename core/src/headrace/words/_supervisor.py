@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import END, Channel
-from headrace._build.parts import LOOK_S
+from headrace._engine.blueprint import LOOK_S
 from headrace._portable import error_text
 from headrace._process import memory_file, spawn, wait_for_end
 from headrace._scheduling.calls import errand

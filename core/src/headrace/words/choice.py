@@ -15,7 +15,7 @@ from headrace._plan.word import Word
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
@@ -95,15 +95,12 @@ class ModelLoader(_Chosen):
         """Plan the child that the suffix chooses; the others for the options that they know."""
         element, children = use.element, use.children
         model = getattr(element.options, "model", None)
-        chosen = None
-        if _have_suffixes(use) and model is not None:
-            chosen = _by_suffix(use, str(model))
+        names_one = _have_suffixes(use) and model is not None
+        chosen = _by_suffix(use, str(model)) if names_one else None
         row = []
         for child in children:
-            if child is chosen:
-                planned = use.plan(child)
-            else:
-                planned = _plan_apart(use, child, other=_OF_VALUES)
+            of_others = child is not chosen
+            planned = _plan_apart(use, child, _OF_VALUES) if of_others else use.plan(child)
             if planned is not None and (child is chosen or (chosen is None and use.scope.lenient)):
                 if not use.may_call(planned):
                     return None
@@ -160,8 +157,7 @@ class Fallback(_Chosen):
         row = [child for child in found if child is not None and use.may_call(child)]
         element.phases = [row]
         if not row and not use.scope.lenient and len(problems) == before:
-            reasons = "; ".join(f"{name}: {why}" for name, why in element.unavailable.items())
-            use.add(UNBUILDABLE, f"nothing in {element.name} can be built here: {reasons}")
+            use.add(UNBUILDABLE, _nothing(element.name, element.unavailable))
         return element if row or use.scope.lenient else None
 
     @classmethod
@@ -198,13 +194,16 @@ class Fallback(_Chosen):
             backend = building.backend(element, (built,), at)
             backend.chosen, backend.reasons = label, reasons  # type: ignore[attr-defined]
             return backend
-        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        what = f"nothing in Fallback can be built here: {listed}"
-        raise building.failed(what, element.name, at)
+        raise building.failed(_nothing("Fallback", reasons), element.name, at)
 
     def describe(self) -> dict[str, Any]:
         """Give the child that was chosen, and why not the others."""
         return {"chosen": self.chosen, "not_chosen": dict(self.reasons)}
+
+
+def _nothing(name: str, reasons: Mapping[str, str]) -> str:
+    listed = "; ".join(f"{branch}: {reason}" for branch, reason in reasons.items())
+    return f"nothing in {name} can be built here: {listed}"
 
 
 def _label_of(child: Call, children: Iterable[Call]) -> str:
@@ -213,13 +212,10 @@ def _label_of(child: Call, children: Iterable[Call]) -> str:
     return child.name if len(alike) <= 1 else str(child)
 
 
-def _plan_apart(use: Use, child: Call, *, other: tuple[str, ...] = ()) -> Element | None:
+def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element | None:
     """Plan a branch that need not be buildable; why it is not goes into ``unavailable``.
 
-    Args:
-        use: The container.
-        child: The branch.
-        other: Codes of further problems that do not matter.
+    Problems of the codes ``other`` do not matter.
     """
     planning = use.planning
     parameters, outer = planning.parameters, planning.problems
@@ -230,8 +226,8 @@ def _plan_apart(use: Use, child: Call, *, other: tuple[str, ...] = ()) -> Elemen
         found = list(planning.problems)
     finally:
         planning.problems = outer
-    away = [problem for problem in found if problem.code.startswith(_UNAVAILABLE)]
-    hard = [p for p in found if p not in away and p.code not in other]
+    away = [one for one in found if one.code.startswith(_UNAVAILABLE)]
+    hard = [one for one in found if one not in away and one.code not in other]
     outer.extend(hard)
     parameters.unresolved = unresolved + bool(hard)
     if away:
