@@ -137,7 +137,7 @@ def test_a_request_of_many_elements_waits_for_room_as_one(gate, client, waiting)
         second = pipe.submit({"data": [1, 2]})
         waiting(pipe, 2, node="elements")
         submits = client(pipe.submit, {"data": [3, 4]})
-        waiting(pipe, 3, node="elements")  # its first element is outside
+        waiting(pipe, 4, node="elements")  # its elements are outside, together
         assert submits.is_alive()
         called = client(pipe, {"data": [5, 6]})
         gate.open()

@@ -13,6 +13,8 @@ import pytest
 
 import headrace
 from headrace import errors
+from headrace._graph.request import GraphRequest, start
+from headrace._scheduling.entry import NOBODY, Entry
 from headrace._scheduling.threads import entries_running_here
 
 
@@ -832,3 +834,27 @@ def test_a_request_that_names_no_node_is_told_which_there_are(name, send):
     assert (error.key, error.expected) == ("node_name", "one of a, b")
     assert error.got == (None if name is None else repr(name))
     assert ("names none" in str(error)) == (name is None)
+
+
+def test_a_request_that_was_given_up_before_it_enters_runs_nowhere():
+    """Ctrl-C in the main thread gives up what a helper thread is about to let in."""
+    nodes = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc"}}
+    with headrace.pipe(nodes) as pipe:
+        graph, request = pipe._engine.graph, {"data": 1}
+        given_up = GraphRequest(graph, graph.route_of(request), Entry(request), NOBODY)
+        assert given_up.give_up() is False
+        start([given_up])
+        assert request == {"data": 1}
+        assert not graph.in_flight
+        assert pipe.stats()["nodes"]["a"]["submitted"] == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_when_an_element_fails_none_of_the_others_takes_its_place(way):
+    """The one instance is busy with the element that fails; all others are cancelled at once."""
+    ran = []
+    backend("Picky", lambda r: 1 // r["data"] if ran.append(r["data"]) is None else None)
+    failed = pytest.raises((errors.BackendError, errors.RequestsFailed))
+    with headrace.pipe({"a": {"backend": "Picky", "each": "data"}}) as pipe, failed:
+        WAYS[way](pipe, {"data": [0, 1, 2, 3]})
+    assert ran == [0]

@@ -208,6 +208,40 @@ def test_a_list_gives_the_list_with_all_results(gate):
         assert max(map(len, gate.batches)) == 4
 
 
+LIST_DOORS = {
+    "call": lambda pipe, requests: pipe(requests),
+    "timeout": lambda pipe, requests: pipe(requests, timeout=60),
+    "submit": lambda pipe, requests: [f.result(60) for f in pipe.submit(requests)],
+    "call_async": lambda pipe, requests: asyncio.run(pipe.call_async(requests)),
+}
+PAIRS = {"backend": "Gate", "min": 2, "max": 4}
+
+
+@pytest.mark.parametrize("door", LIST_DOORS)
+@pytest.mark.parametrize(
+    "config", [PAIRS, {"a": {**PAIRS, "next": "b"}, "b": {"backend": "Identity"}}]
+)
+def test_the_items_of_a_list_arrive_together(gate, door, config):
+    """An idle node sends at once: were the first item there alone, it would be below the min."""
+    gate.shut = False
+    with headrace.pipe(config) as pipe:
+        done = LIST_DOORS[door](pipe, [{"data": number} for number in range(4)])
+    assert [one["result"] for one in done] == [0, 1, 2, 3]
+    assert gate.batches == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("door", LIST_DOORS)
+@pytest.mark.parametrize("first", [True, False])
+def test_the_elements_of_a_request_arrive_together(gate, door, first):
+    gate.shut = False
+    nodes = {"a": {**PAIRS, "each": "boxes"}, "b": {"backend": "Identity"}}
+    nodes["a" if first else "b"]["next"] = "b" if first else "a"
+    with headrace.pipe(nodes) as pipe:
+        (done,) = LIST_DOORS[door](pipe, [{"data": "page", "boxes": [0, 1, 2, 3]}])
+    assert done["result"] == [0, 1, 2, 3]
+    assert gate.batches == [[0, 1, 2, 3]]
+
+
 def test_an_empty_list_gives_an_empty_list_in_every_way(gate):
     with headrace.pipe({"backend": "Gate"}) as pipe:
         assert pipe([]) == []

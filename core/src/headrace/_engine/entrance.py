@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._engine.futures import AsyncOwner, NodeRequest
 from headrace._graph.caller import is_cheap, may_wait, run_and_wait, run_in_caller
-from headrace._graph.request import GraphRequest
+from headrace._graph.request import GraphRequest, start
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import DONE, Entry, checked_weight, unreadable
 from headrace.errors import InputError, RequestsFailed
@@ -99,7 +99,7 @@ class Entrance:
     def _pending(
         self, entry: Entry, route: Route | None, owner: Owner
     ) -> NodeRequest | GraphRequest:
-        """Give what stands for an admitted request until ``owner`` has its outcome; `start` follows."""
+        """Give what stands for an admitted request until ``owner`` has its outcome."""
         entry.owner = owner
         if route is None:
             return NodeRequest(self.any_scheduler, entry)
@@ -133,6 +133,7 @@ class Entrance:
         call = call_run_here()
         if call is not None:
             call.withdrawn_by(lambda: sum([future.cancel() for future in futures]) < len(futures))
+        begun: list[NodeRequest | GraphRequest] = []
         for (entry, route), future in zip(admitted, futures, strict=True):
             if call is not None and call.given_up:
                 entry.refuse(CancelledError())
@@ -140,7 +141,8 @@ class Entrance:
                 future.finished(entry)
                 continue
             future.pending = pending = self._pending(entry, route, future)
-            pending.start(waits_for_room=True)
+            begun.append(pending)
+        start(begun, waits_for_room=True)
 
     @reentrant()
     def begin(
@@ -153,7 +155,7 @@ class Entrance:
             owner = AsyncOwner(loop)
             owner.pending = self._pending(entry, route, owner)
             waiting.append(owner)
-            owner.pending.start()
+        start([owner.pending for owner in waiting], waits=self.only is not None)
 
 
 def _deadline_after(timeout: float | None) -> float | None:

@@ -110,11 +110,13 @@ class NodeRequest:
     def __init__(self, scheduler: Scheduler, entry: Entry) -> None:
         self._scheduler, self._entry = scheduler, entry
 
-    def start(self, *, waits_for_room: bool = False) -> None:
-        """Let the request enter; ``waits_for_room`` when this thread waits while the queue is full."""
-        scheduler = self._scheduler
-        stuck = scheduler.held_by_this_thread if waits_for_room else None
-        scheduler.submit(self._entry, waits_for_room=stuck, waits=not waits_for_room)
+    def begin(self) -> tuple[Scheduler, Sequence[Entry]]:
+        """Give where the request enters, and as what."""
+        return self._scheduler, (self._entry,)
+
+    def held_here(self) -> bool:
+        """Tell whether the calling thread holds an instance that the request needs."""
+        return self._scheduler.held_by_this_thread()
 
     @property
     def state(self) -> str:

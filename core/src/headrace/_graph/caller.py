@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._graph.entries import Elements, count
-from headrace._graph.request import GraphRequest
+from headrace._graph.request import GraphRequest, start
 from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
@@ -211,10 +211,9 @@ def run_and_wait(
         call = call_run_here()
         if call is not None:
             call.withdrawn_by(lambda: sum([one.give_up() for one in begun]) > 0)
-        for one in begun:
-            if call is not None and call.given_up:
+            if call.given_up:
                 return
-            one.start(internal=internal)
+        start(begun, internal=internal)
         with noted(waiter):
             waiter.requests = begun
             node = cycle_of(waiter)

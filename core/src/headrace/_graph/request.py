@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._graph.entries import Elements, count, entry_at
 from headrace._graph.traversal import Failure, Traversal, unable
@@ -22,7 +23,7 @@ from headrace._scheduling.scheduler import cancel_all
 from headrace.errors import OverloadedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from headrace._graph.graph import Graph
     from headrace._graph.route import Route, Step
@@ -64,33 +65,25 @@ class GraphRequest:
 
     # Going on.
 
-    def start(self, *, waits_for_room: bool = False, internal: bool = False) -> None:
-        """Let the request enter.
-
-        Args:
-            waits_for_room: Whether the calling thread waits while the queue is full.
-            internal: It comes from a front of this pipeline: closing does not refuse it.
-        """
-        try:
-            self._graph.in_flight.add(self)
-            stuck = self._held_here if waits_for_room else None
+    def begin(self) -> tuple[Scheduler, list[Entry]]:
+        """Give where the request enters, and as what; nothing where it has gone on without."""
+        with self._turn:  # `give_up` comes before all of this, or finds what is open
             visit = self._traversal.begin()
             step, entries = visit.step, [self._entry]
+            if self._over:
+                return step.scheduler, []
+            self._graph.in_flight.add(self)
             if step.runs_once:
                 # The entry of the call is that of the node, and is counted where it enters.
                 self._entry.owner = _NodeOwner(self, visit)
                 self.open[self._entry] = step.scheduler
             else:
                 entries = self._entries(visit)
-            for entry in entries:
-                self._submit(step, entry, stuck, internal=internal)
-            self._go_on()
-        except BaseException:
-            self.give_up()
-            raise
+        self._go_on()
+        return step.scheduler, entries
 
     def _entries(self, visit: Visit) -> list[Entry]:
-        """Make the entries that are to run for a visit, and note them; none when it ends at once."""
+        """Make the entries that are to run for a visit, and note them; those that cannot run end at once."""
         step, deadline, priority, waits = (
             visit.step,
             self.deadline,
@@ -99,34 +92,21 @@ class GraphRequest:
         )
         if not step.levels:
             owner = _NodeOwner(self, visit)
-            entry = entry_at(step, visit.request, owner, deadline, priority, waits)
-            self.open[entry] = step.scheduler
-            return [entry]
-        several = _EachOwner(self, visit, deadline=deadline, priority=priority, waits=waits)
-        elements = several.elements
-        if not elements.entries:
-            self._ended.append((visit, elements.gather(), None))
-        self.open.update(dict.fromkeys(elements.entries, step.scheduler))
-        return elements.entries
-
-    def _submit(
-        self,
-        step: Step,
-        entry: Entry,
-        stuck: Callable[[], object] | None = None,
-        *,
-        internal: bool = True,
-    ) -> None:
-        """Submit an entry that is in `open` already; called without the turn.
-
-        Another thread may end the request meanwhile: it cancels all entries in `open`. Either the entry
-        is in the queue by then, and is taken out; or it has yet to get there, and `let_in` does nothing.
-        """
-        if entry.error is None:
-            step.scheduler.let_in(entry, waits_for_room=stuck, internal=internal)
+            entries = [entry_at(step, visit.request, owner, deadline, priority, waits)]
         else:
-            owner, entry.owner = entry.owner, NOBODY  # the owner refers to its entries
-            owner.finished(entry)
+            terms = {"deadline": deadline, "priority": priority, "waits": waits}
+            elements = _EachOwner(self, visit, **terms).elements
+            entries = elements.entries
+            if not entries:
+                self._ended.append((visit, elements.gather(), None))
+        # Another thread may end the request meanwhile: it cancels all entries in `open`. Either an entry
+        # is in the queue by then, and is taken out; or it has yet to get there, and `let_in` does nothing.
+        self.open.update(dict.fromkeys(entries, step.scheduler))
+        for entry in entries:
+            if entry.error is not None:
+                its_owner, entry.owner = entry.owner, NOBODY  # the owner refers to its entries
+                its_owner.finished(entry)
+        return [entry for entry in entries if entry.state != DONE]
 
     def node_done(
         self, visit: Visit, error: BaseException | None = None, entry: Entry | None = None
@@ -143,16 +123,16 @@ class GraphRequest:
         when A tries it. So no end is left behind.
         """
         while self._ended and self._turn.acquire(blocking=False):
-            started: list[tuple[Step, Entry]] = []
+            started: list[tuple[Step, list[Entry]]] = []
             try:
                 # No recursion: nodes that end at once may follow each other in any number.
                 while self._ended:
                     self._advance(*self._ended.popleft(), started)
             finally:
                 self._turn.release()
-            for step, entry in started:
+            for step, entries in started:
                 try:
-                    self._submit(step, entry)
+                    step.scheduler.let_in(*entries, internal=True)
                 except BaseException as raised:  # noqa: BLE001 - a request must not be lost
                     self.end(unable(step, raised))
         while self._to_notify:
@@ -170,7 +150,7 @@ class GraphRequest:
         visit: Visit,
         error: BaseException | None,
         entry: Entry | None,
-        started: list[tuple[Step, Entry]],
+        started: list[tuple[Step, list[Entry]]],
     ) -> None:
         """Find what starts after a node has ended; whatever is raised here ends this request alone."""
         if self._over:
@@ -187,8 +167,7 @@ class GraphRequest:
                     count(following, self._traversal.request)
                     error = following.error
                 elif self._traversal.sinks_left:
-                    for one in following:
-                        started += [(one.step, entry) for entry in self._entries(one)]
+                    started += [(one.step, self._entries(one)) for one in following]
                     return
             self._end(error)
         except BaseException as raised:  # noqa: BLE001 - a request must not be lost
@@ -214,10 +193,16 @@ class GraphRequest:
         self._entry.error = error
         self._abandoned = getattr(error, "abandoned", False) is True
         try:
-            for entry, scheduler in list(self.open.items()):
-                scheduler.cancel(entry)
+            self._cancel_open()
         finally:
             self._leave(self._owner, give_back=error is not None and not self._abandoned)
+
+    def _cancel_open(self) -> None:
+        together: dict[Scheduler, list[Entry]] = {}
+        for entry, scheduler in list(self.open.items()):
+            together.setdefault(scheduler, []).append(entry)
+        for scheduler, entries in together.items():
+            scheduler.cancel_together(entries)
 
     def _finish(self) -> BaseException | None:
         """Give the caller's dict what the sinks have; the error where that cannot be."""
@@ -252,11 +237,10 @@ class GraphRequest:
         states = {entry.state for entry in list(self.open)}
         return QUEUED if states and states.issubset(WAITING) else RUNNING
 
-    def _held_here(self) -> str | None:
-        """Give a node that has not ended and whose instance the calling thread holds, None for none."""
+    def held_here(self) -> bool:
+        """Tell whether the calling thread holds an instance of a node that has not ended."""
         unvisited = [] if self._over else self._traversal.unvisited()
-        held = (step.name for step in unvisited if step.scheduler.held_by_this_thread())
-        return next(held, None)
+        return any(step.scheduler.held_by_this_thread() for step in unvisited)
 
     def places(self) -> list[tuple[Node, object]]:
         """Give the nodes at which the request is, and those that it has yet to visit."""
@@ -289,13 +273,55 @@ class GraphRequest:
         """
         with self._turn:
             over, self._over = self._over, True
+            self._cancel_open()
             for entry, scheduler in list(self.open.items()):
-                if not scheduler.cancel(entry):
-                    self._abandoned = scheduler.abandon(entry) or self._abandoned
+                self._abandoned = scheduler.abandon(entry) or self._abandoned
             if not over:
                 self._leave(NOBODY, give_back=not self._abandoned)
         self._go_on()
         return self._abandoned
+
+
+class Begun(Protocol):
+    """A request that has yet to enter; see `GraphRequest`."""
+
+    def begin(self) -> tuple[Scheduler, Sequence[Entry]]:
+        """Give where it enters, and as what."""
+
+    def held_here(self) -> bool:
+        """Tell whether the calling thread holds what it needs."""
+
+    def give_up(self) -> bool:
+        """Cancel it where it waits; give whether a backend still runs on it."""
+
+
+def start(
+    requests: Sequence[Begun],
+    *,
+    waits_for_room: bool = False,
+    internal: bool = False,
+    waits: bool = False,
+) -> None:
+    """Let requests enter: those that enter at one node arrive there together.
+
+    Args:
+        requests: All of one call.
+        waits_for_room: Whether the calling thread waits while the queue is full.
+        internal: They come from a front of this pipeline: closing does not refuse them.
+        waits: The owner waits in this thread: the event loop of a coroutine.
+    """
+    stuck = (lambda: any(one.held_here() for one in requests)) if waits_for_room else None
+    together: dict[Scheduler, list[Entry]] = {}
+    try:
+        for one in requests:
+            scheduler, entries = one.begin()
+            together.setdefault(scheduler, []).extend(entries)
+        for scheduler, entries in together.items():
+            scheduler.let_in(*entries, waits_for_room=stuck, internal=internal, waits=waits)
+    except BaseException:
+        for one in requests:
+            one.give_up()
+        raise
 
 
 class _NodeOwner:
@@ -315,13 +341,18 @@ class _NodeOwner:
 class _EachOwner:
     """The owner of the entries of all elements of one visit."""
 
-    __slots__ = ("elements", "left", "request", "visit")
+    __slots__ = ("_group", "elements", "left", "request", "visit")
 
     def __init__(self, request: GraphRequest, visit: Visit, **terms: Any) -> None:
         self.request = request
         self.visit = visit
         self.elements = elements = Elements(visit.step, visit.request, self, **terms)
         self.left = list(range(len(elements.entries)))  # the thread that pops 0 is the last
+        self._group = [] if elements.may_fail_alone else list(elements.entries)
+
+    def group_of(self, entry: Entry) -> list[Entry]:
+        """Give the entries that are cancelled while they wait when this one has failed."""
+        return self._group
 
     def finished(self, entry: Entry) -> None:
         """Count one element; with the last, or one that fails the request, let that go on."""
@@ -329,8 +360,11 @@ class _EachOwner:
         last = self.left.pop() == 0
         self.request.open.pop(entry, None)
         error: Any = entry.error
-        if error is None or (
-            self.elements.may_fail_alone and not isinstance(error, OverloadedError)
+        # One that was cancelled tells nothing: that which failed does, now or in the next moment.
+        if (
+            error is None
+            or isinstance(error, CancelledError)
+            or (self.elements.may_fail_alone and not isinstance(error, OverloadedError))
         ):
             if not last:
                 return

@@ -216,8 +216,8 @@ class Node(FreeInstances):
         ):
             self._unnotified[entry] = None
             self.settled.append(entry)
-        if error is not None and isinstance(owner, Caller) and owner.groups:
-            self._cancel_group(owner.groups.get(entry, []))
+        if error is not None and hasattr(owner, "group_of"):
+            self._cancel_group(owner.group_of(entry))
 
     def _cancel_group(self, group: list[Entry]) -> None:
         """Cancel what waits and is of no use any more, for one of its group has failed."""

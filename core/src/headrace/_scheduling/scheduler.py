@@ -47,35 +47,46 @@ class Scheduler(FastPath):
 
     def let_in(
         self,
-        entry: Entry,
-        *,
+        *entries: Entry,
         waits_for_room: Callable[[], object] | None = None,
         internal: bool = False,
         waits: bool = False,
     ) -> None:
-        """Let an entry run for an owner that is notified of the end; the calling thread may take locks.
+        """Let entries run for owners that are notified of the end; the calling thread may take locks.
+
+        They arrive together: no batch is cut before all are in, but where the queue is full.
 
         Args:
-            entry: A new entry.
-            waits_for_room: Come back only when it has been let into the queue, or is done; called to
+            entries: New entries.
+            waits_for_room: Come back only when all have been let into the queue, or are done; called to
                 tell that this thread cannot wait, for it runs a batch that the room may depend on.
-            internal: It comes from another node of this pipeline, which closing does not refuse.
+            internal: They come from another node of this pipeline, which closing does not refuse.
             waits: The owner waits in this thread: the event loop of a coroutine.
         """
-        node = self._node
-        deadline = self._set_times(entry, node.clock())
+        node, now = self._node, self._node.clock()
+        for entry in entries:
+            self._set_times(entry, now)
+        outside: list[Entry] = []
         with node.section, node.lock:
-            enter(node, [entry], internal=internal, waits=waits)
-            if entry.state != DONE and deadline is not None:
-                entry.alarm = self._timer.call_at(deadline, lambda: self._expire(entry))
-            node.arrived(entry)
-            if waits_for_room is not None and entry.state == OUTSIDE:
-                entry.room = Signal()
-        if entry.room is not None and waits_for_room is not None:
-            if waits_for_room():  # for ever
-                with node.section, node.lock:
-                    refuse(node, [entry] if entry.state == OUTSIDE else ())
-            entry.room.sleep()
+            enter(node, entries, internal=internal, waits=waits)
+            for entry in entries:
+                if entry.state != DONE and entry.deadline is not None:
+                    entry.alarm = self._timer.call_at(entry.deadline, partial(self._expire, entry))
+            if waits_for_room is not None:
+                outside = [entry for entry in entries if entry.state == OUTSIDE]
+                for entry in outside:
+                    entry.room = Signal()
+            if len(entries) == 1:
+                node.arrived(entries[0])
+        if len(entries) > 1:
+            # By now the owners of what was refused have cancelled what is of no use without it.
+            with node.section, node.lock:
+                node.dispatch(None)
+        if outside and waits_for_room is not None and waits_for_room():  # for ever
+            with node.section, node.lock:
+                refuse(node, [entry for entry in outside if entry.state == OUTSIDE])
+        for entry in outside:
+            entry.room.sleep()  # type: ignore[union-attr]
 
     submit = reentrant()(let_in)
 
@@ -89,6 +100,15 @@ class Scheduler(FastPath):
         for node in nodes or ():
             node.notify()
         return nodes is not None
+
+    @reentrant()
+    def cancel_together(self, entries: Sequence[Entry]) -> None:
+        """Take back those of the entries that wait; none of them begins in place of another."""
+        with self._node.section, self._node.lock:
+            for entry in entries:
+                if entry.state in WAITING:
+                    self._take_back(entry)
+            self._dispatcher.dispatch(None)
 
     def _take_back(self, entry: Entry) -> None:
         node = self._node

@@ -131,6 +131,10 @@ class Caller(Blocked):
             return ((self.node, self),)
         return ()
 
+    def group_of(self, entry: Entry) -> list[Entry]:
+        """Give the entries that are cancelled while they wait when this one has failed."""
+        return [] if self.groups is None else self.groups.get(entry, [])
+
     def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
         """Count one outcome."""
         self.pending -= 1
