@@ -76,7 +76,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--runs", type=int, default=31, help="of each side, in turn")
     chosen = parser.parse_args()
-    runs = 5 if chosen.quick else chosen.runs
+    runs = min(5, chosen.runs) if chosen.quick else chosen.runs
     about = environment(["headrace", "pluggy", "pydantic", "typer", "rich"])
     print_environment(about)
     figures = {}

@@ -221,7 +221,7 @@ def test_many_nodes_runs(tmp_path):
 
 
 def test_import_time_runs(tmp_path):
-    _, figures = run("benchmarks.import_time", tmp_path)
+    _, figures = run("benchmarks.import_time", tmp_path, "--runs", "1")
     assert figures.keys() > {"environment"}
 
 

@@ -319,7 +319,7 @@ def test_frozen_and_replaced():
     assert tree == parse("A(1)[B]")
 
 
-N = 25_000  # far beyond what Python, and what its C code, does call by call
+N = 12_000  # far beyond what Python, and what its C code, does call by call
 DEEP = {
     "brackets": "A[" * N + "B" + "]" * N,
     "lists": "A(" + "[" * N + "]" * N + ")",

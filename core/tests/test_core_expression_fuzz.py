@@ -72,7 +72,7 @@ trees = st.recursive(st.builds(Call, names), _call, max_leaves=6)
 
 
 @given(trees)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_trees_survive_their_text(tree):
     text = str(tree)
     again = parse(text)
@@ -84,7 +84,7 @@ def test_trees_survive_their_text(tree):
 
 
 @given(texts)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @example("${node_name}")
 @example("${{node_name}")
 @example("$${{node_name}}")
@@ -123,25 +123,25 @@ def _check(text):
 
 
 @given(st.lists(st.sampled_from(PIECES)).map("".join))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_text(text):
     _check(text)
 
 
 @given(st.lists(st.sampled_from(PIECES)).map("".join), st.sampled_from("'\""))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_quoted_text(text, mark):
     _check(f"A({mark}{text}{mark})")
 
 
 @given(st.lists(st.sampled_from(PIECES)).map("".join))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_word(text):
     _check(f"A({text})")
 
 
 @given(trees, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_mutated_text(tree, data):
     text = str(tree)
     for _ in range(data.draw(st.integers(1, 3))):
