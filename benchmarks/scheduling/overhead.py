@@ -11,13 +11,16 @@ only headrace is measured. Parts, each a table:
   results to w. One instance per node, and two.
 - ``long``: headrace alone, one client: a line of three beside a single node, and a line of 200
   beside that of three.
-- ``thread``: the same backend in a thread of its own, ``BackgroundThread[...]``.
+- ``thread``: the same backend in a thread of its own, ``BackgroundThread[...]``, also beside the
+  plainest scheduler: a thread per instance that takes what waits in a queue, with a lock per request
+  and no guarantee. No scheduler in Python has less to do.
 - ``sleep``: 2 ms a batch of up to 8, two instances: how full the batches get, and what waiting
-  costs. Beside it two threads that call the bare function back to back with full batches.
+  costs. Beside it two threads that call the bare function back to back with full batches, and the
+  plainest scheduler.
 - ``fair``: 200 microseconds a batch without the interpreter lock, 40 clients: the slowest client
   over the mean.
 - ``held``: 50 microseconds a batch with the interpreter lock held, 40 clients, beside the plainest
-  scheduler: a thread per instance that takes what waits in a queue.
+  scheduler.
 
 The clock of a request runs from making its dict to having checked its result. Processor time is
 that of the whole process: clients, schedulers, backends.
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
 
 CLIENTS = (1, 10, 40)
 OURS, CPP, PYTHON = "headrace", "omniback C++", "omniback Python"
+PLAIN = "plain threads"
 
 # Backends. Each class serves both systems: `forward` is the same, and omniback asks for max().
 
@@ -273,10 +277,12 @@ class Table:
         return loads
 
 
-def against_omniback(table: Table, name: str, own: str, cpp: str, python: str, **keys: Any) -> None:
-    """Measure one configuration with all numbers of clients."""
+def against_omniback(
+    table: Table, name: str, own: str, cpp: str, python: str, *more: tuple[str, Call], **keys: Any
+) -> None:
+    """Measure one configuration with all numbers of clients, beside ``more`` sides."""
     call, pipe = ours(own, **keys)
-    sides = {OURS: call}
+    sides = {OURS: call, **dict(more)}
     if omniback is not None:
         sides[CPP] = theirs(cpp, **keys)
         sides[PYTHON] = theirs(python, **keys)
@@ -288,7 +294,7 @@ def against_omniback(table: Table, name: str, own: str, cpp: str, python: str, *
 def summary(table: Table, start: int, need: str) -> None:
     """Print the least and the median ratios of the cells since ``start``."""
     cells = table.cells[start:]
-    for other in (CPP, PYTHON):
+    for other in (CPP, PYTHON, PLAIN):
         values = [cell["ratios"][other]["rps"] for cell in cells if other in cell["ratios"]]
         if values:
             print(
@@ -321,9 +327,14 @@ def chain(table: Table, *, quick: bool) -> None:
 def thread(table: Table, *, quick: bool) -> None:
     start = len(table.cells)
     keys = {"instance_num": 1, "max": 8, "batching_timeout": 0}
-    against_omniback(
-        table, "BackgroundThread, max=8", "BackgroundThread[Copy]", "Identities", "Copy8", **keys
-    )
+    plain = Plain(Copy(), 1, 8)
+    expressions = ("BackgroundThread[Copy]", "Identities", "Copy8")
+    against_omniback(table, "BackgroundThread, max=8", *expressions, (PLAIN, plain), **keys)
+    plain.close()
+    loads = [cell["loads"] for cell in table.cells[start:]]
+    floor = [f"{ratio(one[PLAIN], one[CPP]):.2f}x" for one in loads if CPP in one]
+    if floor:
+        print(f"  {PLAIN} over {CPP}: {', '.join(floor)}")
     summary(table, start, "1x Python at 1 client; 2.5x / 6x C++ at 10 / 40")
 
 
@@ -412,18 +423,20 @@ def sleep(table: Table, *, quick: bool) -> None:
     seconds, warm_up = (0.5, 0.3) if quick else (1.5, 1.0)
     keys = {"instance_num": 2, "max": 8, "batching_timeout": 0}
     call, pipe = ours("Sleep2ms", **keys)
+    plain = Plain(Sleep2ms(), 2, 8)
     peer = None
     if omniback is not None:
         # Without a timeout it would not gather at all.
         peer = theirs("Sleep2ms8", **{**keys, "batching_timeout": 2})
     for clients in CLIENTS:
-        shares, sizes, loads, others = [], [], [], []
+        shares, sizes, loads, plains, others = [], [], [], [], []
         for _ in range(table.rounds):
             batches, items = batches_of(pipe)
             loads.append(drive(call, clients, seconds, warm_up))
             more_batches, more_items = batches_of(pipe)
             sizes.append((more_items - items) / (more_batches - batches))
             shares.append(loads[-1].rps / back_to_back(Sleep2ms, seconds))
+            plains.append(drive(plain, clients, seconds, warm_up))
             if peer is not None:
                 others.append(drive(peer, clients, seconds, warm_up))
         m = middle(loads)
@@ -433,15 +446,18 @@ def sleep(table: Table, *, quick: bool) -> None:
             f"  p99 {m.p99_us:9.1f}  CPU {m.cpu_us:7.2f} us  cores {m.cores:.2f}"
             f" | of two bare threads: {100 * share:.1f} %, mean batch {size:.2f}"
         )
+        rps, cpu = ratio(loads, plains), ratio(loads, plains, "cpu_us")
+        line += f" | {PLAIN}: {rps:.2f}x, CPU {cpu:.2f}x, cores {middle(plains).cores:.2f}"
         if others:
             rps, cpu = ratio(loads, others), ratio(loads, others, "cpu_us")
             line += f" | omniback: {rps:.2f}x, CPU {cpu:.2f}x"
         print(line, flush=True)
         table.cells.append(
             {"cell": "sleep", "clients": clients, "share": share, "mean_batch": size}
-            | {"loads": {OURS: loads, "omniback": others}}
+            | {"loads": {OURS: loads, PLAIN: plains, "omniback": others}}
         )
     pipe.close()
+    plain.close()
     print(
         "  wanted: 97 % of two bare threads, mean batch 7.9, 0.2 core at 40 clients;"
         " 1.15x omniback with a tenth of its processor time at 10\n",
@@ -457,7 +473,7 @@ def fair(table: Table, *, quick: bool) -> None:
         loads = table.cell(
             f"sleep 200 us inst=2 max={most}",
             40,
-            {OURS: call, "plain threads": plain},
+            {OURS: call, PLAIN: plain},
             seconds=seconds,
         )
         shares = {
@@ -473,7 +489,7 @@ def fair(table: Table, *, quick: bool) -> None:
 def held(table: Table, *, quick: bool) -> None:
     call, pipe = ours("Spin50us", instance_num=2, max=8)
     plain = Plain(Spin50us(), 2, 8)
-    table.cell("hold the lock 50 us inst=2 max=8", 40, {OURS: call, "plain threads": plain})
+    table.cell("hold the lock 50 us inst=2 max=8", 40, {OURS: call, PLAIN: plain})
     pipe.close()
     plain.close()
     print("  wanted: p99 not above plain threads\n", flush=True)
