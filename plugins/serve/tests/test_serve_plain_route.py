@@ -146,6 +146,37 @@ def test_results_are_json_or_an_error_that_says_why(serving, name):
         assert told in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("result", "accept", "kind"),
+    [
+        (b"\xff", "image/jpeg", "image/jpeg"),
+        (b"\xff", "image/webp;q=0.5, image/jpeg, */*;q=0.1", "image/jpeg"),
+        (b"\xff", "image/*", "application/octet-stream"),
+        (b"text", "image/jpeg;q=0.5, application/json", "application/json"),
+        (b"text", "application/json;q=0, text/plain", "text/plain"),
+        ("<b>", "text/html, application/xml;q=0.9, */*;q=0.8", "application/json"),
+        ("<b>", "text/html", "text/html"),
+        (7, "image/jpeg, */*;q=0.1", "application/json"),
+        (7, "image/jpeg", None),
+        (b"text", "application/json;q=0", None),
+        (b"text", '""/a, text', "application/octet-stream"),
+    ],
+)
+def test_accept_chooses_between_json_and_the_bytes(serving, result, accept, kind):
+    headrace.register("ServeResult", lambda data: result, replace=True)
+    server = serving({"m": {"backend": "ServeResult"}})
+    answer = httpx.post(f"{server.url}/run/m", content=b"x", headers={"accept": accept})
+    if kind is None:
+        assert (answer.status_code, answer.json()["code"]) == (400, "input")
+        return
+    assert answer.headers["content-type"] == kind
+    if kind == "application/json":
+        told = result if isinstance(result, (int, str)) else result.decode()
+        assert answer.json() == {"result": told}
+    else:
+        assert answer.content == (result if isinstance(result, bytes) else result.encode())
+
+
 def test_the_error_of_the_one_file_names_no_item(serving):
     server = serving({"m": {"backend": "ServeUpper"}})
     answer = httpx.post(f"{server.url}/run/m", content=b"bad")

@@ -377,6 +377,16 @@ def test_a_request_that_does_not_arrive_in_time_is_answered_with_408(serving):
         assert b"receive_timeout" in got
 
 
+@pytest.mark.parametrize("target", ["OPTIONS *", "GET /none", "PUT /v2"])
+def test_what_has_no_route_is_told_so_in_json(serving, target):
+    server = serving({"m": {"backend": "Identity"}})
+    with socket.create_connection((server.host, server.port), timeout=30) as connection:
+        connection.sendall(f"{target} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n".encode())
+        head, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert int(head.split()[1]) in (404, 405)
+    assert json.loads(body)["code"] == "route"
+
+
 def test_headers_and_connections_have_limits(serving):
     server = serving(
         {"m": {"backend": "Identity"}}, limits=Limits(max_header_bytes=500, max_connections=1)

@@ -31,6 +31,11 @@ __all__ = ["Query", "file_input", "run"]
 
 _PARAMETERS = ("timeout", "priority")
 _MOST_PARAMETERS = 100
+_JSON_RANGES = (JSON, "application/*", "*/*")
+"""What ``Accept`` calls JSON by; the first that it has counts."""
+
+_KIND = re.compile(r"[a-z0-9.+_*-]+/[a-z0-9.+_*-]+")
+_QUALITY = re.compile(r"q=(0(\.[0-9]{0,3})?|1(\.0{0,3})?)")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
 """Keys that say how a request is run, which is not a client's business."""
@@ -183,14 +188,45 @@ def _single(port: Port, text: str) -> Tensor:
 
 
 def _reply(answer: Answer, accepted: str) -> Reply:
-    if any(kind in accepted for kind in ("*/*", "application/*", JSON)):
+    """Give what ``Accept`` prefers: JSON, or the bytes of the only output where that is bytes or text.
+
+    Text goes out as JSON wherever that is accepted at all: a browser, which would take it as HTML, must not show
+    what somebody has sent as a page.
+    """
+    if accepted == "*/*":
         return Reply.of_inference([_document(answer)], JSON)
+    kind, raw_quality, json_quality = _preferred(accepted)
     only = _value(answer.outputs[0]) if len(answer.outputs) == 1 else None
-    if not isinstance(only, (bytes, str)):
+    as_bytes = isinstance(only, bytes) and raw_quality > json_quality
+    if json_quality and not as_bytes:
+        return Reply.of_inference([_document(answer)], JSON)
+    if not isinstance(only, (bytes, str)) or not raw_quality:
         raise InputError(f"accept: the result is no {accepted[:80]!r}", expected=JSON)
     raw = only.encode("utf-8", "surrogatepass") if isinstance(only, str) else only
-    kind = accepted.partition(",")[0].partition(";")[0].strip()
     return Reply.of_inference([raw], kind)
+
+
+def _preferred(accepted: str) -> tuple[str, float, float]:
+    """Read a header ``Accept``.
+
+    Returns:
+        The type that is preferred of those that are not JSON, how much, and how much JSON is; from 0 to 1.
+    """
+    kind, raw_quality = "", 0.0
+    by_range: dict[str, float] = {}
+    for part in accepted.lower().split(","):
+        name, *parameters = (one.strip() for one in part.split(";"))
+        quality = 1.0
+        for one in parameters:
+            if _QUALITY.fullmatch(one):
+                quality = float(one[2:])
+        if name in _JSON_RANGES:
+            by_range[name] = quality
+        elif quality > raw_quality:
+            kind, raw_quality = name, quality
+    said = [by_range[name] for name in _JSON_RANGES if name in by_range]
+    known = _KIND.fullmatch(kind) and "*" not in kind
+    return kind if known else "application/octet-stream", raw_quality, said[0] if said else 0.0
 
 
 def _document(answer: Answer) -> bytes:

@@ -104,7 +104,8 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
                 expose_headers=[HEADER_LENGTH, "Retry-After"],
             )
         )
-    return _Application(
+    nothing: Any = _Endpoint(service, "other", _nothing, None)
+    made = _Application(
         () if cors else tuple(one.endpoint for one in (*infer, run_file)),
         middleware=cors,
         routes=[
@@ -129,10 +130,12 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
                 for place in _UNSUPPORTED
                 for method in ("GET", "POST")
             ),
-            Route("/{rest:path}", _Endpoint(service, "other", _nothing, None), methods=None),
+            Route("/{rest:path}", nothing, methods=None),
         ],
         lifespan=lifespan,
     )
+    made.router.default = nothing  # of what is no path, as in OPTIONS *
+    return made
 
 
 class _Application(Starlette):
