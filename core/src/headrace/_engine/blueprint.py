@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from _thread import start_new_thread
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -62,11 +63,6 @@ class Dispatcher(Protocol):
     pass_on: Callable[[Request], None] | None
 
 
-class _Nothing:
-    def close(self) -> None:
-        """Do nothing."""
-
-
 @dataclass
 class BuiltNode:
     """One node, built.
@@ -78,7 +74,7 @@ class BuiltNode:
     """
 
     scheduler: Scheduler
-    parts: Parts = field(default_factory=_Nothing)
+    parts: Parts = field(default_factory=ExitStack[None])
     instances: Sequence[Parts] = ()
 
     def listen(self, probes: Probes) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class QueueFullPolicy:
-    """Decides about a request that finds the queue of its node full; pure, as all policies."""
+    """Decides about a request that finds the queue of its node full; pure, as all policies. This one waits."""
 
     def decide(self, priority: int, lowest: int | None) -> Decision:
         """Decide whether the newcomer waits for room, is refused, or takes the place of another.
@@ -36,11 +36,6 @@ class QueueFullPolicy:
             priority: That of the newcomer.
             lowest: The lowest priority of those that wait and count against the bound, None when none does.
         """
-        raise TypeError(f"{type(self).__name__} has no decide")
-
-
-class _Wait(QueueFullPolicy):
-    def decide(self, priority: int, lowest: int | None) -> Decision:
         return "wait"
 
 
@@ -55,7 +50,7 @@ class _ShedOldest(QueueFullPolicy):
 
 
 QUEUE_FULL: Mapping[str, QueueFullPolicy] = {
-    "wait": _Wait(),
+    "wait": QueueFullPolicy(),
     "reject": _Reject(),
     "shed_oldest": _ShedOldest(),
 }

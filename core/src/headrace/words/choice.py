@@ -32,9 +32,6 @@ __all__ = ["Fallback", "ModelLoader"]
 _UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency", UNBUILDABLE)
 """Beginnings of the codes of problems that mean: it cannot be built here."""
 
-_OF_VALUES = ("missing_option", "option")
-"""Codes of problems that a branch has with values that were written for another one."""
-
 _log = logging.getLogger("headrace.build")
 _NOT_HERE = "Fallback: %s cannot be built here: %s"
 
@@ -95,12 +92,13 @@ class ModelLoader(_Chosen):
         """Plan the child that the suffix chooses; the others for the options that they know."""
         element, children = use.element, use.children
         model = getattr(element.options, "model", None)
-        names_one = _have_suffixes(use) and model is not None
-        chosen = _by_suffix(use, str(model)) if names_one else None
+        chosen = _by_suffix(use, model)
         row = []
         for child in children:
-            of_others = child is not chosen
-            planned = _plan_apart(use, child, _OF_VALUES) if of_others else use.plan(child)
+            if child is chosen:
+                planned = use.plan(child)
+            else:  # values may have been written for the one that is chosen
+                planned = _plan_apart(use, child, ("missing_option", "option"))
             if planned is not None and (child is chosen or (chosen is None and use.scope.lenient)):
                 if not use.may_call(planned):
                     return None
@@ -208,18 +206,14 @@ def _nothing(name: str, reasons: Mapping[str, str]) -> str:
 
 def _label_of(child: Call, children: Iterable[Call]) -> str:
     """Give the name of a branch; its whole text where others have the same name."""
-    alike = [other for other in children if other.name == child.name]
-    return child.name if len(alike) <= 1 else str(child)
+    names = [other.name for other in children]
+    return child.name if names.count(child.name) <= 1 else str(child)
 
 
 def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element | None:
-    """Plan a branch that need not be buildable; why it is not goes into ``unavailable``.
-
-    Problems of the codes ``other`` do not matter.
-    """
-    planning = use.planning
-    parameters, outer = planning.parameters, planning.problems
-    unresolved = parameters.unresolved
+    """Plan a branch; why it cannot be built goes into ``unavailable``, problems of ``other`` codes nowhere."""
+    planning, parameters = use.planning, use.planning.parameters
+    outer, unresolved = planning.problems, parameters.unresolved
     planning.problems = Problems()
     try:
         planned = use.plan(child)
@@ -232,28 +226,23 @@ def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element |
     parameters.unresolved = unresolved + bool(hard)
     if away:
         parameters.excused = True  # nobody can tell which keys belong to what is not here
-        label = _label_of(child, use.element.call.children)
+        label = _label_of(child, use.children)
         use.element.unavailable[label] = "; ".join(problem.message for problem in away)
     return None if found else planned
 
 
-def _suffixes(child: Call) -> list[str]:
-    return [] if child.prefix is None else [str(one) for one in child.prefix.positional]
-
-
-def _have_suffixes(use: Use) -> bool:
-    bare = [child for child in use.children if not all(_suffixes(child) or [""])]
+def _by_suffix(use: Use, model: object) -> Call | None:
+    """Give the first branch with a suffix that ends the model's name; report branches without any."""
+    name = use.element.name
+    rows = [(one, [*map(str, one.prefix.positional)] if one.prefix else []) for one in use.children]
+    bare = [child for child, suffixes in rows if not all(suffixes or [""])]
     for child in bare:
-        message = f"a branch of {use.element.name} begins with suffixes: (.onnx){child.name}"
-        use.add("prefix", message, child)
-    return not bare
-
-
-def _by_suffix(use: Use, model: str) -> Call | None:
-    """Give the first branch with a suffix that ends the model's name."""
-    for child in use.children:
-        if model.lower().endswith(tuple(suffix.lower() for suffix in _suffixes(child))):
+        use.add("prefix", f"a branch of {name} begins with suffixes: (.onnx){child.name}", child)
+    if bare or model is None:
+        return None
+    for child, suffixes in rows:
+        if str(model).lower().endswith(tuple(one.lower() for one in suffixes)):
             return child
-    known = ", ".join(suffix for child in use.children for suffix in _suffixes(child))
-    use.add("suffix", f"{use.element.name} has no branch for the model {model!r}: it has {known}")
+    known = ", ".join(one for _, suffixes in rows for one in suffixes)
+    use.add("suffix", f"{name} has no branch for the model {str(model)!r}: it has {known}")
     return None
