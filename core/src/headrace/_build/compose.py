@@ -15,7 +15,7 @@ from headrace._graph.route import Links, is_graph
 from headrace._pipeline import Pipeline
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
-from headrace._portable import without_inner_frames
+from headrace._portable import error_text, without_inner_frames
 from headrace._scheduling.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BestFit, Greedy
@@ -170,7 +170,7 @@ class _Factory:
         except HeadraceError:
             raise
         except Exception as error:
-            message = f"{self.what} could not be made: {type(error).__name__}: {error}"
+            message = f"{self.what} could not be made: {error_text(error)}"
             raise SetupError(message, node=self.node) from error
 
 

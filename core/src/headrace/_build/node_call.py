@@ -69,7 +69,7 @@ class NodeCall(Backend):
         if not any(outcomes):
             return None
         try:
-            return [None if e is None else _shown(e) for e in outcomes]
+            return [None if e is None else passed_on(e) for e in outcomes]
         finally:
             del outcomes  # see `Entry.take_error`
 
@@ -102,8 +102,8 @@ class FrontCall(Standing):
         return self.child.run(batch, enters=True)
 
 
-def _shown(error: BaseException) -> Exception:
-    """Give the outcome of an item whose request failed at its node."""
+def passed_on(error: BaseException) -> Exception:
+    """Give the outcome of an item whose request failed where it was handed over to."""
     if isinstance(error, ClosedError):  # the pipeline of both
         return error._passing()
     if isinstance(error, Exception):

@@ -320,7 +320,7 @@ class Engine:
             self._closed = True
 
     def _steps(self, until: float) -> list[Closing]:
-        """Give what closes all that nothing runs in, in order."""
+        """Give what closes the pipeline, in order: what is idle, what a reload has retired, the probes."""
         steps = self._idle()
         for one in reversed(self._retirements):
             what = f"old instances of node {one.scheduler.name}"

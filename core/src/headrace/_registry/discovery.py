@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace._portable import error_text
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _plugin(points: list[EntryPoint]) -> Plugin:
     try:
         return replace(plugin, hooks=_hooks_of(modules)) if plugin.usable else plugin
     except (Exception, SystemExit) as error:  # noqa: BLE001 - nor must its hooks
-        reason = f"its hooks failed: {type(error).__name__}: {error}"
+        reason = f"its hooks failed: {error_text(error)}"
         lacking = [library_missing(error, path) for path in modules]
         if not all(lacking):
             return plugin._refused("broken", reason)
@@ -294,7 +295,7 @@ def load(path: str, distribution: str, what: str = "") -> Any:
                 hint=f"Install {missing!r}, or install {distribution} again.",
             ) from error
         raise PluginLoadError(
-            f"{about}: {type(error).__name__}: {error}",
+            f"{about}: {error_text(error)}",
             distribution=distribution,
             hint="See `headrace plugins doctor`.",
         ) from error

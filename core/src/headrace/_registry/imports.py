@@ -20,6 +20,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace._portable import error_text
 from headrace._registry.registry import registry
 from headrace.errors import PluginLoadError
 
@@ -90,7 +91,7 @@ def _import_module(name: str) -> None:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise PluginLoadError(
-            f"import = [{name!r}] failed: {type(error).__name__}: {error}",
+            f"import = [{name!r}] failed: {error_text(error)}",
             hint="A file ends in .py and is relative to the configuration; a module is on sys.path.",
         ) from error
 
@@ -126,7 +127,7 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         if before is not None:
             sys.modules[name] = before
         raise PluginLoadError(
-            f"import = [{item!r}] failed{_line(error, path)}: {type(error).__name__}: {error}"
+            f"import = [{item!r}] failed{_line(error, path)}: {error_text(error)}"
         ) from error
     _files[path] = digest, table
     return table

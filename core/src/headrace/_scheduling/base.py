@@ -22,7 +22,6 @@ from headrace.errors import ContractError, InputError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
 
     from headrace._scheduling.instance import Instance, Limits
     from headrace._scheduling.process_threads import Timer

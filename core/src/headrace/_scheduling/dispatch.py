@@ -6,6 +6,7 @@ from math import inf, isnan
 from operator import index
 from typing import TYPE_CHECKING
 
+from headrace._portable import error_text
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import Assignment
 from headrace._scheduling.batch import refusal
@@ -272,7 +273,7 @@ class Dispatcher(Assignment):
     def _failure(self, policy: object, what: str | Exception) -> ContractError:
         """Make the error of a policy that raised, or decided what cannot be."""
         if isinstance(what, Exception):
-            what = f"raised {type(what).__name__}: {what}"
+            what = f"raised {error_text(what)}"
         return ContractError(f"the policy {type(policy).__name__} {what}", node=self._node.name)
 
     def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:

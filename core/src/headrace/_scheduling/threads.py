@@ -23,7 +23,7 @@ from headrace._scheduling.calls import OwnThread, callers, reset, served_by, ser
 from headrace._scheduling.locks import Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from headrace._scheduling.entry import Entry
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = tuple["NodeView", object]
     """A node, and the entry or the owner of entries that waits or runs there; None for neither yet."""
-    from collections.abc import Iterator, Sequence
 
 
 class NodeView(Protocol):

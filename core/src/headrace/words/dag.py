@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from headrace._build.node_call import passed_on
 from headrace._build.standing import caller_of, run_some
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
-from headrace.errors import ClosedError, ContractError, HeadraceError, LimitError, NoResultError
+from headrace.errors import ContractError, HeadraceError, LimitError, NoResultError
 from headrace.keys import NODE_NAME, REPOST, Request
 
 if TYPE_CHECKING:
@@ -82,10 +83,8 @@ class DagDispatcher(Word):
         for request in batch:
             try:
                 self.pass_on(request)
-            except ClosedError as error:  # the pipeline of both
-                outcomes.append(error._passing())
             except HeadraceError as error:
-                outcomes.append(error)
+                outcomes.append(passed_on(error))
             else:
                 outcomes.append(None)
         return outcomes if any(outcomes) else None

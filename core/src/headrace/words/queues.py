@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from headrace._build.node_call import passed_on
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._scheduling.batch import Filler
@@ -174,10 +175,8 @@ def _one_by_one(
         before = request
         try:
             action(request, deadline)
-        except DeadlineExceededError as error:
-            outcomes.append(error)
-        except ClosedError as error:
-            outcomes.append(error._passing())
+        except (ClosedError, DeadlineExceededError) as error:
+            outcomes.append(passed_on(error))
         else:
             outcomes.append(None)
     return outcomes if any(outcomes) else None
