@@ -1,4 +1,4 @@
-"""A node, called from inside an expression or from the front of the pipeline."""
+"""What is called from inside an expression: a node, also from the front of the pipeline; a child with a part of a batch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.standing import Standing
+from headrace._checked import weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
+from headrace._scheduling.batch import filler
 from headrace._scheduling.entry import HANDED
 from headrace._scheduling.threads import entries_running_here
-from headrace.errors import ClosedError, ContractError, NoResultError
+from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._checked import Outcomes
     from headrace._graph.route import Each
@@ -109,3 +111,66 @@ def passed_on(error: BaseException) -> Exception:
     if isinstance(error, Exception):
         return error
     return caused(ContractError(f"{type(error).__name__} ended a request"), error)
+
+
+# Children of a container.
+
+
+def run_some(
+    call: Callable[[list[Request]], Outcomes],
+    batch: list[Request],
+    places: Sequence[int],
+    outcomes: list[Exception | None],
+) -> None:
+    """Call something with some items of a batch; their outcomes go among those of the batch."""
+    some = call([batch[i] for i in places])
+    if some is not None:
+        for i, outcome in zip(places, some, strict=True):
+            outcomes[i] = outcome
+
+
+class ChildCall:
+    """Calls one child: item by item where its max is 1, filled up or refused below its min."""
+
+    __slots__ = ("child", "pad")
+
+    def __init__(self, child: Backend, *, pad: bool) -> None:
+        self.child = child
+        self.pad = pad
+
+    def __call__(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Give one outcome per item, None when all went well."""
+        child = self.child
+        if child.max == 1:
+            if len(batch) == 1:
+                return child(batch)
+            outcomes = [child([request]) for request in batch]
+            if not any(outcomes):
+                return None
+            return [None if outcome is None else outcome[0] for outcome in outcomes]
+        weight = weight_of(batch)
+        return child(batch) if weight >= child.min else self._too_few(batch, weight)
+
+    def _too_few(self, batch: list[Request], weight: int) -> list[Exception | None] | None:
+        child = self.child
+        if not self.pad:
+            what = (
+                f"only a weight of {weight} is left for {child._label()}, whose min is {child.min}: "
+                "the other items of the batch failed or went another way"
+            )
+            hint, least, most = "Set pad = true to fill such batches up.", child.min, child.max
+            return [
+                child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))
+                for _ in batch
+            ]
+        filled = list(batch)
+        while weight < child.min:
+            filled.append(filler(batch[-1]))
+            weight += batch[-1].get("request_size", 1)
+        outcomes = child(filled)
+        return None if outcomes is None else outcomes[: len(batch)]
+
+
+def child_call(child: Backend, *, pad: bool) -> Backend | ChildCall:
+    """Give what calls ``child``: itself where its range needs no care."""
+    return ChildCall(child, pad=pad) if child.max == 1 or child.min > 1 else child

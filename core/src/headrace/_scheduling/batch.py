@@ -30,6 +30,13 @@ class Filler(dict[str, Any]):
     """A copy of an item that fills a batch up, and is nobody's request: what it gives is dropped."""
 
 
+def filler(item: Request) -> Filler:
+    """Make a filler of an item."""
+    copy = Filler(item)
+    copy.pop("result", None)
+    return copy
+
+
 def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
     """Give the error of a batch of these weights that is too small and cannot be padded, else None."""
     weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
@@ -143,10 +150,7 @@ def _per_entry(
 
 def _pad(batch: list[Request], weights: Sequence[int], instance: Instance) -> None:
     """Append shallow copies of the last item until the batch has an allowed weight."""
-    for item in repeated(weights, instance) or ():
-        copy = Filler(batch[item])
-        copy.pop("result", None)
-        batch.append(copy)
+    batch += [filler(batch[item]) for item in repeated(weights, instance) or ()]
 
 
 def run_alone(instance: Instance, request: Request, node: Node) -> BaseException | None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Shared
-from headrace._build.standing import NotCallable, caller_of, run_some
+from headrace._build.node_call import child_call, run_some
+from headrace._build.standing import NotCallable
 from headrace._plan.declared import Ranged, sequence
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Use, Word, check_used, word_of
@@ -196,7 +197,7 @@ class _Step:
 
     def __init__(self, child: Backend, otherwise: bool, key: str | None, *, pad: bool) -> None:
         self.child = child
-        self.run: Callable[[list[Request]], Outcomes] = caller_of(child, pad=pad).__call__
+        self.run: Callable[[list[Request]], Outcomes] = child_call(child, pad=pad).__call__
         self.otherwise = otherwise
         self.key = key
 

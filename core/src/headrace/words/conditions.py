@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.standing import Caller, caller_of, run_some
+from headrace._build.node_call import ChildCall, child_call, run_some
 from headrace._checked import weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Ranged, branches
@@ -61,8 +61,8 @@ class Branches(Word, ABC):
         """Take over the branches."""
         children = context.children
         self.options = options
-        self._yes = caller_of(children[0], pad=self._pad)
-        self._no = caller_of(children[1], pad=self._pad) if len(children) > 1 else None
+        self._yes = child_call(children[0], pad=self._pad)
+        self._no = child_call(children[1], pad=self._pad) if len(children) > 1 else None
         self._silent: dict[int, Backend] = {}
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Branches(Word, ABC):
                     batch[i]["result"] = batch[i]["data"]
             elif chosen:
                 run_some(branch, batch, chosen, outcomes)
-                child = branch.child if isinstance(branch, Caller) else branch
+                child = branch.child if isinstance(branch, ChildCall) else branch
                 silent = {id(batch[i]): child for i in chosen if "result" not in batch[i]}
                 self._silent.update(silent)
         return outcomes if any(outcomes) else None
@@ -242,8 +242,8 @@ class CatSplit(Word):
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""
         self._cat_backend, self._infer, self._split_backend = context.children
-        self._cat = caller_of(self._cat_backend, pad=self._pad)
-        self._split = caller_of(self._split_backend, pad=self._pad)
+        self._cat = child_call(self._cat_backend, pad=self._pad)
+        self._split = child_call(self._split_backend, pad=self._pad)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Gather, infer and split."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.node_call import passed_on
-from headrace._build.standing import caller_of, run_some
+from headrace._build.node_call import child_call, passed_on, run_some
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace.errors import ContractError, HeadraceError, LimitError, NoResultError
@@ -175,7 +174,7 @@ class Again(Word, ABC):
         (child,) = context.children
         self.options = options
         self.child = child
-        self._call = caller_of(child, pad=self._pad)
+        self._call = child_call(child, pad=self._pad)
 
     @abstractmethod
     def is_done(self, request: Request) -> bool:
