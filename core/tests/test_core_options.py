@@ -179,3 +179,32 @@ def test_a_positional_name_that_is_no_option_is_told_where_it_is_used():
     with pytest.raises(headrace.errors.ConfigError, match="positional names 'sise'") as caught:
         headrace.PipelineConfig.load({"backend": "Sized(3)"})
     assert caught.value.problems[0].hint == "It has size."
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (
+            "a",
+            "mean: Input should be a valid number, unable to parse string as a number; or: Input",
+        ),
+        ([], "mean: List should have at least 1 item after validation, not 0, got []"),
+        (
+            [1, "x"],
+            "mean[1]: Input should be a valid number, unable to parse string as a number, got",
+        ),
+        ({"a": 1}, "mean: Input should be a valid number; or: Input should be a list, got"),
+        (True, "mean: a bool is no number, got true"),
+    ],
+    ids=str,
+)
+def test_a_value_of_none_of_several_types_is_one_problem(value, told):
+    class Shifted(headrace.Options):
+        mean: float | Annotated[tuple[float, ...], Field(min_length=1)] | None = None
+
+    cls = type("Shift", (headrace.Backend,), {"Options": Shifted, "forward": lambda *_: None})
+    headrace.register("Shift", cls, replace=True)
+    with pytest.raises(headrace.errors.ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "Shift", "mean": value})
+    (problem,) = caught.value.problems
+    assert problem.message.startswith(f"Shift: {told}")

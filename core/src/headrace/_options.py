@@ -5,19 +5,25 @@ from __future__ import annotations
 import decimal
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
 )
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
 
 
 class TextWithBase(str):
@@ -170,3 +176,46 @@ def _has_nan(value: Any) -> bool:
     if isinstance(value, decimal.Decimal):
         return value.is_nan()
     return isinstance(value, float) and math.isnan(value)
+
+
+_WORDS = {
+    "tuple_type": "Input should be a list",
+    "list_type": "Input should be a list",
+    "set_type": "Input should be a list",
+    "dict_type": "Input should be a table",
+}
+
+
+def wrong_values(error: ValidationError, options: type[BaseModel]) -> Iterator[ErrorDetails]:
+    """Give what is wrong with options in the words of a configuration, once per value.
+
+    pydantic tells what is wrong for every type that an option may have. The one that the value was meant
+    to be is told where it can be known, else all of them at once.
+    """
+    told: dict[str, list[ErrorDetails]] = {}
+    for detail in error.errors():
+        message = _WORDS.get(detail["type"], detail["msg"])
+        detail["msg"] = message.replace("Tuple should", "List should")
+        key, *inner = detail["loc"] or ("",)
+        if inner and _is_union(options.model_fields.get(str(key))):
+            told.setdefault(str(key), []).append(detail)
+        else:
+            yield detail
+    for details in told.values():
+        inside = [one for one in details if len(one["loc"]) > 2]
+        of_a_type = [one for one in details if not one["type"].endswith(("_type", "_parsing"))]
+        if meant := inside or of_a_type:
+            kept = [one for one in meant if one["loc"][1] == meant[0]["loc"][1]]
+        else:
+            kept = details[:1]
+            kept[0]["msg"] = "; or: ".join(one["msg"] for one in details)
+        for one in kept:
+            one["loc"] = (one["loc"][0], *one["loc"][2:])
+            yield one
+
+
+def _is_union(field: FieldInfo | None) -> bool:
+    """Tell whether an option may have one of several types, None not counted."""
+    if field is None or get_origin(field.annotation) not in (Union, UnionType):
+        return False
+    return len(set(get_args(field.annotation)) - {NoneType}) > 1

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from headrace._config.document import Written
 from headrace._config.problems import key_place, shown_value
 from headrace._config.shape import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
-from headrace._options import Options
+from headrace._options import Options, wrong_values
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import Found, argument, nearest_choice
 from headrace._plan.planning import plain_value
@@ -149,7 +149,7 @@ class OptionsReader:
             options: Options = self.options.model_validate(values, context=context)
         except ValidationError as error:
             try:
-                for detail in error.errors():
+                for detail in wrong_values(error, self.options):
                     self._report(detail)
             except Exception as broken:  # noqa: BLE001 - the text of what a validator raised
                 self._add_raised(broken)

@@ -15,6 +15,7 @@ from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._portable import nearest
 from headrace._registry.backends import FunctionBackend, is_async
+from headrace._registry.imports import refused
 from headrace.errors import InputError, SetupError
 
 if TYPE_CHECKING:
@@ -102,8 +103,14 @@ class Call(FunctionBackend, Word):
         if options is None:
             return  # missing, where an expression is looked at by itself
         if not use.planning.allow_import:
-            message = f"{name} imports {options.function!r}, and running its code is not allowed"
-            hint = "Allow it with allow_import=True, without --no-import and HEADRACE_IMPORT=0."
+            why = refused() or "allow_import=False or --no-import refuses it"
+            message = (
+                f"{name} imports {options.function!r}, and running its code is not allowed: {why}"
+            )
+            hint = (
+                "Allow it with allow_import=True, without --no-import, and with HEADRACE_IMPORT=1 or "
+                "without that variable."
+            )
             use.add("import_refused", message, hint=hint)
             return
         missing = _missing_module(options.function.partition(":")[0])
