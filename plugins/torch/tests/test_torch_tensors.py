@@ -85,6 +85,7 @@ def test_odd_arrays_are_copied_to_what_torch_has():
         np.array(["a"]),
         np.array([None]),
         torch.eye(2).to_sparse(),
+        torch.eye(2, device="meta"),
     ],
     ids=str,
 )
@@ -326,7 +327,9 @@ def test_split_without_a_note_goes_by_the_weights(bench):
     split = one.start(SplitTensor)
     results = one.run(split, {"data": whole}, {"data": whole, "request_size": 2}, {"data": whole})
     assert [r.tolist() for r in results] == [0, [10, 20], 30]
-    assert isinstance(one.error(split, {"data": whole, "request_size": 5}), InputError)
+    for rows in (5, 3):
+        assert isinstance(one.error(split, {"data": whole, "request_size": rows}), InputError)
+    assert one.error(split, {"data": whole}).got == "int64 [4] on cpu"  # three rows of no request
     error = one.error(split, {"data": whole, "cat_rows": "0:1"})
     assert error.key == "cat_rows"
 

@@ -67,6 +67,13 @@ def test_quantized_plans(rtx, small_net, tmp_path, precision):
     assert precision in count_types(built.layers)
 
 
+def test_calibration_takes_samples_without_a_batch_axis(rtx, small_net, tmp_path):
+    for number, sample in enumerate(np.ones((2, 3, 16, 16), np.float32)):
+        np.save(tmp_path / f"{number}.npy", sample)
+    built = build(rtx, small_net, precision="int8", calibration=tmp_path)
+    assert "int8" in count_types(built.layers)
+
+
 def test_pictures_as_they_are_decoded(rtx, small_net):
     profile = {"min": "x:1x16x16x3", "max": "x:8x32x32x3"}
     built = build(

@@ -209,6 +209,20 @@ def test_an_explicit_file_never_serves_another_model(rtx, small_net, tmp_path, s
     assert engine.read_bytes() != before
 
 
+@pytest.mark.parametrize("option", ["model", "calibration"])
+def test_a_plan_is_never_written_over_what_it_is_built_from(rtx, small_net, tmp_path, option):
+    read = small_net if option == "model" else tmp_path / "samples.npz"
+    read.touch()
+    before = read.read_bytes()
+    precision = "model" if option == "model" else "int8"
+    settings = BuildSettings(**{"model": small_net, "precision": precision, option: read})
+    engine = tmp_path / "folder" / ".." / read.name if option == "calibration" else read
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SetupError, match=f"would overwrite .*, which is `{option}`"):
+        build_engine(settings, library=rtx, engine=engine)
+    assert read.read_bytes() == before
+
+
 def test_several_processes_build_once(rtx, small_net, tmp_path):
     code = textwrap.dedent(
         """

@@ -236,6 +236,35 @@ def test_settings_take_known_names_only(small_net):
             BuildSettings(model=small_net, **{name: "fp32"})
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimization_level": 6}, "optimization_level is from 0 to 5, not 6"),
+        ({"workspace_bytes": -1}, "workspace_bytes is at least 0, not -1"),
+        ({"max": 0}, "max is at least 1, not 0"),
+        ({"min": 9, "max": 8}, "`min` = 9 is more than `max` = 8"),
+        ({"keep_fp32": ("fc",)}, "goes with precision = fp16 or bf16"),
+        ({"keep_fp32": "fc", "precision": "fp16"}, "keep_fp32 is a list, not 'fc'"),
+        ({"calibration": "samples"}, "goes with precision = int8 or fp8"),
+        ({"exclude_lean_runtime": True}, "goes with version_compatible"),
+        ({"std": (1, 0, 1)}, "`std` must not be 0"),
+        ({"network": "package.module:make"}, "exactly one of `model` and `network`"),
+    ],
+)
+def test_settings_that_do_not_hold_are_refused_from_python_too(small_net, settings, message):
+    with pytest.raises(ValueError, match=message):
+        BuildSettings(model=small_net, **settings)
+
+
+def test_settings_take_what_python_offers(small_net):
+    settings = BuildSettings(
+        model=str(small_net), precision="fp16", mean=1.5, std=[2, 3, 4], keep_fp32=["a"], strip=True
+    )
+    assert settings.model == small_net
+    assert (settings.mean, settings.std) == ((1.5,), (2, 3, 4))
+    assert (settings.keep_fp32, settings.refit) == (("a",), True)
+
+
 def test_the_readme_lists_every_option_with_its_default():
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", README, re.MULTILINE)
     fields = {}

@@ -430,6 +430,12 @@ def test_bisecting_finds_the_layers_that_are_wrong(wrong):
         bisect_tactics(good, bad, lambda mixed: False)
 
 
+def test_help_names_the_choices():
+    text = CliRunner().invoke(app, ["build", "--help"], terminal_width=200).output
+    assert "--precision model|fp16|bf16|int8|fp8" in text
+    assert "--verbosity detailed|layer_names_only|none" in text
+
+
 @pytest.mark.parametrize("words", [[], ["build"], ["tactics"], ["tactics", "show"]])
 def test_every_command_takes_h_for_help(words):
     short, long = (CliRunner().invoke(app, [*words, flag]) for flag in ("-h", "--help"))

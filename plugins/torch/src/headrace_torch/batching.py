@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from typing_extensions import NotRequired  # noqa: TC002 - read from the annotations of `_Whole`
 
 from headrace.errors import InputError
-from headrace_torch._each import each_holds, put_in_each
+from headrace_torch._each import any_has, each_holds, put_in_each
 from headrace_torch._tensor_backend import TensorBackend, read_key
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ class SplitTensor(TensorBackend):
         1 or more; a bad item fails alone.
 
     Raises:
-        InputError: ``data`` is missing, no tensor, on another device, or has not so many rows;
-            ``cat_rows`` is something else.
+        InputError: ``data`` is missing, no tensor, on another device, or has fewer rows (without any
+            note: another number of rows); ``cat_rows`` is something else.
 
     Source:
         Own.
@@ -182,6 +182,9 @@ class SplitTensor(TensorBackend):
             return None
         outcomes: list[Exception | None] = [None] * len(batch)
         begin = 0
+        total: int | None = None  # of the whole, where no note says which rows are left to others
+        if not any_has(batch, "cat_rows"):
+            total = sum(request.get("request_size", 1) for request in batch)
         for index, request in enumerate(batch):
             end = begin + request.get("request_size", 1)
             try:
@@ -191,10 +194,10 @@ class SplitTensor(TensorBackend):
                     place = self._noted(request["cat_rows"])
                 begin = place[1]
                 if isinstance(value, dict) and value:
-                    made = {name: self._rows(one, place) for name, one in value.items()}
+                    made = {name: self._rows(one, place, total) for name, one in value.items()}
                     request["result"] = made
                 else:
-                    request["result"] = self._rows(value, place)
+                    request["result"] = self._rows(value, place, total)
                     if not place[2]:
                         self._place.note_axis(request, request["result"])
             except InputError as error:
@@ -233,11 +236,13 @@ class SplitTensor(TensorBackend):
         begin, end, sample = value
         return begin, end, sample
 
-    def _rows(self, value: Any, place: tuple[int, int, bool]) -> torch.Tensor:
+    def _rows(self, value: Any, place: tuple[int, int, bool], total: int | None) -> torch.Tensor:
         from headrace_torch.tensors import input_tensor, refused
 
         begin, end, sample = place
         whole = input_tensor(value, self._place, "data", "a tensor [N, ...]")
         if whole.ndim == 0 or whole.shape[0] < end:
             raise refused("the whole has too few rows", f"at least {end} rows", whole)
+        if total is not None and whole.shape[0] != total:
+            raise refused("the whole has rows of no request", f"{total} rows", whole)
         return whole[begin] if sample else whole[begin:end]

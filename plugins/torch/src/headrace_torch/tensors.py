@@ -50,8 +50,16 @@ def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Ten
         expected: What should stand there, for the error.
 
     Raises:
-        InputError: It is no array, or one of a kind that torch does not have.
+        InputError: It is no array, one of a kind that torch does not have, or one without data.
     """
+    tensor = _seen(value, key, expected)
+    if tensor.is_meta:
+        raise refused("this tensor holds no data", expected, tensor, key)
+    return tensor
+
+
+def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
+    """Give ``value`` as `as_tensor` does, wherever it is."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_quantized:
             raise refused("this is no dense tensor", expected, value, key)
@@ -118,7 +126,7 @@ def input_tensor(
     Raises:
         InputError: It is no array, or lies on another device than the instance's.
     """
-    tensor = as_tensor(value, key, expected)
+    tensor = _seen(value, key, expected)
     if tensor.device != place.device:
         device = place.device
         raise refused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Optional
 
 import pydantic
 import typer
@@ -69,11 +69,14 @@ def _parameter(name: str) -> inspect.Parameter:
     if name in _NUMBERS:
         return _option(name, Optional[str], f"{text} Several with commas.")  # noqa: UP045
     kinds = typing.get_args(field.annotation) or (field.annotation,)
+    literals = (field.annotation, *kinds)
+    choices = [typing.get_args(kind) for kind in literals if typing.get_origin(kind) is Literal]
     if bool in kinds:
         return _option(name, Optional[bool], text)  # noqa: UP045
     if int in kinds:
         return _option(name, Optional[int], text)  # noqa: UP045
-    return _option(name, Optional[str], text)  # noqa: UP045
+    shown = {"metavar": "|".join(choices[0])} if choices else {}
+    return _option(name, Optional[str], text, **shown)  # noqa: UP045
 
 
 def _option(name: str, kind: Any, text: str, **more: Any) -> inspect.Parameter:

@@ -205,16 +205,9 @@ class BuildOptions(headrace.Options):
         "the precision needs.",
     )
 
-    @field_validator("mean", "std", mode="after")
-    @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, float) else value
-
     @model_validator(mode="after")
     def _fit(self) -> BuildOptions:
-        problem = _problem_of(self)
-        if problem is not None:
-            raise ValueError(problem)
+        self.settings()  # refuses what does not fit together
         return self
 
     def settings(self, **more: Any) -> BuildSettings:
@@ -226,39 +219,9 @@ class BuildOptions(headrace.Options):
         }
         same |= {
             "weight_streaming": self.weight_streaming_bytes is not None,
-            "refit": self.refit or self.strip,
             "verbosity": self.verbosity or "detailed",
         }
         return BuildSettings(**{**same, **more})
-
-
-def _problem_of(options: BuildOptions) -> str | None:
-    """Give what does not fit together, or None: nothing is read and then ignored."""
-    network, std = options.network, options.std if isinstance(options.std, tuple) else ()
-    changes = (
-        options.precision != "model"
-        or options.image_input
-        or options.strip
-        or (options.mean, options.std) != (None, None)
-    )
-    low, quantized = options.precision in ("fp16", "bf16"), options.precision in ("int8", "fp8")
-    problems = {
-        "exactly one of `model` and `network` must be set": (options.model is None)
-        == (network is None),
-        "`precision`, `mean`, `std`, `image_input` and `strip` change an ONNX graph; a function of"
-        " `network` builds what it wants itself": network is not None and changes,
-        "`network` is package.module:function": network is not None and ":" not in network,
-        "`keep_fp32` goes with precision = fp16 or bf16": bool(options.keep_fp32) and not low,
-        "`calibration` goes with precision = int8 or fp8": options.calibration is not None
-        and not quantized,
-        "verbosity below detailed hides the types by which `precision` is verified": (
-            options.verbosity not in (None, "detailed") and options.precision != "model"
-        ),
-        "`std` must not be 0": 0 in std,
-        "`exclude_lean_runtime` goes with version_compatible": options.exclude_lean_runtime
-        and not options.version_compatible,
-    }
-    return next((text for text, holds in problems.items() if holds), None)
 
 
 class LoadOptions(headrace.Options):

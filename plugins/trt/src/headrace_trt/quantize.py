@@ -39,8 +39,8 @@ def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any
 
     Args:
         path: A folder of ``.npy`` files (for a model of one input) or ``.npz`` files (an array per
-            input name), each with its batch axis; or one ``.npz`` in which every array holds all
-            samples along its first axis.
+            input name), each a sample or rows of them; or one ``.npz`` in which every array holds
+            all samples along its first axis.
         names: The inputs of the model.
 
     Returns:
@@ -117,12 +117,21 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
             hint='`pip install "headrace-trt[calibration]"` brings it.',
         ) from error
     weights = {tensor.name for tensor in model.graph.initializer}
-    names = [port_of(v)["name"] for v in model.graph.input if v.name not in weights]
-    samples = iter(read_samples(calibration, names))
+    ports = [port_of(value) for value in model.graph.input if value.name not in weights]
+    ranks = {port["name"]: len(port["shape"] or ()) for port in ports}
+    samples = iter(read_samples(calibration, tuple(ranks)))
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, NDArray[Any]] | None:
-            return next(samples, None)
+            sample = next(samples, None)
+            return (
+                None
+                if sample is None
+                else {
+                    name: array[None] if array.ndim + 1 == ranks[name] else array
+                    for name, array in sample.items()
+                }
+            )
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-trt-"))

@@ -19,6 +19,20 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What may stand in fields that take one of some names."""
 
+_RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
+    "min": (1, None),
+    "max": (1, None),
+    "optimization_level": (0, 5),
+    "workspace_bytes": (0, None),
+    "max_aux_streams": (0, None),
+    "dla_core": (0, None),
+}
+"""The least and the largest of fields that take a whole number; None: no largest."""
+
+_PATHS: Final = ("model", "calibration", "tactics", "timing_cache")
+_PER_CHANNEL: Final = ("mean", "std")
+_NAMES: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs")
+
 _ELSEWHERE: Final = ("model", "engine", "cache_dir", "cache_size_bytes", "timing_cache", "library")
 """Fields that say where things are; the content of the model is in the key by its hash."""
 
@@ -27,7 +41,9 @@ _ELSEWHERE: Final = ("model", "engine", "cache_dir", "cache_size_bytes", "timing
 class BuildSettings:
     """All settings of a build.
 
-    A name that a field does not know is a ValueError.
+    A value that a field does not take, and settings that do not fit together, are a ValueError:
+    nothing is read and then ignored. Lists become tuples, one number for all channels a tuple of one,
+    texts paths; ``strip`` brings ``refit``.
 
     Attributes:
         model: The ONNX file; None with ``network``.
@@ -92,14 +108,22 @@ class BuildSettings:
     timing_cache: Path | None = None
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
+        for name in _PATHS:
             value = getattr(self, name)
-            if value not in choices:
-                raise ValueError(f"{name} is one of {', '.join(choices)}, not {value!r}")
-        for name in ("model", "calibration", "tactics", "timing_cache"):
+            self._set(name, Path(value) if isinstance(value, str) else value)
+        for name in (*_NAMES, *_PER_CHANNEL):
             value = getattr(self, name)
             if isinstance(value, str):
-                object.__setattr__(self, name, Path(value))
+                raise ValueError(f"{name} is a list, not {value!r}")  # noqa: TRY004
+            single = isinstance(value, (int, float))
+            self._set(name, (value,) if single else None if value is None else tuple(value))
+        self._set("refit", self.refit or self.strip)
+        problem = _wrong_value(self) or _misfit(self)
+        if problem is not None:
+            raise ValueError(problem)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     @property
     def label(self) -> str:
@@ -108,17 +132,62 @@ class BuildSettings:
 
     def that_matter(self) -> dict[str, Any]:
         """Give the settings that change the engine, JSON-able, without those at their default."""
-        plain = BuildSettings()
         found = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in _ELSEWHERE and value != getattr(plain, field.name):
+            if field.name not in _ELSEWHERE and value != field.default:
                 found[field.name] = _plain(value)
         return found
 
     def with_(self, **changes: Any) -> BuildSettings:
         """Give a copy with some settings changed."""
         return replace(self, **changes)
+
+
+def _wrong_value(settings: BuildSettings) -> str | None:
+    """Give which field has a value that it does not take, or None."""
+    for name, choices in _CHOICES.items():
+        value = getattr(settings, name)
+        if value not in choices:
+            return f"{name} is one of {', '.join(choices)}, not {value!r}"
+    for name, (least, most) in _RANGES.items():
+        value = getattr(settings, name)
+        if value is not None and (value < least or (most is not None and value > most)):
+            limits = f"at least {least}" if most is None else f"from {least} to {most}"
+            return f"{name} is {limits}, not {value!r}"
+    return None
+
+
+def _misfit(settings: BuildSettings) -> str | None:
+    """Give what does not fit together, or None."""
+    network = settings.network
+    changes = (
+        settings.precision != "model"
+        or settings.image_input
+        or settings.strip
+        or (settings.mean, settings.std) != (None, None)
+    )
+    low, quantized = settings.precision in ("fp16", "bf16"), settings.precision in ("int8", "fp8")
+    problems = {
+        "exactly one of `model` and `network` must be set": (settings.model is None)
+        == (network is None),
+        "`precision`, `mean`, `std`, `image_input` and `strip` change an ONNX graph; a function of"
+        " `network` builds what it wants itself": network is not None and changes,
+        "`network` is package.module:function": network is not None and ":" not in network,
+        "`keep_fp32` goes with precision = fp16 or bf16": bool(settings.keep_fp32) and not low,
+        "`calibration` goes with precision = int8 or fp8": settings.calibration is not None
+        and not quantized,
+        "verbosity below detailed hides the types by which `precision` is verified": (
+            settings.verbosity != "detailed" and settings.precision != "model"
+        ),
+        f"`min` = {settings.min} is more than `max` = {settings.max}": settings.min is not None
+        and settings.max is not None
+        and settings.min > settings.max,
+        "`std` must not be 0": 0 in (settings.std or ()),
+        "`exclude_lean_runtime` goes with version_compatible": settings.exclude_lean_runtime
+        and not settings.version_compatible,
+    }
+    return next((text for text, holds in problems.items() if holds), None)
 
 
 def is_python_plugin(plugin: str) -> bool:
