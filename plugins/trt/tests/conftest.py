@@ -98,9 +98,8 @@ def device(monkeypatch):
             {name: tuple(map(tuple, shapes)) for name, shapes in profile.items()}
             for profile in told["profiles"]
         ]
-        found = fakes.FakeEngine(
-            cuda, told["model"], profiles, told["data_dependent"], told["narrowed"]
-        )
+        more = (told["data_dependent"], told["narrowed"], told.get("on_host", ()))
+        found = fakes.FakeEngine(cuda, told["model"], profiles, *more)
         cuda.engines.append(found)
         return engine_module.Engine(library, None, found, label=label, ordinal=ordinal)
 
@@ -117,10 +116,10 @@ def device(monkeypatch):
 def plan(tmp_path):
     """Write a plan for the fake device: ``plan(model, {"x": (min, opt, max)}, ...)``."""
 
-    def write(model, *profiles, data_dependent=(), narrowed=False, name="model.plan"):
+    def write(model, *profiles, data_dependent=(), narrowed=False, on_host=(), name="model.plan"):
         path = tmp_path / name
         told = {"model": str(model), "profiles": profiles, "data_dependent": data_dependent}
-        told["narrowed"] = narrowed
+        told |= {"narrowed": narrowed, "on_host": on_host}
         path.write_text(json.dumps(told))
         return path
 

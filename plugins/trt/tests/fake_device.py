@@ -181,9 +181,12 @@ class FakeEngine:
 
     ``profiles``: per profile ``{input: (min, opt, max)}``. ``data_dependent``: outputs whose shapes
     are told only by the run. ``narrowed``: lengths that the first profile fixes are told as such.
+    ``on_host``: inputs whose values decide shapes; the profile holds their values.
     """
 
-    def __init__(self, cuda, model, profiles=({},), data_dependent=(), narrowed=False):
+    def __init__(  # noqa: PLR0913 - what a plan tells
+        self, cuda, model, profiles=({},), data_dependent=(), narrowed=False, on_host=()
+    ):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -196,6 +199,7 @@ class FakeEngine:
         self.profiles = profiles
         self.data_dependent = data_dependent
         self.narrowed = narrowed
+        self.on_host = on_host
         self.names = [*self.takes, *self.gives]
         self.num_io_tensors = len(self.names)
         self.num_optimization_profiles = len(profiles)
@@ -225,7 +229,10 @@ class FakeEngine:
         return (known[0] if shape[0] == -1 else shape[0], *shape[1:])
 
     def get_tensor_location(self, name):
-        return _Location.DEVICE
+        return _Location.HOST if name in self.on_host else _Location.DEVICE
+
+    def get_tensor_profile_values(self, profile, name):
+        return self.profiles[profile][name]
 
     def get_tensor_profile_shape(self, name, profile):
         fixed = self.get_tensor_shape(name)
@@ -259,7 +266,8 @@ class FakeContext:
         self.memory = pointer
 
     def set_input_shape(self, name, shape):
-        low, _, high = self.engine.profiles[self.profile].get(name, (shape,) * 3)
+        ranges = {} if name in self.engine.on_host else self.engine.profiles[self.profile]
+        low, _, high = ranges.get(name, (shape,) * 3)
         if not all(a <= n <= b for a, n, b in zip(low, shape, high, strict=True)):
             return False
         self.shapes[name] = tuple(shape)
@@ -271,16 +279,24 @@ class FakeContext:
     def _run(self, feeds):
         return dict(zip(self.engine.gives, self.engine.session.run(None, feeds), strict=True))
 
+    def _read(self, name):
+        dtype = np.dtype(_KINDS[self.engine.takes[name].type][1])
+        shape = self.shapes[name]
+        raw = ctypes.string_at(self.addresses[name], int(np.prod(shape)) * dtype.itemsize)
+        return np.frombuffer(raw, dtype).reshape(shape)
+
     def get_tensor_shape(self, name):
-        zeros = {
-            key: np.zeros(shape, _KINDS[self.engine.takes[key].type][1])
+        known = {
+            key: self._read(key)
+            if key in self.engine.on_host
+            else np.zeros(shape, _KINDS[self.engine.takes[key].type][1])
             for key, shape in self.shapes.items()
         }
-        shape = self._run(zeros)[name].shape
+        shape = self._run(known)[name].shape
         return tuple(-1 for _ in shape) if name in self.engine.data_dependent else shape
 
     def set_tensor_address(self, name, pointer):
-        assert pointer % 256 == 0
+        assert pointer % 256 == 0 or name in self.engine.on_host
         self.addresses[name] = pointer
         return True
 
@@ -292,11 +308,14 @@ class FakeContext:
         self.runs += 1
         self.refused = False
         addresses, shapes = dict(self.addresses), dict(self.shapes)
+        values = {name: self._read(name) for name in self.engine.on_host}  # read now, not later
         assert all(name in addresses for name in self.engine.takes)
 
         def work():
-            feeds = {}
+            feeds = dict(values)
             for name, shape in shapes.items():
+                if name in values:
+                    continue
                 dtype = np.dtype(_KINDS[self.engine.takes[name].type][1])
                 nbytes = int(np.prod(shape)) * dtype.itemsize
                 raw = ctypes.string_at(addresses[name], nbytes)

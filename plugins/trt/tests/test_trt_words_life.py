@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from onnx import TensorProto as T
-from trt_expressions import ALONE, BOTH, GATHERED, samples
+from trt_expressions import ALONE, BOTH, GATHERED, SHORT, samples
 
 import headrace
-from headrace.errors import BackendError, SetupError
+from headrace.errors import BackendError, InputError, SetupError
 
 pytest.importorskip("onnxruntime")
 
@@ -30,6 +30,52 @@ def test_cuda_graphs_are_recorded_once_per_shape_and_give_equal_answers(
     assert device.launches == launches + 1
     p.close()
     assert device.memory == {}
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@BOTH
+def test_values_that_decide_shapes_are_part_of_the_shape(device, plan, pipe, save, backend, graph):
+    model = save(
+        [("Expand", ["x", "size"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 1]), ("size", T.INT64, [2])],
+        [("y", T.FLOAT, ["n", "k"])],
+    )
+    profile = {"x": ((1, 1), (1, 1), (1, 1)), "size": ((1, 1), (1, 4), (1, 8))}
+    made = plan(model, profile, on_host=["size"])
+    p = pipe(backend=backend, model=str(made), cuda_graph=graph)
+    for turn, width in enumerate((8, 3, 8, 5, 3)):
+        request = {"x": np.float32([[turn]]), "size": np.int64([1, width])}
+        assert p(request)["result"].tolist() == [[turn] * width]
+    for size in ([1, 9], [1, 0]):
+        with pytest.raises(InputError, match="outside of the range") as caught:
+            p({"x": np.float32([[1]]), "size": size})
+        assert caught.value.key == "size"
+    if graph:
+        launches = device.launches
+        p({"x": np.float32([[1]]), "size": np.int64([1, 5])})
+        assert device.launches == launches + 1  # recorded before
+
+
+def test_requests_of_one_instance_that_need_two_contexts_share_its_scratch_memory(
+    device, plan, pipe, linear
+):
+    model, expected = linear
+    narrow, wide = {"x": ((1, 3), (1, 3), (1, 3))}, {"x": ((1, 3), (8, 3), (8, 3))}
+    made = plan(model, narrow, wide)
+    p = pipe(
+        backend=f"S[Identity,{SHORT}]",
+        model=str(made),
+        max=8,
+        batching_timeout=10_000,
+        batch_sizes=[4],
+        context_memory="shared",
+        output_device="device",
+    )
+    rows = np.stack(samples(4))
+    one, three = {"data": rows[0]}, {"data": rows[1:], "request_size": 3}
+    p([one, three], timeout=60)
+    assert np.allclose(one["result"].get(), expected(rows[0]))
+    assert np.allclose(three["result"].get(), expected(rows[1:]))
 
 
 @BOTH

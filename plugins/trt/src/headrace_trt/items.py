@@ -180,6 +180,8 @@ def read_item(
         value = _value(request, port, key)
         tensor = read(value, port, key)
         _check_axes(tensor, port, key)
+        if port.is_shape:
+            _check_values(tensor, port, key)
         if port.batched:
             alone = len(tensor.shape) == len(port.shape) - 1
             if sample is not None and alone is not sample:
@@ -317,6 +319,19 @@ def _check_axes(tensor: Tensor, port: Port, key: str) -> None:
                 got=_text_of(tensor),
                 hint="Build with `profiles` that take it, or resize before.",
             )
+
+
+def _check_values(tensor: Any, port: Port, key: str) -> None:
+    """Refuse values that decide shapes and are outside of the profile's range."""
+    values = np.ravel(tensor).tolist()
+    if any(not a <= n <= b for a, n, b in zip(port.low, values, port.high, strict=False)):
+        raise InputError(
+            "a value is outside of the range the engine was built for",
+            key=key,
+            expected=f"from {list(port.low)} to {list(port.high)}",
+            got=str(values),
+            hint="Build with `profiles` that take it.",
+        )
 
 
 def _accepts(port: Port) -> str:

@@ -144,6 +144,11 @@ class InputBuffers:
             self._cuda.queue_gather(target, pieces, stream)
         return target
 
+    @property
+    def shape_values(self) -> tuple[bytes, ...]:
+        """The values that decide shapes in the run that was placed last."""
+        return tuple(values.tobytes() for values in self._values.values())
+
     def _usable(self, tensors: Sequence[Any], shape: tuple[int, ...]) -> bool:
         first = tensors[0]
         return (

@@ -46,7 +46,8 @@ class SharedScratch:
 
     def __init__(self, engine: Engine, cuda: Cuda) -> None:
         self.memory = ContextMemory.for_engine(engine, cuda)
-        self.lock = threading.Lock()
+        # Its thread may have two runners in one batch, whose work one stream puts in order.
+        self.lock = threading.RLock()
 
     def close(self) -> None:
         """Give the memory back."""
@@ -288,7 +289,8 @@ class Runner:
     def _execute_graph(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
         graphs, targets = self._graphs, self.outputs
         assert graphs is not None  # noqa: S101 - asked by the caller
-        key = tuple(sorted(run.shapes.items()))
+        # A graph holds its shapes, and so the values that decide some of them.
+        key = (tuple(sorted(run.shapes.items())), self._inputs.shape_values)
         execution = graphs.get(key).execution
         shapes = execution.set_shapes(run.shapes, pointers)
         for port in targets.ports:
