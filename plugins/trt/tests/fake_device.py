@@ -184,9 +184,7 @@ class FakeEngine:
     ``on_host``: inputs whose values decide shapes; the profile holds their values.
     """
 
-    def __init__(  # noqa: PLR0913 - what a plan tells
-        self, cuda, model, profiles=({},), data_dependent=(), narrowed=False, on_host=()
-    ):
+    def __init__(self, cuda, model, profiles=({},), data_dependent=(), narrowed=False, on_host=()):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
