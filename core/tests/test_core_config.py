@@ -1101,8 +1101,25 @@ def test_what_is_wrong_has_the_line_and_column_of_its_file(tmp_path):
         "define.Z": ("base.toml", 4, 7),
         "global.Nope::x": ("c.toml", 6, 1),
         "one.backend": ("c.toml", 8, 21),
-        "one.next": ("c.toml", 9, 1),
+        "one.next": ("c.toml", 9, 9),
     }
+
+
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [
+        ('backend="""S[Show,\n  Shoe]"""', (2, 3)),
+        ('backend = """\nS[\n  Show,\n\tShoe\n]"""  # Shoe\n[b]\nbackend=\'Show\'', (4, 2)),
+        ('backend = "S[Show,\\n Shoe]"', (1, 22)),
+        ('backend = "S[Shoe,\\n Shoe]"', (1, 1)),
+        ('backend="Show"\nmax="x"', (2, 6)),
+        ("backend='Show'\nmax  =  'x'  # x", (2, 1)),
+        ("backend='Show'\n  max='x'", (2, 8)),
+    ],
+)
+def test_the_place_is_found_however_the_value_is_written(lines, at, tmp_path):
+    found = problems(write(tmp_path / "c.toml", f"[a]\n{lines}\n"))[0]
+    assert (found.line - 1, found.column) == at
 
 
 def test_the_line_is_that_of_the_table_where_a_key_is_missing(tmp_path):

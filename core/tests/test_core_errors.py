@@ -12,6 +12,7 @@ import pytest
 import headrace
 from headrace import errors
 from headrace._config.document import _toml_problem
+from headrace._portable import error_text
 from headrace._scheduling import admission
 from headrace._scheduling.entry import checked_weight
 from headrace.errors import Problem
@@ -305,6 +306,7 @@ ADVICE = "\n  Send fewer at a time, raise queue_size, or set queue_full = 'wait'
             f"{KILLED}, killed for running on after the deadlines [node 'n', instance 0]\n  X is slower than the deadlines, or hangs.",
         ),
         (lambda: _toml_problem("no place", "a =")["message"], "this is no TOML: no place"),
+        (lambda: error_text(KeyError()), "KeyError"),
     ],
 )
 def test_a_message_says_which_of_the_cases_it_was(made, text):

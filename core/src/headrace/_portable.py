@@ -127,7 +127,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def error_text(error: BaseException) -> str:
     """Give type and text of an error, whatever its ``__str__`` does."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception as broken:  # noqa: BLE001 - foreign code
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 

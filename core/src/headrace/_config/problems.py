@@ -3,7 +3,7 @@
 What is nested too deep for the call stack is refused here, too.
 
 The TOML parser gives values without their places. Only the lines that begin a table or a key are looked
-for, which needs no second parser, and only when there is something to report.
+for, which needs no second parser, and only when there is something to report; a value stands before the next one.
 """
 
 from __future__ import annotations
@@ -135,58 +135,68 @@ _LONG_TEXT = re.compile(r'"""|' + "'''")
 
 T = TypeVar("T")
 
-_Lines = dict[str, tuple[int, str]]
-"""Per key, with those that lead to it, the number of its line (from 1) and the line."""
+_Pieces = dict[str, tuple[int, int, str]]
+"""Per key, with those that lead to it, where it is in the text of the file, where the next one is, and the text."""
 
 
 def with_lines(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Give problems with the line and column of the file in which each was written, if it is found."""
-    files: dict[str, _Lines] = {}
+    files: dict[str, _Pieces] = {}
     found = []
     for problem in problems:
         if problem.file is None or problem.path is None:
             found.append(problem)
             continue
         if problem.file not in files:
-            files[problem.file] = _lines_of(problem.file)
+            files[problem.file] = _pieces_of(problem.file)
         found.append(_placed(problem, problem.path, files[problem.file]))
     return tuple(found)
 
 
-def _lines_of(file: str) -> _Lines:
+def _pieces_of(file: str) -> _Pieces:
     try:
         text = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError):
         return {}
-    found: _Lines = {}
-    table, inside = "", False
-    for number, line in enumerate(text.splitlines(), 1):
-        if not inside and (match := _TABLE.fullmatch(line)):
+    starts: list[tuple[str, int]] = []
+    table, inside, offset = "", False, 0
+    for line in text.splitlines(keepends=True):
+        if not inside and (match := _TABLE.fullmatch(line.rstrip())):
             table = f"{_plain(match[1])}."
-            found.setdefault(table[:-1], (number, line))
+            starts.append((table[:-1], offset))
         elif not inside and (match := _KEY.match(line)):
-            found.setdefault(table + _plain(match[1]), (number, line))
+            starts.append((table + _plain(match[1]), offset))
         inside ^= len(_LONG_TEXT.findall(line)) % 2 == 1
-    return found
+        offset += len(line)
+    ends = [start for _, start in starts[1:]] + [offset]
+    pieces = [(key, (start, end, text)) for (key, start), end in zip(starts, ends, strict=True)]
+    return dict(reversed(pieces))  # of two tables with one name the first counts
 
 
 def _plain(name: str) -> str:
     return re.sub(r"""["'\s]""", "", name)
 
 
-def _placed(problem: Problem, path: str, lines: _Lines) -> Problem:
+def _placed(problem: Problem, path: str, pieces: _Pieces) -> Problem:
     """Look for the key, for the same key at the top of the file, then for the table around it."""
     node, _, key = path.partition(".")
     for name in (path, key, path.rpartition(".")[0], node):
-        if name in lines:
-            number, line = lines[name]
-            start = line.find(problem.text) if problem.text else -1
-            if start < 0 or problem.span is None:
-                start = len(line) - len(line.lstrip())
-            else:
-                start += problem.span[0]
-            return replace(problem, line=number, column=start + 1)
+        if name in pieces:
+            start, end, text = pieces[name]
+            at = _offset(problem, text[start:end]) + start
+            column = at - text.rfind("\n", 0, at)
+            return replace(problem, line=text.count("\n", 0, at) + 1, column=column)
     return problem
+
+
+def _offset(problem: Problem, piece: str) -> int:
+    """Look in what is written for a key for the text of a problem, then for what is wrong in it."""
+    text, (first, last) = problem.text or "", problem.span or (0, 0)
+    if text and (at := piece.find(text)) >= 0:
+        return at + first
+    wrong, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
+    once = wrong != "" and piece.count(wrong, begin) == 1
+    return piece.find(wrong, begin) if once else len(piece) - len(piece.lstrip())
 
 
 def with_room(function: Callable[[], T]) -> T:
