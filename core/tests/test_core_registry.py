@@ -120,6 +120,25 @@ def test_bad_metadata_makes_one_plugin_broken_and_leaves_the_others(site):
 
 
 @pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("entry_points.txt", b"\xff\xfe[headrace.backends]"),
+        ("entry_points.txt", b"[headrace.backends]\nno equals sign\n"),
+        ("METADATA", b"Name: headrace-bad\n\xff: x\n"),
+    ],
+)
+@pytest.mark.parametrize("requires", [("headrace>=0.1,<0.2",), ("numpy",)])
+def test_files_that_cannot_be_read_leave_the_others(site, file, content, requires):
+    site.backend("headrace-bad", "Bad", "hrt_bad", requires=requires)
+    site.backend("headrace-good", "Good", "hrt_good", "g")
+    (site.folder / "headrace_bad-1.0.dist-info" / file).write_bytes(content)
+    assert run({"backend": "Good"}) == "g"
+    assert [r.distribution for r in registry.plugins()].count("headrace-good") == 1
+    told = [r.state for r in registry.plugins() if "bad" in r.plugin]
+    assert told == (["broken"] if requires[0] != "numpy" or file == "METADATA" else [])
+
+
+@pytest.mark.parametrize(
     ("value", "usable"),
     [
         (None, {"one", "two"}),

@@ -31,13 +31,12 @@ from headrace._portable import error_text
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from importlib.metadata import Distribution, EntryPoint
 
     from headrace._backend import Backend
 
-_BACKENDS = "headrace.backends"
-_HOOKS = "headrace.plugins"
+_BACKENDS, _HOOKS = _GROUPS = ("headrace.backends", "headrace.plugins")
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
 _BLANKS_AND_EXTRAS = re.compile(r"\s|\[.*\]")
 """What an entry point may have in its import path: ``odd : Odd [gpu]`` is ``odd:Odd``."""
@@ -131,12 +130,35 @@ def discover() -> list[Plugin]:
     """
     from importlib.metadata import entry_points
 
-    points = entry_points()
+    broken: list[Plugin] = []
+    try:
+        every = entry_points()
+        points = [point for group in _GROUPS for point in every.select(group=group)]
+    except Exception:  # noqa: BLE001 - one distribution's file, and each is read by itself
+        points = [*_one_by_one(broken)]
     by_source: dict[int, list[EntryPoint]] = {}
-    for group in (_BACKENDS, _HOOKS):
-        for point in points.select(group=group):
-            by_source.setdefault(id(point.dist), []).append(point)
-    return sorted(map(_plugin, by_source.values()), key=lambda one: one.distribution)
+    for point in points:
+        by_source.setdefault(id(point.dist), []).append(point)
+    return sorted([*map(_plugin, by_source.values()), *broken], key=lambda one: one.distribution)
+
+
+def _one_by_one(broken: list[Plugin]) -> Iterator[EntryPoint]:
+    """Give our entry points of every distribution; plugins whose own cannot be read are ``broken``."""
+    from importlib.metadata import distributions
+
+    seen = {""}
+    for dist in distributions():
+        plugin = Plugin("", "", "unknown", "", {}, _hooks_of(()))
+        try:
+            plugin = _named(plugin, dist)
+            if (
+                plugin.plugin not in seen
+            ):  # else it is hidden by one that comes before it on the path
+                yield from (point for point in dist.entry_points if point.group in _GROUPS)
+        except Exception as error:  # noqa: BLE001 - its metadata are no text, or no entry points
+            if any(map(_OURS.match, plugin.requires)):
+                broken.append(plugin._refused("broken", f"its metadata cannot be read: {error}"))
+        seen.add(plugin.plugin)
 
 
 def _plugin(points: list[EntryPoint]) -> Plugin:
@@ -287,18 +309,13 @@ def load(path: str, distribution: str, what: str = "") -> Any:
     try:
         return found(path)
     except (Exception, SystemExit) as error:
-        missing = library_missing(error, path)
-        if missing is not None:
-            raise MissingDependencyError(
-                f"{about}: {error}",
-                distribution=distribution,
-                hint=f"Install {missing!r}, or install {distribution} again.",
-            ) from error
-        raise PluginLoadError(
-            f"{about}: {error_text(error)}",
-            distribution=distribution,
-            hint="See `headrace plugins doctor`.",
-        ) from error
+        missing, by = library_missing(error, path), distribution
+        hint = "See `headrace plugins doctor`."
+        if missing is None:
+            what = f"{about}: {error_text(error)}"
+            raise PluginLoadError(what, distribution=by, hint=hint) from error
+        hint = f"Install {missing!r}, or install {distribution} again."
+        raise MissingDependencyError(f"{about}: {error}", distribution=by, hint=hint) from error
 
 
 def load_backend(name: str, path: str, distribution: str) -> type[Backend]:
@@ -371,7 +388,6 @@ KNOWN_ELSEWHERE = {
 }
 """Names of well-known backends and the distribution to install for each."""
 
-
 KNOWN_PROBES = dict.fromkeys(
     ("BatchTimes", "OpenTelemetry", "Prometheus", "Trace"), "headrace-observe"
 )
@@ -380,7 +396,5 @@ KNOWN_PROBES = dict.fromkeys(
 
 def how_to_install(distribution: str) -> str:
     """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
-    folder = f"./plugins/{qualifier(distribution)}"
-    return (
-        f"Install it: pip install {distribution}, or in a clone of Headrace: pip install {folder}"
-    )
+    here = f"in a clone of Headrace: pip install ./plugins/{qualifier(distribution)}"
+    return f"Install it: pip install {distribution}, or {here}"
