@@ -623,6 +623,19 @@ def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(u
         assert _process_of(pipe) != before
 
 
+@pytest.mark.parametrize("word", ["Process", "BackgroundThread"])
+def test_an_exception_that_is_no_error_ends_neither_thread_nor_process(word):
+    with headrace.pipe({"backend": f"{word}[Call(sys:exit)]", "max": 2}) as pipe:
+        before = _process_of(pipe) if word == "Process" else None
+        with pytest.raises(BackendError) as failed:
+            pipe({"data": 3})
+        assert type(failed.value) is BackendError
+        assert isinstance(failed.value.__cause__, SystemExit)
+        assert failed.value.__cause__.code == 3
+        assert before == (_process_of(pipe) if word == "Process" else None)
+        assert pipe.ready
+
+
 def test_closing_kills_a_process_that_hangs(until):
     pipe = headrace.pipe({"backend": "Process[Call(time:sleep)]"})
     process = _process_of(pipe)

@@ -18,9 +18,9 @@ from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import Channel, changes, pack, unpack
-from headrace._portable import error_text, portable
+from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent
-from headrace.errors import InputError
+from headrace.errors import BackendError, InputError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -139,7 +139,13 @@ def run(backend: Backend, told: Told, channel: Channel) -> Answer:
         [one for one, faults in zip(requests, bad, strict=True) if not faults] if bad else requests
     )
     before = [dict(request) for request in batch]
-    outcomes: Any = iter((backend(batch) if batch else None) or [None] * len(batch))
+    outcomes: Any
+    try:
+        outcomes = backend(batch)
+    except BaseException as error:  # noqa: BLE001 - SystemExit, say: an outcome as any other
+        what = f"{backend._label()} raised {type(error).__name__}"
+        outcomes = [caused(BackendError(what, backend=backend._label()), error) for _ in batch]
+    outcomes = iter(outcomes or [None] * len(batch))
     pairs = zip(before, batch, strict=True)
     answers: list[dict[Any, Any]] = []
     others: list[tuple[dict[str, str], list[str]]] = []
