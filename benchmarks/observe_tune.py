@@ -1,21 +1,24 @@
 """What `headrace tune` finds, beside the best of an exhaustive grid, in a quarter of its runs.
 
-Two pipelines run for real under a closed loop, over a grid of `instance_num`, `max` and `batching_timeout`:
+Pipelines run for real under a closed loop, over a grid of values:
 
-- ``sleep``: batches sleep for times that are written below, so that the best of the grid is known by
-  computation (`headrace simulate` with these times) and no other work on the machine decides.
-- ``class``: JPEG to class on a light network.
+- ``sleep``: one node, `instance_num`, `max` and `batching_timeout`; batches sleep for times that are written
+  below, so that the best of the grid is known by computation (`headrace simulate` with these times) and
+  other work on the machine decides little.
+- ``line``: two nodes that sleep, `instance_num` of both and `max` of the second.
+- ``class``: JPEG to class on a light network, `instance_num`, `max` and `batching_timeout`. Worth something on a quiet
+  machine alone.
 
 First every combination runs once, and the best of them is the grid's choice. Then `tune` searches three
 times, with three seeds, each with a quarter of as many runs of the same length. One run each makes the best look better than
 it is, so at the end what was chosen is measured again, in turn and for several rounds: the grid's choice, the
-three of `tune`, and for ``sleep`` the best by computation. Printed is the throughput of each choice of `tune` over that of
+three of `tune`, and for what sleeps the best by computation. Printed is the throughput of each choice of `tune` over that of
 the grid's (the median of the ratios, round by round); aimed at is 0.98, three times of three.
 
 - ``simulated``: the search alone, by each method, on grids that `headrace simulate` gives for batches of a fixed
   time and one per request, on machines of some cores which more instances share. Nothing is measured there.
 
-    python -m benchmarks.observe_tune [--part sleep class simulated] [--seconds 1] [--rounds 5] [--json FILE]
+    python -m benchmarks.observe_tune [--part sleep line class simulated] [--seconds 1] [--rounds 5] [--json FILE]
 """
 
 from __future__ import annotations
@@ -50,11 +53,17 @@ if TYPE_CHECKING:
     Values = tuple[int, ...]
     Run = Callable[[Values], Point]
 
-PARTS = ("sleep", "class", "simulated")
+PARTS = ("sleep", "line", "class", "simulated")
 METHODS = ("optuna", "climb")
 RANGES = ["instance_num=1,2,3,4", "max=1,2,3,4,6,8,12,16", "batching_timeout=0,1,2"]
-SMALL = ["instance_num=1,2", "max=1,4"]
-CLIENTS = {"sleep": 24, "class": 10}
+OF_TWO = ["decode.instance_num=1,2,3,4", "infer.instance_num=1,2,3", "infer.max=1,2,3,4,6,8,12,16"]
+SMALL = {1: ["instance_num=1,2", "max=1,4"], 2: ["decode.instance_num=1,2", "infer.max=1,4"]}
+CLIENTS = {"sleep": 24, "line": 24, "class": 10}
+SLEEP = {"main": {"backend": "Shared"}}
+LINE = {
+    "decode": {"backend": "Shared", "ms": 4, "per_item": 0, "max": 1, "next": "infer"},
+    "infer": {"backend": "Shared", "ms": 8, "per_item": 2, "beyond": 0},
+}
 SEEDS = (0, 1, 2)
 WANTED = 0.98
 MACHINES = [
@@ -64,14 +73,16 @@ MACHINES = [
 ]
 
 
-def sleep_ms(size: int, instances: int) -> float:
+def sleep_ms(
+    size: int, instances: int, ms: float = 12.0, per_item: float = 1.0, beyond: float = 30.0
+) -> float:
     """Give how long a batch sleeps.
 
     It is filled up to fours, one above eight no longer fits a cache, and a device that serves two at
     once is shared where there are more instances.
     """
     full = -(-size // 4) * 4
-    return max(1.0, instances / 2) * (12 + full + (30 if size > 8 else 0))
+    return max(1.0, instances / 2) * (ms + per_item * full + (beyond if size > 8 else 0.0))
 
 
 class Shared(headrace.Backend):
@@ -83,21 +94,25 @@ class Shared(headrace.Backend):
         """What the time depends on beside the size."""
 
         instances: int = 1
+        ms: float = 12.0
+        per_item: float = 1.0
+        beyond: float = 30.0
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take how many share the device."""
-        self.instances = options.instances
+        self.about = (options.instances, options.ms, options.per_item, options.beyond)
 
     def forward(self, batch: list[dict[str, Any]]) -> None:
         """Sleep, then give `data` back."""
-        time.sleep(sleep_ms(len(batch), self.instances) / 1000)
+        time.sleep(sleep_ms(len(batch), *self.about) / 1000)
         for request in batch:
             request["result"] = request["data"]
 
 
 def space_for(config: dict[str, Any], *, quick: bool) -> list[Dimension]:
     nodes = headrace.explain(headrace.PipelineConfig.load(config))["nodes"]
-    return space_of(nodes, SMALL if quick else RANGES)
+    ranges = OF_TWO if len(nodes) == 2 else RANGES
+    return space_of(nodes, SMALL[len(nodes)] if quick else ranges)
 
 
 def grid_of(space: list[Dimension]) -> list[Values]:
@@ -105,10 +120,11 @@ def grid_of(space: list[Dimension]) -> list[Values]:
 
 
 def changed(config: dict[str, Any], space: list[Dimension], values: Values) -> dict[str, Any]:
-    layer = as_layer(space, values, one_node=True)
-    if config["backend"] == "Shared":
-        layer["instances"] = layer["instance_num"]
-    return layered(config, layer)
+    made = layered(config, as_layer(space, values, one_node="backend" in config))
+    for node in made.values():  # what sleeps is told how many share the device
+        if isinstance(node, dict) and node["backend"] == "Shared":
+            node["instances"] = node.get("instance_num", 1)
+    return made
 
 
 def runs_of(
@@ -132,9 +148,13 @@ def computed(config: dict[str, Any], space: list[Dimension], clients: int) -> di
     found = {}
     for values in grid_of(space):
         made = changed(config, space, values)
-        times = {size: [sleep_ms(size, made["instances"])] for size in range(1, 17)}
-        loaded = headrace.PipelineConfig.load(made)
-        run = simulation_of(loaded, {"main": ServiceTimes("main", times, "computed")}, 1, 1e-4)
+        times = {}
+        for name, node in made.items():
+            keys = ("instances", "ms", "per_item", "beyond")
+            about = {key: node[key] for key in keys if key in node}
+            known = {size: [sleep_ms(size, **about)] for size in range(1, 17)}
+            times[name] = ServiceTimes(name, known, "computed")
+        run = simulation_of(headrace.PipelineConfig.load(made), times, 1, 1e-4)
         found[values] = run.closed_loop(clients, 3000, 500).throughput_rps
     return found
 
@@ -148,7 +168,7 @@ def judged(
     grid = {values: run(values).throughput_rps for values in grid_of(space)}
     trials = max(1, len(grid) // 4)
     choices: dict[str, Values] = {"grid": max(grid, key=grid.__getitem__)}
-    known = computed(config, space, clients) if name == "sleep" else {}
+    known = {} if name == "class" else computed(config, space, clients)
     if known:
         choices["computed"] = max(known, key=known.__getitem__)
     for seed in SEEDS:
@@ -160,7 +180,7 @@ def judged(
     finals: dict[Values, list[float]] = {values: [] for values in choices.values()}
     for _, values in itertools.product(range(rounds), finals):
         finals[values].append(run(values).throughput_rps)
-    keys = ", ".join(one.key for one in space)
+    keys = ", ".join(one.name for one in space)
     spread = f"{min(grid.values()):.0f} to {max(grid.values()):.0f} requests per second"
     print(f"{name}: {len(grid)} combinations of {keys}, {spread}; {trials} runs of tune")
     shares: dict[str, float] = {}
@@ -228,8 +248,9 @@ def main() -> None:
     print_environment(about)
     headrace.register("Shared", Shared)
     figures: dict[str, Any] = {}
-    if "sleep" in given.part:
-        figures["sleep"] = judged("sleep", {"backend": "Shared"}, [1], given, seconds, rounds)
+    for name, config in (("sleep", SLEEP), ("line", LINE)):
+        if name in given.part:
+            figures[name] = judged(name, config, [1], given, seconds, rounds)
     if "class" in given.part:
         with tempfile.TemporaryDirectory() as folder:
             found, data = pictures(Path(folder))

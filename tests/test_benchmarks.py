@@ -282,7 +282,7 @@ def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("optuna")
     _, figures = run("benchmarks.observe_tune", tmp_path)
-    for name in ("sleep", "class"):
+    for name in ("sleep", "line", "class"):
         one = figures[name]
         assert len(one["grid"]) == 4
         assert one["shares"]["grid"] == 1.0

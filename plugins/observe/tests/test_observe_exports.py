@@ -247,6 +247,7 @@ def test_top_shows_a_pipeline_in_both_forms(probe):
         assert watched.exit_code == 0, watched.output
         assert "ready" in watched.output
         assert "main" in watched.output
+        assert "…" not in watched.output  # every heading and figure fits into eighty columns
         done = CliRunner().invoke(app, ["top", url, "--every", "0.1", "--count", "2", "--json"])
     decoder, text, found = json.JSONDecoder(), done.stdout, []
     while text.strip():
@@ -361,6 +362,8 @@ def test_metrics_are_those_of_stats(monkeypatch):
     assert found["headrace.requests"][("node", "main"), ("outcome", "ok")] == 7
     assert found["headrace.requests_waiting"][("node", "main"),] == 0
     units = {metric.name: metric.unit for metric in scope.metrics}
+    assert len(units) == len(scope.metrics)  # no two of one name
+    assert (units["headrace.instance_busy"], units["headrace.instance_busy_time"]) == ("1", "s")
     assert set(units.values()) == {"1", "s", "{request}", "{batch}", "{error}"}
     assert units["headrace.requests_waiting"] == units["headrace.requests"] == "{request}"
     assert units["headrace.batch_duration"] == "s"

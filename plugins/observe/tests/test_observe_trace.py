@@ -83,6 +83,9 @@ def checked(path):
             tracks.setdefault((event["pid"], event["tid"]), []).append(event)
         else:
             assert (event["id"], event["ph"]) not in ends
+            assert event["ph"] == "s" or (event["id"], "s") in ends, (
+                "an arrow begins before it ends"
+            )
             ends[event["id"], event["ph"]] = event
     assert [e["ts"] for e in events] == sorted(e["ts"] for e in events)
     for slices in tracks.values():

@@ -248,7 +248,9 @@ def _offer(api: Any, meter: Any, look: Callable[[], tuple[Mapping[str, Any], boo
 
         counted = _COUNTED.get(name, _COUNTED.get(name.rpartition("_")[2], "1"))
         unit = "s" if name.endswith("_seconds") else counted
-        dotted = name.replace("_", ".", 1).removesuffix("_seconds")
+        # What is counted in seconds is called as system.cpu.time is.
+        ending = "_time" if kind == "counter" and unit == "s" else ""
+        dotted = name.replace("_", ".", 1).removesuffix("_seconds") + ending
         make = (
             meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
         )

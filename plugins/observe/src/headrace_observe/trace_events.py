@@ -168,7 +168,8 @@ class EventMaker:
         same = f'"cat":"flow","name":"runs in","id":{self._arrows}'
         tail = f'{{"ph":"s","pid":{process},"tid":{lane},"ts":{_us(start)},{same}}}'
         head = f'{{"ph":"f","bp":"e","pid":{_THREADS},"tid":{thread},"ts":{_us(begun)},{same}}}'
-        return [Event(start, 0, start, tail), Event(begun, 0, start, head)]
+        # At the same moment the tail comes first: readers take events as they stand.
+        return [Event(start, 0, start, tail), Event(begun, 1, start, head)]
 
     def head(self, about: dict[str, object]) -> list[str]:
         """Give the beginning of the file: what it is about, and the names of all tracks (one at least)."""

@@ -154,10 +154,10 @@ _COLUMNS = {
     "ok_per_s": "ok/s",
     "failed_per_s": "failed/s",
     "waiting": "waiting",
-    "mean_batch": "batch",
-    "queue_p50_ms": "queue p50 ms",
+    "queue_p50_ms": "queue p50",
     "queue_p99_ms": "p99",
-    "batch_p50_ms": "batch p50 ms",
+    "mean_batch": "size",
+    "batch_p50_ms": "batch p50",
     "batch_p99_ms": "p99",
     "utilisation": "busy",
     "up": "up",
@@ -166,6 +166,7 @@ _COLUMNS = {
 
 
 def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
+    from rich import box
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
@@ -173,7 +174,13 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
     console = Console(file=sys.stdout)
     with Live(console=console, auto_refresh=False) as live:
         for rows, state in looks:
-            table = Table(title=f"{url}: {state}")
+            # Twelve columns in eighty characters: no lines between them.
+            table = Table(
+                title=f"{url}: {state} (times in ms)",
+                box=box.SIMPLE_HEAD,
+                padding=0,
+                pad_edge=False,
+            )
             for heading in _COLUMNS.values():
                 table.add_column(heading, justify="left" if heading == "node" else "right")
             for row in rows:
@@ -182,4 +189,7 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
 
 
 def _cell(key: str, value: Any) -> str:
-    return f"{value:.0%}" if key == "utilisation" else str(value)
+    if key == "utilisation":
+        return f"{value:.0%}"
+    # Five digits are enough to look at; all of them are in --json.
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
