@@ -122,9 +122,9 @@ def simulated(config: dict[str, Any], spec: LoadSpec, seconds: float, times: Pat
     run = simulation_of(headrace.PipelineConfig.load(config), read_times(times), 1)
     if spec.clients is not None:
         return run.closed_loop(spec.clients, REQUESTS, REQUESTS // 10)
-    rate = spec.about["rate"]
-    few = int(rate * 1.25 * seconds)  # as many as came in the real run, with its warm-up
-    return run.open_loop(itertools.islice(spec.arrivals(), few), spec.about, few // 5)
+    # The same arrivals as in the real run, and the same of them left out as its warm-up.
+    came = list(itertools.takewhile(lambda at: at < 1.25 * seconds, spec.arrivals()))
+    return run.open_loop(came, spec.about, sum(at < 0.25 * seconds for at in came))
 
 
 def compare(

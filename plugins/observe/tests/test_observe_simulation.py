@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.errors import InputError, SetupError
+from headrace.hookspecs import BatchRecord, BatchRequest
 from headrace.policies import BatchPolicy, Cut
 from headrace_cli.app import app
 from headrace_observe.arrivals import poisson
+from headrace_observe.batch_times import BatchTimes
 from headrace_observe.service_times import ServiceTimes, read_times
 from headrace_observe.simulate import simulation_of
 
@@ -116,6 +118,47 @@ def test_waiting_agrees_with_the_formula_of_a_queue_with_one_server():
     found = run.open_loop(arrivals, {"kind": "open", "rate": rate}, 1000).to_dict()
     expected = service + rate * service / (2 * (1 - rate))
     assert found["latency_ms"]["mean"] / 1000 == pytest.approx(expected, rel=0.05)
+
+
+def test_in_an_open_loop_the_sender_and_the_runner_wake_up():
+    times = {"main": ServiceTimes("main", {1: [4.0]}, "here", wake_s=0.0001)}
+    arrivals = [1.0 * k for k in range(1, 4001)]  # so far apart that none meets another
+    found = simulated({"backend": "Identity"}, times).open_loop(arrivals, {"kind": "open"}, 0)
+    mean_ms = 0.1 / math.log(2)  # of an exponential distribution with the median 0.1 ms
+    assert found.latency_ms["mean"] == pytest.approx(4.0 + 2 * mean_ms, rel=0.01)
+    closed = simulated({"backend": "Identity"}, times).closed_loop(1, 100, 10)
+    assert closed.latency_ms["mean"] == 4.0
+
+
+def test_a_sender_that_is_late_loses_no_request_and_latencies_count_from_what_was_meant():
+    times = {"main": ServiceTimes("main", {1: [1000.0]}, "here", wake_s=5.0)}
+    config = {"backend": "Identity", "queue_size": EVERY}
+    found = simulated(config, times).open_loop([0.0, 0.0, 0.0], {"kind": "open"}, 0).to_dict()
+    assert found["ok"] == 3
+    latency = found["latency_ms"]
+    assert latency["max"] >= latency["p50"] + 1000 - 1e-6  # one after the other on one instance
+
+
+def test_times_of_batches_have_how_long_threads_wake_up(tmp_path):
+    def ran(node, started, *requests):
+        found = [BatchRequest({}, arrival, cut, 1) for arrival, cut in requests]
+        errors = [None] * len(found)
+        about = (started, started + 0.004, len(found), errors)
+        probe.batch_ran(BatchRecord(node, 0, 1, found, *about))
+
+    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
+    ran("main", 1.0, (1.0, 1.0))  # its caller ran it itself
+    ran("main", 2.00001, (1.9, 2.0))  # the thread that cut it ran it
+    ran("main", 3.0001, (2.8, 3.0), (2.9, 3.0))
+    ran("main", 4.0003, (3.9, 4.0))
+    ran("main", 5.0002, (4.9, 5.0))
+    ran("other", 1.0, (1.0, 1.0))
+    probe.close()
+    found = read_times(tmp_path / "times.json")
+    assert found["main"].wake_s == pytest.approx(0.0002)
+    assert found["other"].wake_s == 0.0
+    assert found["main"].requests == 6
+    assert found["main"].seconds(2, 0.5) == pytest.approx(0.004)
 
 
 def test_a_line_of_nodes_joins_its_branches():
@@ -360,6 +403,8 @@ def test_sizes_between_and_above_lie_on_lines():
         ('{"main": {"1": "fast"}}', "main.1: expected a time in milliseconds"),
         ('{"main": {"1": []}}', "main.1: expected a time in milliseconds"),
         ('{"main": {"1": {"ms": 2, "count": -1}}}', "main.1.count: expected how many"),
+        ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"main": -1}}', "wake_ms: expected a time"),
+        ('{"nodes": {"main": {"1": 2}}, "wake_ms": 1}', "wake_ms: expected a time"),
     ],
 )
 def test_times_that_cannot_be_read_are_refused_with_the_place(tmp_path, text, message):

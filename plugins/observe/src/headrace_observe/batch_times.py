@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
+from headrace_observe.figures import percentile
 from headrace_observe.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from headrace.hookspecs import BatchRecord
 
 __all__ = ["BatchTimes", "quantiles"]
 
@@ -21,6 +24,9 @@ _KEPT = 2000
 
 _WRITTEN = 200
 """Of each size at most so many values are written."""
+
+_HANDED_OVER_S = 20e-6
+"""What begins sooner after it was cut is run by the thread that has cut it."""
 
 
 def quantiles(values: Sequence[float], count: int) -> list[float]:
@@ -38,9 +44,10 @@ def quantiles(values: Sequence[float], count: int) -> list[float]:
 class BatchTimes:
     """Note the time of every batch without an error, and write the times when the pipeline closes.
 
-    The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}}``: per node and number
-    of requests in the batch how many batches there were, and the spread of their times in
-    milliseconds, ascending. The clock covers a batch on its instance, without the queue.
+    The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: w}}``: per
+    node and number of requests in the batch how many batches there were, and the spread of their
+    times in milliseconds, ascending. The clock covers a batch on its instance, without the queue.
+    ``wake_ms`` is the median from a batch's cut to its start where a thread was woken to run it.
     """
 
     class Options(headrace.Options):
@@ -53,23 +60,20 @@ class BatchTimes:
         self._lock = threading.Lock()
         self._noted: dict[tuple[str, int], deque[float]] = {}
         self._counts: dict[tuple[str, int], int] = {}
+        self._wakes: dict[str, deque[float]] = {}
 
-    def batch_done(
-        self,
-        node: str,
-        instance: int,
-        size: int,
-        started: float,
-        ended: float,
-        errors: Sequence[BaseException | None],
-    ) -> None:
+    def batch_ran(self, record: BatchRecord) -> None:
         """Note one batch."""
-        if any(error is not None for error in errors):
+        if any(error is not None for error in record.errors):
             return
-        key = (node, size)
+        key = (record.node, len(record.errors))
+        last = record.requests[-1]
+        woken = record.started - last.cut if last.cut > last.arrival else 0.0
         with self._lock:
-            self._noted.setdefault(key, deque(maxlen=_KEPT)).append(ended - started)
+            self._noted.setdefault(key, deque(maxlen=_KEPT)).append(record.ended - record.started)
             self._counts[key] = self._counts.get(key, 0) + 1
+            if woken > _HANDED_OVER_S:
+                self._wakes.setdefault(record.node, deque(maxlen=_KEPT)).append(woken)
 
     def to_dict(self) -> dict[str, Any]:
         """Give what the file holds."""
@@ -81,7 +85,11 @@ class BatchTimes:
                     "count": self._counts[node, size],
                     "ms": [round(1000 * value, 5) for value in spread],
                 }
-        return {"nodes": nodes}
+            wakes = {
+                node: round(1000 * percentile(sorted(found), 50), 5)
+                for node, found in self._wakes.items()
+            }
+        return {"nodes": nodes, "wake_ms": wakes}
 
     def close(self) -> None:
         """Write the file."""

@@ -32,6 +32,7 @@ class ServiceTimes:
         measured: Per size, at least 1, its times in milliseconds, at least one.
         origin: Where they come from, for errors.
         requests: How many requests these batches had in all; None where it is not known.
+        wake_s: How long a thread that is woken takes to go on, the median; 0 where it is not known.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class ServiceTimes:
         measured: Mapping[int, Sequence[float]],
         origin: str,
         requests: int | None = None,
+        wake_s: float = 0.0,
     ) -> None:
-        self.requests = requests
+        self.requests, self.wake_s = requests, wake_s
         self._node, self._origin = node, origin
         self._spread = {size: _spread(times) for size, times in measured.items()}
         self._sizes = sorted(self._spread)
@@ -92,7 +94,8 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     """Read the times of batches of each node.
 
     The file is JSON, as ``bench --save-times`` writes it, ``{"nodes": {"main": {"8": {"ms": [4.1,
-    4.3]}}}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in milliseconds.
+    4.3]}}}, "wake_ms": {"main": 0.1}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
+    milliseconds.
 
     Raises:
         InputError: It cannot be read; the error says where in it.
@@ -103,14 +106,20 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
         raise InputError(f"the times in {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"{path}: it is no JSON: {error}") from error
-    if isinstance(content, dict) and set(content) == {"nodes"}:
-        content = content["nodes"]
+    wakes: Any = {}
+    if isinstance(content, dict) and "nodes" in content and set(content) <= {"nodes", "wake_ms"}:
+        content, wakes = content["nodes"], content.get("wake_ms", {})
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: expected an object with the times of each node")
-    return {str(node): _node(str(node), sizes, str(path)) for node, sizes in content.items()}
+    if not isinstance(wakes, dict) or not all(map(_is_time, wakes.values())):
+        raise InputError(f"{path}: wake_ms: expected a time in milliseconds per node")
+    return {
+        str(node): _node(str(node), sizes, str(path), wakes.get(node, 0.0) / 1000)
+        for node, sizes in content.items()
+    }
 
 
-def _node(node: str, sizes: Any, origin: str) -> ServiceTimes:
+def _node(node: str, sizes: Any, origin: str, wake_s: float) -> ServiceTimes:
     if not isinstance(sizes, dict) or not sizes:
         raise InputError(f"{origin}: {node}: expected an object with times by batch size")
     measured: dict[int, list[float]] = {}
@@ -129,7 +138,7 @@ def _node(node: str, sizes: Any, origin: str) -> ServiceTimes:
             raise InputError(f"{place}: expected a time in milliseconds, or a list of them")
         measured[int(size)] = times
         requests = None if requests is None or count is None else requests + int(size) * count
-    return ServiceTimes(node, measured, origin, requests)
+    return ServiceTimes(node, measured, origin, requests, wake_s)
 
 
 def _is_time(value: Any) -> bool:

@@ -27,8 +27,8 @@ __all__ = ["SIMULATED_CLOCK", "Line", "Simulation"]
 
 SIMULATED_CLOCK = (
     "virtual: from the arrival of a request to the end of its last batch; threads take turns as in the real "
-    "scheduler, but switches of threads and the work of clients take no time, and instances do not slow each "
-    "other down"
+    "scheduler, but switches of threads take no time (in an open loop `wake_ms` of the times) nor does the "
+    "work of clients, and instances do not slow each other down"
 )
 
 _LATE, _END, _ARRIVE, _WAKE, _AWAKE = range(5)
@@ -74,6 +74,7 @@ class Simulation(Threads):
         times: Per node the times of its batches.
         seed: Of the times that are drawn.
         wake_s: How long a thread that is woken takes to go on, in the mean of an exponential distribution.
+            By default no time in a closed loop, and in an open one what the times of the entry node say.
     """
 
     def __init__(
@@ -118,7 +119,14 @@ class Simulation(Threads):
         return self._point({"kind": "closed", "clients": clients}, warm_up)
 
     def open_loop(self, arrivals: Iterable[float], about: dict[str, Any], warm_up: int) -> Point:
-        """Let requests arrive at their times, in seconds; see `closed_loop` for the figures."""
+        """Let requests arrive at their times, in seconds; see `closed_loop` for the figures.
+
+        The thread that sends wakes up for each, and latencies count from the time it was meant to.
+        """
+        if not self._wake_s:
+            self._wake_s = self._times[self._line.entry].wake_s / math.log(
+                2
+            )  # the mean of this median
         self._run(iter(arrivals))
         return self._point(about, warm_up)
 
@@ -132,16 +140,17 @@ class Simulation(Threads):
         events, pop = self._events, heapq.heappop
         first = next(arrivals, None)
         if first is not None:
-            self._push(first, _ARRIVE)
+            self._push(first + self._waking(), _ARRIVE, first)
         while events:
             now, kind, _, a, b = pop(events)
             if kind == _END:
                 self._ended(a, b, now)
             elif kind == _ARRIVE:
-                self._send(now)
+                self._send(now, a)
                 following = next(arrivals, None)
-                if following is not None:
-                    self._push(following, _ARRIVE)
+                if following is not None:  # who is late sends the next without a sleep before it
+                    late = following < now
+                    self._push(now if late else following + self._waking(), _ARRIVE, following)
             elif kind == _LATE:
                 self._late(a, b, now)
             elif kind == _AWAKE:
@@ -156,18 +165,23 @@ class Simulation(Threads):
         while self.ready:
             goes_on = self.ready.popleft()
             if self._wake_s:
-                self._push(now - self._wake_s * math.log(1 - self._draw()), _AWAKE, goes_on)
+                self._push(now + self._waking(), _AWAKE, goes_on)
             else:
                 goes_on(now)
 
-    def _send(self, now: float) -> None:
+    def _waking(self) -> float:
+        """Draw how long a thread takes to wake up."""
+        return -self._wake_s * math.log(1 - self._draw()) if self._wake_s else 0.0
+
+    def _send(self, now: float, meant: float | None = None) -> None:
         """Let a request arrive; in a closed loop that is the next one of a client, if one is left."""
         if self._closed:
             if not self._to_send:
                 return
             self._to_send -= 1
         self._last_sent = now
-        self._enter(Request(now, called=self._closed), now)
+        sent = now if meant is None else meant
+        self._enter(Request(sent, called=self._closed), now)
 
     # A request on its way.
 
