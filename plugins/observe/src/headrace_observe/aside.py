@@ -30,6 +30,9 @@ class Aside(Generic[T]):
         handle: Called in the thread with a list of things, the oldest first.
         last: Called in the thread, after all that was left before `finish`.
         name: The name of the thread.
+
+    Attributes:
+        append: Leaves something without a look at whether the thread sleeps: `leave` what follows soon.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Aside(Generic[T]):
         self._handle = handle
         self._last = last
         self._pending: deque[T] = deque(maxlen=MOST_PENDING)
+        self.append: Callable[[T], object] = self._pending.append
         self._sleeps = False
         self._wake = threading.Event()
         self._ends = threading.Event()
@@ -47,7 +51,7 @@ class Aside(Generic[T]):
 
     def leave(self, thing: T) -> None:
         """Leave something to the thread; costs about as much as appending it to a list."""
-        self._pending.append(thing)
+        self.append(thing)
         if self._sleeps:
             self._sleeps = False
             self._wake.set()
@@ -76,6 +80,7 @@ class Aside(Generic[T]):
         except Exception as error:  # noqa: BLE001 - raised by `finish`
             self._error = error
             self._pending = deque(maxlen=0)
+            self.append = self._pending.append
 
     def _drain(self) -> None:
         take, left = self._pending.popleft, len(self._pending)

@@ -74,7 +74,6 @@ class Recording:
         self.inside: dict[tuple[str, int], list[Any]] = {}
         self._chosen: set[int] = set()
         self._aside = Aside(self._keep, self._make, name="headrace-trace")
-        self._leave = self._aside.leave
 
     # What is called while requests run: it leaves tuples of plain values, one per batch and per request,
     # since every further object that is held until it is written costs the garbage collector. Whatever
@@ -114,26 +113,24 @@ class Recording:
         node, instance, thread, requests, started, ended, weight, errors = record
         inside = self.inside.get((node, instance), _NOTHING)
         fields = len(inside)
-        if thread not in self.names:
-            self.names[thread] = threading.current_thread().name
-        if self._sample == 1 and len(errors) == 1:  # as below, in a quarter of the time
+        if len(errors) == 1:  # as below, without the calls that comprehensions are
+            drawn = self._sample == 1 or random.random() < self._sample  # noqa: S311
+            ids = [id(requests[0][0])] if drawn else []
             failed = 0 if errors[0] is None else 1
-            about = (node, instance, thread, started, ended, 1, weight, failed)
-            self._leave((1, *about, id(requests[0][0]), *inside[:fields]))
-            del inside[:fields]
-            return
-        ids = [id(one[0]) for one in requests]
-        if self._sample < 1:
-            ids = [one for one in ids if random.random() < self._sample]  # noqa: S311
-            if (
-                len(self._chosen) > MOST_PENDING
-            ):  # of requests whose owners had gone before they ran
-                self._chosen.clear()
-            self._chosen.update(ids)
-        if ids:
+        else:
+            ids = [id(one[0]) for one in requests]
+            if self._sample < 1:
+                ids = [one for one in ids if random.random() < self._sample]  # noqa: S311
             failed = len(errors) - errors.count(None)
+        if ids:
+            if thread not in self.names:
+                self.names[thread] = threading.current_thread().name
+            if self._sample < 1:
+                if len(self._chosen) > MOST_PENDING:  # of requests whose owners had gone
+                    self._chosen.clear()
+                self._chosen.update(ids)
             about = (node, instance, thread, started, ended, len(errors), weight, failed)
-            self._leave((len(ids), *about, *ids, *inside[:fields]))
+            self._aside.append((len(ids), *about, *ids, *inside[:fields]))
         del inside[:fields]
 
     def request(
@@ -147,7 +144,7 @@ class Recording:
             elif error is None or random.random() >= self._sample:  # noqa: S311
                 return  # it ran and is not in the sample; one that never ran has a draw of its own
         code = None if error is None else code_of(error)
-        self._leave((0, identity, node, started, ended, code))
+        self._aside.leave((0, identity, node, started, ended, code))
 
     # In the thread that writes.
 
