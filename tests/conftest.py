@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -83,15 +84,51 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def environment(wheels, tmp_path_factory) -> Path:
-    """An environment of its own with the wheels of a CPU pipeline and what they ask for."""
+def first_backend(wheels, tmp_path_factory) -> Path:
+    """A folder in which ``docs/first_backend.md`` was followed, from nothing but pictures.
+
+    ``printed.json`` there holds what each command printed, and the processor time of all.
+    """
+    import cv2
+    import numpy as np
 
     def make(folder: Path) -> None:
-        succeed(sys.executable, "-m", "venv", folder)
-        own = [wheels[name] for name in ("headrace", "headrace_cli", "headrace_cv", "headrace_ort")]
-        succeed(folder / "bin" / "python", "-m", "pip", "install", "--quiet", *own)
+        (folder / "photos").mkdir(parents=True)
+        for name in ("a.jpg", "b.png"):
+            cv2.imwrite(str(folder / "photos" / name), np.full((40, 60, 3), 100, np.uint8))
+        began = seconds_of_children()
+        blocks = tmp_path_factory.mktemp("blocks")
+        page = ROOT / "docs" / "first_backend.md"
+        printed = follow_page(page, folder, Path(sys.executable).parent, wheels, blocks)
+        told = {"printed": printed, "seconds": seconds_of_children() - began}
+        (folder / "printed.json").write_text(json.dumps(told), encoding="utf-8")
 
-    return shared(tmp_path_factory, "environment", make)
+    return shared(tmp_path_factory, "first-backend", make)
+
+
+def seconds_of_children() -> float:
+    """Give the processor time of the processes that were started and waited for."""
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.fixture(scope="session")
+def environment(first_backend, wheels, tmp_path_factory) -> Path:
+    """An environment of its own with the wheels of a CPU pipeline and what they ask for.
+
+    It is the one that the page about a first backend has made, and ``headrace-ort``.
+    """
+    environment = first_backend / ".venv"
+
+    def make(folder: Path) -> None:
+        python = environment / "bin" / "python"
+        succeed(python, "-m", "pip", "install", "--quiet", wheels["headrace_ort"])
+        folder.mkdir()
+
+    shared(tmp_path_factory, "environment", make)
+    return environment
 
 
 @pytest.fixture(scope="session")
@@ -127,30 +164,31 @@ def page_steps() -> Callable[[Path], list[tuple[str, str]]]:
     return steps
 
 
+def follow_page(
+    page: Path, work: Path, path: Path, wheels: dict[str, Path], blocks: Path
+) -> list[str]:
+    """Follow a page in a shell, in the folder ``work``; give what each command printed."""
+    parts = ["set -euo pipefail"]
+    for number, (file, text) in enumerate(steps(page)):
+        if file:
+            (blocks / str(number)).write_text(text, encoding="utf-8")
+            parts.append(f"mkdir -p \"$(dirname '{file}')\"; cp '{blocks / str(number)}' '{file}'")
+        else:
+            parts += ["echo '== a command'", text]
+    links = [str(wheels["headrace"].parent), os.environ.get("PIP_FIND_LINKS", "")]
+    left_out = ("PYTHONPATH", "VIRTUAL_ENV")
+    environ = {
+        **{name: value for name, value in os.environ.items() if name not in left_out},
+        "PATH": os.pathsep.join([str(path), os.environ["PATH"]]),
+        "PIP_FIND_LINKS": " ".join(filter(None, links)),
+    }
+    printed = succeed("bash", "-c", "\n".join(parts), cwd=work, env=environ)
+    return printed.split("== a command\n")[1:]
+
+
 @pytest.fixture
 def follow(wheels, tmp_path) -> Callable[..., list[str]]:
-    """Follow a page in a shell, in the folder ``work``; give what each command printed."""
-
-    def do(page: Path, work: Path, path: Path) -> list[str]:
-        parts = ["set -euo pipefail"]
-        blocks = tmp_path / "blocks"
-        blocks.mkdir()
-        for number, (file, text) in enumerate(steps(page)):
-            if file:
-                (blocks / str(number)).write_text(text, encoding="utf-8")
-                parts.append(
-                    f"mkdir -p \"$(dirname '{file}')\"; cp '{blocks / str(number)}' '{file}'"
-                )
-            else:
-                parts += ["echo '== a command'", text]
-        links = [str(wheels["headrace"].parent), os.environ.get("PIP_FIND_LINKS", "")]
-        left_out = ("PYTHONPATH", "VIRTUAL_ENV")
-        environ = {
-            **{name: value for name, value in os.environ.items() if name not in left_out},
-            "PATH": os.pathsep.join([str(path), os.environ["PATH"]]),
-            "PIP_FIND_LINKS": " ".join(filter(None, links)),
-        }
-        printed = succeed("bash", "-c", "\n".join(parts), cwd=work, env=environ)
-        return printed.split("== a command\n")[1:]
-
-    return do
+    """See `follow_page`."""
+    blocks = tmp_path / "blocks"
+    blocks.mkdir()
+    return lambda page, work, path: follow_page(page, work, path, wheels, blocks)

@@ -19,7 +19,7 @@ PATHS = "simple(_identity)?/|same_(bool|u?int|fp32|fp64|bytes)|/v2$|/run/|stats|
 @pytest.mark.network
 @pytest.mark.stress
 def test_schemathesis_finds_the_document_and_the_server_at_one(tmp_path, request):
-    examples = "20" if request.config.getoption("--stress") else "6"
+    examples = "20" if request.config.getoption("--stress") else "3"
     venv.create(tmp_path)
     programs = tmp_path / ("Scripts" if sys.platform == "win32" else "bin")
     pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
