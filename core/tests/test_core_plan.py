@@ -841,6 +841,16 @@ def test_a_container_that_says_nothing_has_the_range_of_what_is_inside():
         assert headrace.explain({"backend": text, "max": 64})["nodes"]["main"]["range"] == [2, 8]
 
 
+def test_the_use_of_an_instance_has_the_range_of_its_class_or_of_what_it_is_given():
+    class Narrow(Dep):
+        min, max = 3, 4
+
+    registry.local |= {"Two2Eight": Two2Eight, "Narrow": Narrow}
+    for name, expected in (("Dep", [2, 8]), ("Narrow", [3, 4])):
+        node = headrace.explain({"backend": f"IoC[{name};{name}[Two2Eight]]", "max": 64})
+        assert node["nodes"]["main"]["range"] == expected
+
+
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
@@ -923,6 +933,18 @@ def test_the_options_of_a_policy_are_keys_of_the_node_or_args():
     assert (policy.options.patience, policy.options.pad) == (4, True)
     (policy,) = made_policies(batch_policy="Patient(patience=3)", patience=4)
     assert policy.options.patience == 3
+
+
+def test_the_policies_of_core_alone_are_named_with_its_name_before_them():
+    registry.local["Patient"] = Patient
+    headrace.PipelineConfig.load({"backend": "X", "batch_policy": "headrace:greedy"})
+    assert problem("X", batch_policy="headrace:Patient").code == "unknown_policy"
+
+
+def test_positional_args_of_a_definition_are_pointed_at():
+    wrong = problem({"backend": "S[X,Z(71,a=2)]", "define": {"Z": "A[B]"}})
+    start, end = wrong.span
+    assert (wrong.code, "S[X,Z(71,a=2)]"[start:end]) == ("args", "71")
     (policy,) = made_policies(dispatch_policy="Patient", **{"Patient::patience": 5})
     assert policy.options.patience == 5
 
