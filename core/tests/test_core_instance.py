@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 import headrace
-from headrace._build.node_call import NodeCall
+from headrace._build.callees import NodeCall
 from headrace._build.standing import BatchEnd
 from headrace.errors import (
     BackendError,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._backend import Backend, Shared
+from headrace._build.callees import FrontCall, NodeCall
 from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import ChildPlan
 from headrace._build.measuring import element_statistics
-from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import At, Commons, Parts
 from headrace._build.standing import BatchEnd, InThread
 from headrace._config.problems import with_room

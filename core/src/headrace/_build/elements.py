@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, Shared, no_progress
+from headrace._build.callees import Bound, FrontCall, NodeCall, NotCallable, Passage
 from headrace._build.measuring import Measuring
-from headrace._build.node_call import FrontCall, NodeCall
 from headrace._build.parts import At, Commons
-from headrace._build.standing import BatchEnd, Bound, Guarded, InThread, NotCallable, Passage
+from headrace._build.standing import BatchEnd, Guarded, InThread
 from headrace._config.shape import NodeKeys
 from headrace._engine.blueprint import LOOK_S
 from headrace._plan.declared import of_children, states_range

@@ -1,4 +1,4 @@
-"""What is called in the place of a backend: a lock, a thread, a binding, the end of its batches around it.
+"""What stands around a backend and is called in its place: a lock, a thread, the end of its batches.
 
 Functions that backends gave to ``context.at_batch_end`` are called at the end of a batch. One `BatchEnd`
 belongs to what one thread runs as a whole: an instance, what stands inside a `BackgroundThread`, what
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
@@ -19,7 +18,6 @@ from headrace._plan.word import word_of
 from headrace._portable import caused, error_text, without_locals
 from headrace.errors import (
     BackendError,
-    ContractError,
     InstanceLostError,
     RequestError,
     SetupError,
@@ -49,18 +47,6 @@ class Standing(Backend):
 
     def _last_label(self, request: Request) -> str:
         return self.child._last_label(request)
-
-
-class Passage(Standing):
-    """One use of a node or instance that others use, too: an exit of its own.
-
-    It calls the ``forward`` of what it stands for, so that it costs nothing.
-    """
-
-    def __init__(self, child: Backend) -> None:
-        super().__init__(child)
-        self.forward = child.forward  # type: ignore[method-assign]
-        self.describe = child.describe  # type: ignore[method-assign]
 
 
 class Guarded(Standing):
@@ -99,42 +85,6 @@ class InThread(Standing):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run it on the batch in its thread."""
         return self.run(self.child, batch)
-
-
-class Bound(Standing):
-    """An instance with what it depends on, which is given to it at each call.
-
-    Attributes:
-        leaves: Whether it hands its batch to another thread, or to an instance that others call.
-    """
-
-    def __init__(self, instance: Backend, dependency: Backend) -> None:
-        around: list[Guarded | InThread | Ended] = []
-        while isinstance(instance, (Guarded, InThread, Ended)):
-            around.append(instance)
-            instance = instance.child
-        super().__init__(instance)
-        self._given = dependency
-        self._forward: Forward = instance.forward_with_dep  # type: ignore[attr-defined]
-        for outer in reversed(around):
-            self._forward = partial(outer.run, self._forward)
-        self.leaves = any(not isinstance(outer, Ended) for outer in around)
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the instance with its dependency."""
-        return self._forward(batch, self._given)
-
-
-class NotCallable(Backend):
-    """What is left of a word that only builds others."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._state = "ready"
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Refuse."""
-        raise ContractError(f"{self._name} cannot be called", hint="It only builds others.")
 
 
 class Ended(Standing):

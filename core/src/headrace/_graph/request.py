@@ -84,17 +84,11 @@ class GraphRequest:
 
     def _entries(self, visit: Visit) -> list[Entry]:
         """Make the entries that are to run for a visit, and note them; those that cannot run end at once."""
-        step, deadline, priority, waits = (
-            visit.step,
-            self.deadline,
-            self._entry.priority,
-            self._waits,
-        )
+        step, priority = visit.step, self._entry.priority
+        terms: Any = {"deadline": self.deadline, "priority": priority, "waits": self._waits}
         if not step.levels:
-            owner = _NodeOwner(self, visit)
-            entries = [entry_at(step, visit.request, owner, deadline, priority, waits)]
+            entries = [entry_at(step, visit.request, _NodeOwner(self, visit), **terms)]
         else:
-            terms = {"deadline": deadline, "priority": priority, "waits": waits}
             elements = _EachOwner(self, visit, **terms).elements
             entries = elements.entries
             if not entries:

@@ -236,9 +236,10 @@ class Kind(NamedTuple):
 
     def has(self, cls: Any) -> bool:
         """Tell whether a class is of this kind."""
-        if not isinstance(cls, type) or self.base is not None:
-            return isinstance(cls, type) and issubclass(cls, self.base or cls)
-        return any(callable(getattr(cls, method, None)) for method in PROBE_METHODS)
+        if self.base is not None:
+            return isinstance(cls, type) and issubclass(cls, self.base)
+        methods = (getattr(cls, method, None) for method in PROBE_METHODS)
+        return isinstance(cls, type) and any(map(callable, methods))
 
 
 BATCH_POLICY = Kind("policy", "batch_policies", "BatchPolicy", BatchPolicy)

@@ -375,14 +375,13 @@ def _check_prefixes(use: Use) -> None:
     """Report the prefixes before the children that their container does not understand."""
     for phase in use.phases:
         for index, child in enumerate(phase):
-            wrong = child.prefix and _wrong(use.element, child, child.prefix, first=index == 0)
-            if wrong and child.prefix is not None:
-                message, hint = wrong
-                use.add("prefix", message, child, span=child.prefix.span, hint=hint)
+            prefix = child.prefix
+            if prefix is not None and (wrong := _wrong(use.element, child, prefix, index == 0)):
+                use.add("prefix", wrong[0], child, span=prefix.span, hint=wrong[1])
 
 
 def _wrong(
-    element: Element, child: Call, prefix: Args, *, first: bool
+    element: Element, child: Call, prefix: Args, first: bool
 ) -> tuple[str, str | None] | None:
     """Say what is wrong with the prefix of a child, and what to do; None for nothing."""
     understood = element.cls.prefixes

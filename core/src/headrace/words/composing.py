@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace._backend import Shared
-from headrace._build.node_call import child_call, run_some
-from headrace._build.standing import NotCallable
+from headrace._build.callees import NotCallable, child_call, run_some
 from headrace._plan.declared import Ranged, sequence
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Use, Word, check_used, word_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.node_call import ChildCall, child_call, run_some
+from headrace._build.callees import ChildCall, child_call, run_some
 from headrace._checked import weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Ranged, branches

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.node_call import child_call, passed_on, run_some
+from headrace._build.callees import child_call, passed_on, run_some
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace.errors import ContractError, HeadraceError, LimitError, NoResultError

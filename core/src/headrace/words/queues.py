@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from headrace._build.node_call import passed_on
+from headrace._build.callees import passed_on
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._scheduling.batch import Filler

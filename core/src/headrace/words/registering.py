@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from headrace._build.callees import NotCallable
 from headrace._build.parts import At
-from headrace._build.standing import NotCallable
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Word

@@ -1,11 +1,12 @@
-"""What is called from inside an expression: a node, also from the front of the pipeline; a child with a part of a batch."""
+"""What an expression calls beside plain backends: a node, an instance that others call, a child with a part of a batch."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._build.standing import Standing
+from headrace._build.standing import Ended, Guarded, InThread, Standing
 from headrace._checked import weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
@@ -17,6 +18,7 @@ from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResul
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._build.standing import Forward
     from headrace._checked import Outcomes
     from headrace._graph.route import Each
     from headrace._scheduling.entry import Entry
@@ -113,7 +115,58 @@ def passed_on(error: BaseException) -> Exception:
     return caused(ContractError(f"{type(error).__name__} ended a request"), error)
 
 
-# Children of a container.
+# Instances that others call, or that are given what they depend on.
+
+
+class Passage(Standing):
+    """One use of a node or instance that others use, too: an exit of its own.
+
+    It calls the ``forward`` of what it stands for, so that it costs nothing.
+    """
+
+    def __init__(self, child: Backend) -> None:
+        super().__init__(child)
+        self.forward = child.forward  # type: ignore[method-assign]
+        self.describe = child.describe  # type: ignore[method-assign]
+
+
+class Bound(Standing):
+    """An instance with what it depends on, which is given to it at each call.
+
+    Attributes:
+        leaves: Whether it hands its batch to another thread, or to an instance that others call.
+    """
+
+    def __init__(self, instance: Backend, dependency: Backend) -> None:
+        around: list[Guarded | InThread | Ended] = []
+        while isinstance(instance, (Guarded, InThread, Ended)):
+            around.append(instance)
+            instance = instance.child
+        super().__init__(instance)
+        self._given = dependency
+        self._forward: Forward = instance.forward_with_dep  # type: ignore[attr-defined]
+        for outer in reversed(around):
+            self._forward = partial(outer.run, self._forward)
+        self.leaves = any(not isinstance(outer, Ended) for outer in around)
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run the instance with its dependency."""
+        return self._forward(batch, self._given)
+
+
+class NotCallable(Backend):
+    """What is left of a word that only builds others."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._state = "ready"
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Refuse."""
+        raise ContractError(f"{self._name} cannot be called", hint="It only builds others.")
+
+
+# Children of a container, called with a part of a batch.
 
 
 def run_some(
