@@ -288,6 +288,7 @@ def test_policies_of_plugins_are_found(site):
     "code",
     [
         "1 / 0",
+        "class OddError(Exception):\n    def __str__(self): 1 / 0\nraise OddError",
         HOOKS.format(definitions=3, entrypoint=4, module="x"),
         HOOKS.format(definitions={"A": 1}, entrypoint=None, module="x"),
     ],
