@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from headrace_serve.limits import Limits
     from headrace_serve.messages import Asked, Tensor
     from headrace_serve.models import Model
+    from headrace_serve.run_times import RunTimes
     from headrace_serve.signature import Port
 
-__all__ = ["infer"]
+__all__ = ["infer", "request_of", "run_request"]
 
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 _CALLING = {"timeout", "priority", "traceparent"}
@@ -51,15 +52,10 @@ async def infer(
         _check_outputs(model, asked.outputs)
         if outline is not None:
             outline.checked = True
-    call = _call_arguments(asked, limits, priority_default)
+    call = _call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
     values = {tensor.name: tensor.array for tensor in asked.inputs}
-    fixed: dict[str, Any] = dict(asked.keys)
-    if asked.id:
-        fixed[keys.REQUEST_ID] = asked.id
-    if "traceparent" in asked.parameters:
-        fixed["context"] = {"traceparent": asked.parameters["traceparent"]}
-    if asked.times is not None:
-        fixed["context"] = TimedContext(fixed.get("context", {}), asked.times)
+    fixed: dict[str, Any] = {keys.REQUEST_ID: asked.id} if asked.id else {}
+    _add_context(fixed, asked.parameters, asked.times)
     partial = asked.parameters.get("partial", False)
     if not isinstance(partial, bool):
         raise InputError("parameter 'partial'", expected="true or false", got=repr(partial))
@@ -83,6 +79,55 @@ async def infer(
     await model.pipe.call_async(request, **call)
     outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
     return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1))
+
+
+def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the one request of the pipeline that these tensors are, for `run_request`.
+
+    Args:
+        model: What is asked; its inputs of items have one.
+        tensors: Its inputs.
+        more: Further keys of the request.
+
+    Raises:
+        InputError: The tensors are not those that the model takes.
+    """
+    _check_inputs(model, tensors)
+    return _request(model, {one.name: one.array for one in tensors}, more, 0)
+
+
+async def run_request(
+    model: Model,
+    request: dict[str, Any],
+    parameters: Mapping[str, Any],
+    times: RunTimes | None,
+    *,
+    limits: Limits,
+    priority_default: int,
+) -> Any:
+    """Run one request of the pipeline and give its result; errors are those of `infer`.
+
+    Args:
+        model: What runs it.
+        request: The request; it is changed.
+        parameters: Of ``timeout``, ``priority`` and ``traceparent`` those that there are.
+        times: Takes the times that it has in the pipeline; None: nobody wants to know them.
+        limits: Those of the model.
+        priority_default: That of `Service`.
+    """
+    call = _call_arguments(parameters, None, limits, priority_default)
+    _add_context(request, parameters, times)
+    await model.pipe.call_async(request, **call)
+    return request["result"]
+
+
+def _add_context(
+    request: dict[str, Any], parameters: Mapping[str, Any], times: RunTimes | None
+) -> None:
+    if "traceparent" in parameters:
+        request["context"] = {"traceparent": parameters["traceparent"]}
+    if times is not None:
+        request["context"] = TimedContext(request.get("context", {}), times)
 
 
 async def _run_items(
@@ -130,13 +175,14 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
             raise unknown_parameter(name, "the request", _KNOWN)
 
 
-def _call_arguments(asked: Asked, limits: Limits, priority_default: int) -> dict[str, Any]:
+def _call_arguments(
+    given: Mapping[str, Any], timeout_s: float | None, limits: Limits, priority_default: int
+) -> dict[str, Any]:
     """Give ``timeout`` in seconds, the earliest of all, and ``priority``, greater first."""
-    given = asked.parameters
-    if asked.timeout_s is None and limits.max_timeout_ms is None and not _CALLING & given.keys():
+    if timeout_s is None and limits.max_timeout_ms is None and _CALLING.isdisjoint(given):
         return _UNBOUNDED
     timeout_us = _whole("timeout", given.get("timeout", 0))
-    times_s = [asked.timeout_s] if asked.timeout_s is not None else []
+    times_s = [timeout_s] if timeout_s is not None else []
     if timeout_us:
         times_s.append(timeout_us / 1e6)
     if limits.max_timeout_ms is not None:

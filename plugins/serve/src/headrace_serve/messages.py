@@ -46,7 +46,6 @@ class Asked:
         parameters: Its parameters.
         timeout_s: Seconds that its transport allows, or None.
         places: Where outputs are wanted in shared memory, by name.
-        keys: Further keys for every request of the pipeline.
         times: Takes the times that it has in the pipeline; None: nobody wants to know them.
         outline: What it was read from, where the same was read before.
     """
@@ -57,7 +56,6 @@ class Asked:
     parameters: dict[str, Any] = field(default_factory=dict)
     timeout_s: float | None = None
     places: dict[str, Place] = field(default_factory=dict)
-    keys: dict[str, str] = field(default_factory=dict)
     times: RunTimes | None = None
     outline: Outline | None = None
 

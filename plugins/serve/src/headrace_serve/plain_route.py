@@ -13,16 +13,17 @@ import orjson
 from headrace import keys
 from headrace.errors import HeadraceError, InputError
 from headrace_serve.datatypes import from_text
-from headrace_serve.errors import ItemError, refusal
+from headrace_serve.errors import refusal
 from headrace_serve.exchange import Reply
-from headrace_serve.messages import Asked, Tensor
+from headrace_serve.inference import request_of
+from headrace_serve.messages import Tensor
 from headrace_serve.multipart import read_files
-from headrace_serve.outlines import Outline
-from headrace_serve.results import JSON, as_json_text
+from headrace_serve.results import JSON, as_json_text, as_plain_array, outputs_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace_serve.exchange import Exchange
-    from headrace_serve.messages import Answer
     from headrace_serve.models import Model
     from headrace_serve.multipart import File
     from headrace_serve.signature import Port
@@ -74,22 +75,19 @@ async def run(exchange: Exchange) -> Reply:
     query, traceparent = _read_query(model, exchange), exchange.header(b"traceparent")
     kind, line = exchange.header(b"content-type"), exchange.line
 
-    async def answered(content: bytes) -> Answer:
-        try:
-            return await service.infer(model, query.asked(content, traceparent), line)
-        except ItemError as error:  # there is one item
-            raise error.error from None
+    async def answered(content: bytes) -> Any:
+        request, parameters = query.asked(content, traceparent)
+        return await service.run(model, request, parameters, line)
 
     if not kind.lower().startswith("multipart/"):
-        answer = await exchange.while_connected(answered(body))
-        return _reply(answer, exchange.header(b"accept", "*/*"))
+        result = await exchange.while_connected(answered(body))
+        return _reply(model, result, exchange.header(b"accept", "*/*"))
     files = read_files(body, kind, service.limits.max_items)
 
     async def outcome(file: File) -> bytes:
         told: dict[str, Any] = {"name": file.name}
         try:
-            answer = await answered(file.content)
-            text = _document(answer)
+            text = _document(model, await answered(file.content))
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
             told |= {"error": why.text, "code": why.code, "node": why.node}
@@ -126,43 +124,60 @@ class Query:
                 f"model {model.name!r} takes tensors, not a file",
                 hint=f"Use POST /v2/models/{model.name}/infer.",
             )
-        self._file = file
         self._parameters: dict[str, Any] = {}
-        self._keys: dict[str, str] = {}
-        self._tensors: list[Tensor] = []
-        self._outline = Outline((), None, self._parameters, None)
+        more: dict[str, str] = {}
+        tensors = [Tensor(file, "BYTES", (1,), np.array([b""], object))]
         inputs = model.signature.inputs
-        given: dict[str, str] = {}
-        if text.count(b"&") >= _MOST_PARAMETERS:
-            raise InputError("the query", expected=f"at most {_MOST_PARAMETERS} parameters")
-        for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):
-            if name in given:
-                raise InputError(f"query parameter {name!r} is there twice")
-            given[name] = value
-        for name, value in given.items():
+        for name, value in _given(text).items():
             if name in _PARAMETERS:
                 self._parameters[name] = _whole(name, value)
             elif name in inputs and name != file:
-                tensor = _single(inputs[name], value)
-                tensor.array.flags.writeable = False  # many requests share it
-                self._tensors.append(tensor)
+                tensors.append(_single(inputs[name], value))
             elif _KEY.fullmatch(name) is None or name in _REFUSED or name == file:
                 raise InputError(
                     f"query parameter {name!r}",
                     expected=", ".join((*_PARAMETERS, "key of a request")),
                 )
             else:
-                self._keys[name] = value
+                more[name] = value
+        self._request = request_of(model, tensors, more)
+        for value in self._request.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False  # many requests share it
+        self._file = inputs[file]
 
-    def asked(self, body: bytes, traceparent: str) -> Asked:
-        """Give what is asked for one file; ``traceparent`` is ``""`` without one."""
-        element = np.empty(1, object)
-        element[0] = body
-        tensors = [Tensor(self._file, "BYTES", (1,), element), *self._tensors]
-        parameters = self._parameters
+    def asked(self, body: bytes, traceparent: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """Give the request of the pipeline for one file, and its parameters.
+
+        Args:
+            body: The file.
+            traceparent: The header, ``""`` without one.
+
+        Raises:
+            InputError: The model takes text, and the file is none.
+        """
+        value: bytes | str = body
+        if self._file.text:
+            try:
+                value = body.decode("utf-8")
+            except UnicodeDecodeError:
+                raise InputError(f"input {self._file.name!r} is no UTF-8 text") from None
+        request = {**self._request, self._file.key: value}
         if traceparent:
-            parameters = {**parameters, "traceparent": traceparent}
-        return Asked(tensors, None, "", parameters, keys=self._keys, outline=self._outline)
+            return request, {**self._parameters, "traceparent": traceparent}
+        return request, self._parameters
+
+
+def _given(query: bytes) -> dict[str, str]:
+    """Give the parameters of a query."""
+    if query.count(b"&") >= _MOST_PARAMETERS:
+        raise InputError("the query", expected=f"at most {_MOST_PARAMETERS} parameters")
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name in found:
+            raise InputError(f"query parameter {name!r} is there twice")
+        found[name] = value
+    return found
 
 
 def _whole(name: str, value: str) -> int:
@@ -187,19 +202,20 @@ def _single(port: Port, text: str) -> Tensor:
     return Tensor(port.name, port.datatype, shape, array)
 
 
-def _reply(answer: Answer, accepted: str) -> Reply:
+def _reply(model: Model, result: Any, accepted: str) -> Reply:
     """Give what ``Accept`` prefers: JSON, or the bytes of the only output where that is bytes or text.
 
     Text goes out as JSON wherever that is accepted at all: a browser, which would take it as HTML, must not show
     what somebody has sent as a page.
     """
     if accepted == "*/*":
-        return Reply.of_inference([_document(answer)], JSON)
+        return Reply.of_inference([_document(model, result)], JSON)
     kind, raw_quality, json_quality = _preferred(accepted)
-    only = _value(answer.outputs[0]) if len(answer.outputs) == 1 else None
+    outputs = outputs_of(model, result)
+    only = next(iter(outputs.values())) if len(outputs) == 1 else None
     as_bytes = isinstance(only, bytes) and raw_quality > json_quality
     if json_quality and not as_bytes:
-        return Reply.of_inference([_document(answer)], JSON)
+        return Reply.of_inference([_document(model, result)], JSON)
     if not isinstance(only, (bytes, str)) or not raw_quality:
         raise InputError(f"accept: the result is no {accepted[:80]!r}", expected=JSON)
     raw = only.encode("utf-8", "surrogatepass") if isinstance(only, str) else only
@@ -229,37 +245,26 @@ def _preferred(accepted: str) -> tuple[str, float, float]:
     return kind if known else "application/octet-stream", raw_quality, said[0] if said else 0.0
 
 
-def _document(answer: Answer) -> bytes:
+def _document(model: Model, result: Any) -> bytes:
     """Give the outputs as an object of JSON."""
-    texts = {tensor.name: _json_value(tensor.name, _value(tensor)) for tensor in answer.outputs}
-    parts = [orjson.dumps(name) + b":" + text for name, text in texts.items()]
+    parts = [
+        orjson.dumps(name) + b":" + _json_value(name, value)
+        for name, value in outputs_of(model, result).items()
+    ]
     return b"{" + b",".join(parts) + b"}"
 
 
-def _value(tensor: Tensor) -> Any:
-    """Give the one item of an output: text, bytes, JSON text as an object of this class, an array."""
-    value = tensor.array[0]
-    if tensor.parameters.get("content_type") == JSON:
-        return _Written(value.encode() if isinstance(value, str) else value)
-    return value
-
-
-class _Written:
-    """JSON that is written already."""
-
-    def __init__(self, text: bytes) -> None:
-        self.text = text
-
-
 def _json_value(name: str, value: Any) -> bytes:
-    if isinstance(value, _Written):
-        return value.text
+    if type(value) is int:  # the number of a class, most often
+        return b"%d" % value
     try:
         if isinstance(value, bytes):
             value = value.decode("utf-8")
-        elif isinstance(value, np.ndarray) and value.dtype == object:
-            texts = [one.decode("utf-8") if isinstance(one, bytes) else one for one in value.flat]
-            value = np.array(texts, object).reshape(value.shape)
+        elif isinstance(value, (list, tuple, np.ndarray)):
+            array = as_plain_array(value)
+            if array is not None and array.dtype.kind in "OS":
+                texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
+                value = np.array(texts, object).reshape(array.shape)
     except UnicodeDecodeError:
         raise InputError(
             f"output {name!r} is no text", hint="Ask for its type with Accept, as image/jpeg."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.models import Model
 
-__all__ = ["JSON", "as_json_text", "as_plain_array", "tensors_of"]
+__all__ = ["JSON", "as_json_text", "as_plain_array", "outputs_of", "tensors_of"]
 
 JSON = "application/json"
 
@@ -45,6 +45,16 @@ def tensors_of(
         values = [_part(model, result, name, single=len(names) == 1) for result in results]
         found.append(_tensor(model, name, values, by_item=by_item))
     return found
+
+
+def outputs_of(model: Model, result: Any) -> dict[str, Any]:
+    """Give what each output is of one result, as it is.
+
+    Raises:
+        ContractError: The result has no such output.
+    """
+    names = model.signature.outputs
+    return {name: _part(model, result, name, single=len(names) == 1) for name in names}
 
 
 def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:

@@ -13,13 +13,13 @@ from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
 from headrace_serve.errors import NotAllowedError, UnavailableError
 from headrace_serve.everywhere import make
-from headrace_serve.inference import infer
+from headrace_serve.inference import infer, run_request
 from headrace_serve.limits import Limits
 from headrace_serve.repository import Repository
 from headrace_serve.shared_memory import Access, Regions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace_serve.access_log import AccessLine
     from headrace_serve.everywhere import Everywhere
@@ -237,15 +237,45 @@ class Service:
                 debug_errors=self.debug_errors,
             )
         except BaseException as error:
-            if isinstance(error, (ClosedError, InstanceLostError)):
-                self.changes.tell()
-            if getattr(getattr(error, "error", error), "abandoned", False):
-                line.times = None  # it still runs, and has told no times
-            model.counts.note_failed(time.perf_counter_ns() - started)
+            self._note_failed(model, error, line, started)
             raise
         requests = answer.inferences if model.signature.by_item else 1
         model.counts.note(time.perf_counter_ns() - started, answer.inferences, requests)
         return answer
+
+    async def run(
+        self,
+        model: Model,
+        request: dict[str, Any],
+        parameters: Mapping[str, Any],
+        line: AccessLine,
+    ) -> Any:
+        """Run a request of the pipeline, and count it; see `headrace_serve.inference.run_request`."""
+        times = line.timed() if model.timed else None
+        started = time.perf_counter_ns()
+        try:
+            result = await run_request(
+                model,
+                request,
+                parameters,
+                times,
+                limits=self.limits.narrowed(model.limits),
+                priority_default=self.priority_default,
+            )
+        except BaseException as error:
+            self._note_failed(model, error, line, started)
+            raise
+        model.counts.note(time.perf_counter_ns() - started, 1, 1)
+        return result
+
+    def _note_failed(
+        self, model: Model, error: BaseException, line: AccessLine, started: int
+    ) -> None:
+        if isinstance(error, (ClosedError, InstanceLostError)):
+            self.changes.tell()
+        if getattr(getattr(error, "error", error), "abandoned", False):
+            line.times = None  # it still runs, and has told no times
+        model.counts.note_failed(time.perf_counter_ns() - started)
 
     @staticmethod
     def retry_after_s(model: Model | None) -> int:
