@@ -255,3 +255,30 @@ def test_a_model_may_have_smaller_limits_than_the_server(serving, gate):
     for wrong in ({"max_items": 0}, {"max_body_bytes": "5"}, {"max_body": 5}):
         with pytest.raises(ConfigError):
             Server({"m": {"config": text, **wrong}})
+
+
+def test_the_pipeline_is_asked_how_many_wait_now_and_then(gate):
+    """Between two times, what has come here and gone is counted."""
+    from headrace_serve.entries import ModelEntry
+    from headrace_serve.models import Model
+
+    with headrace.pipe({"backend": "ServeGate", "queue_size": 9}) as pipe:
+        model = Model("m", "1", ModelEntry(config=pipe))
+        now = 100.0
+        model.clock = lambda: now
+        futures = [pipe.submit({"data": b"x"})]
+        assert gate.entered.wait(30)
+        futures += [pipe.submit({"data": b"x"}) for _ in range(3)]
+        model.inside, model.receiving = 6, 2  # two beside those four are being received
+        assert model.waiting() == 5
+        model.inside = 8
+        assert model.waiting() == 7
+        gate.open.set()
+        for future in futures:
+            future.result(30)
+        model.inside, model.receiving = 4, 2
+        assert model.waiting() == 3  # nobody has asked
+        now += 1.0
+        assert model.waiting() == 2
+        model.inside = model.receiving = 0
+        assert model.waiting() == 0

@@ -286,7 +286,7 @@ class Service:
         rate = None if model is None else model.counts.rate_s()
         if model is None or rate is None:
             return 1
-        return max(1, min(30, math.ceil((model.waiting() + model.receiving) / rate)))
+        return max(1, min(30, math.ceil(model.waiting() / rate)))
 
 
 def _full(model: Model) -> OverloadedError | None:
@@ -294,7 +294,7 @@ def _full(model: Model) -> OverloadedError | None:
     most = model.queue_size
     if most is None or model.inside < most:
         return None
-    waiting = model.waiting() + model.receiving
+    waiting = model.waiting()
     if waiting < most:
         return None
     text = f"the queue of model {model.name!r} is full"
