@@ -5,6 +5,7 @@ These are plain numbers, kept by the event loop.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -31,20 +32,32 @@ class Counters:
         requests: How many were answered, by route, model (``""``: none that is served) and status.
         received_bytes, sent_bytes: Bytes of bodies as they travelled, by route.
         in_flight: Requests that are being received or answered, by protocol.
+        began_s: When the last one of each protocol began, by the clock of `time.monotonic`.
     """
 
     requests: dict[tuple[str, str, str], int] = field(default_factory=dict)
     received_bytes: dict[str, int] = field(default_factory=dict)
     sent_bytes: dict[str, int] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=lambda: {"http": 0, "grpc": 0})
+    began_s: dict[str, float] = field(default_factory=lambda: {"http": 0.0, "grpc": 0.0})
+    _idle: asyncio.Event | None = None
 
     def begin(self, protocol: str) -> None:
         """Note that a request has begun."""
         self.in_flight[protocol] += 1
+        self.began_s[protocol] = time.monotonic()
+
+    async def idle(self, protocol: str) -> None:
+        """Wait until no request of a protocol is in flight."""
+        while self.in_flight[protocol]:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
 
     def end(self, protocol: str, line: AccessLine) -> None:
         """Note that a request has ended; its status is ``""`` where the client went away."""
         self.in_flight[protocol] -= 1
+        if self._idle is not None and not self.in_flight[protocol]:
+            self._idle.set()
         route = line.route
         key = (route, line.model, line.status or "disconnected")
         self.requests[key] = self.requests.get(key, 0) + 1

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace_serve.access_log import AccessLine
-from headrace_serve.errors import BodyTooLargeError, UnauthenticatedError, UnsupportedError
+from headrace_serve.errors import (
+    BodyTooLargeError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnsupportedError,
+)
 from headrace_serve.grpc_calls import Calls, parsed, traceparent_of
 from headrace_serve.grpc_described import describing_methods
 from headrace_serve.grpc_extensions import extension_methods
@@ -133,13 +138,21 @@ class _Front:
                 await running.put(task)
             await running.put(None)
 
-        reader = asyncio.create_task(read())
+        async def end() -> None:
+            await self._service.ending.wait()
+            reader.cancel()
+            await running.put(None)
+
+        reader, ender = asyncio.create_task(read()), asyncio.create_task(end())
         try:
             while (task := await running.get()) is not None:
                 yield await task
         finally:
-            for left in (reader, *tasks):
+            for left in (reader, ender, *tasks):
                 left.cancel()
+        if self._service.draining:
+            why = UnavailableError("the server is shutting down")
+            await self._calls.refuse("ModelStreamInfer", context, why)
 
     async def _streamed(self, data: bytes, context: Any) -> bytes:
         """Answer one request of a stream; every error is an answer."""

@@ -58,22 +58,35 @@ class _LimitedProtocol(HttpToolsProtocol):
     _refused = False
     _ignores = False
     _answered: Cycle | None = None
-    _first: asyncio.Future[None] | None = None
+    _last: asyncio.Future[None] | None = None
 
-    def first_request(self) -> asyncio.Future[None]:
-        """Give what is done when a request has come, or the connection is lost."""
-        self._first = self.loop.create_future()
-        if self.cycle is not None or self.transport.is_closing():
-            self._first.set_result(None)
-        return self._first
+    def is_fresh(self, since: float) -> bool:
+        """Tell whether a head is being received, or it was made since a time of the loop and has sent nothing."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False
+        return self._incomplete or (self.cycle is None and self._idle_since >= since)
 
-    def _tell_first(self) -> None:
-        if self._first is not None and not self._first.done():
-            self._first.set_result(None)
+    def is_used(self, since: float) -> bool:
+        """Tell whether its last answer was given since a time of the loop, and nothing has come since."""
+        if self.cycle is None or not self.cycle.response_complete:
+            return False
+        return not self._incomplete and self._idle_since >= since
+
+    def last_request(self) -> asyncio.Future[None]:
+        """Let it end with its next answer; give what is done when that request has come, or it is lost."""
+        self._last = self.loop.create_future()
+        if self.transport.is_closing():
+            self._last.set_result(None)
+        return self._last
+
+    def _tell_last(self) -> None:
+        if self._last is not None and not self._last.done():
+            self._last.set_result(None)
 
     def connection_made(self, transport: Any) -> None:
         """Take a connection, or refuse it where there are too many."""
         super().connection_made(transport)
+        self._idle_since = self.loop.time()
         if len(self.connections) > self._limits.max_connections:
             self._refuse(503, "too many connections", "overloaded", retry=True)
             return
@@ -88,7 +101,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self._answered is not None:
             self._answered.lose()  # uvicorn tells the last request alone
-        self._tell_first()
+        self._tell_last()
 
     def data_received(self, data: bytes) -> None:
         """Read on, unless an answer that ends the connection was sent, or is to be."""
@@ -173,7 +186,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             default_headers=[],
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            keep_alive=version != "1.0" and parser.should_keep_alive() and self._last is None,
             on_response=self.on_response_complete,
         )
         cycle.pieces = []
@@ -201,7 +214,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         """End a request."""
         self._incomplete = False
         self._stop_receiving()
-        self._tell_first()
+        self._tell_last()
         cycle = self.cycle
         if cycle is not None:
             cycle.more_body = False

@@ -12,6 +12,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from headrace.errors import ClosedError, SetupError
+from headrace_serve.draining import stop_grpc, take_last_requests
 from headrace_serve.http_protocol import protocol_class
 from headrace_serve.listening import (
     BACKLOG,
@@ -43,12 +44,6 @@ logger = logging.getLogger("headrace.serve")
 
 _OLD_S = 30.0
 """Seconds in which requests end in pipelines that a reload replaced."""
-
-_FIRST_S = 1.0
-"""Seconds for the first request of connections that were taken at the very end."""
-
-_TOLD_S = 2.0
-"""Seconds in which calls of gRPC that closing ended get their answers."""
 
 
 class Server:
@@ -327,10 +322,7 @@ class Server:
         return None if self._certificates is None else self._certificates.context
 
     async def _take_backlog(self) -> None:
-        """Stop listening, and take the connections that the system has taken for us.
-
-        Closing the socket would reset them. Each may send the request for which it was made.
-        """
+        """Stop listening, and take the connections that the system has taken for us: closing would reset them."""
         if self._listening is None or self._listener is None:
             return
         self._listening.close()
@@ -340,25 +332,21 @@ class Server:
                 accepted.append(self._listener.accept()[0])
         self._listener.close()
         loop = asyncio.get_running_loop()
-        made = []
         for one in accepted:
             one.setblocking(False)
             with contextlib.suppress(OSError):
-                _, protocol = await loop.connect_accepted_socket(
-                    self._connection, one, ssl=self._context
-                )
-                made.append(protocol.first_request())
-        if made:
-            await asyncio.wait(made, timeout=_FIRST_S)
+                await loop.connect_accepted_socket(self._connection, one, ssl=self._context)
+        await asyncio.sleep(0)  # connections that the loop has just taken are there now
 
     async def _end(self, timeout: float) -> None:
         """Drain: no new connection, then each one is closed when its request is answered."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
+        self._service.leaving = True
         await self._take_backlog()
-        self._service.draining = True
-        self._service.changes.tell()
-        stopping = asyncio.create_task(self._stop_grpc(timeout))
+        await take_last_requests(list(self._state.connections), loop)
+        self._service.refuse_new()
+        stopping = asyncio.create_task(stop_grpc(self._grpc, self._service.counters, timeout))
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -378,8 +366,3 @@ class Server:
         if self._listening is not None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._listening.wait_closed(), 1.0)
-
-    async def _stop_grpc(self, timeout: float) -> None:
-        """Refuse new calls, and let those there are end; two seconds more to be told of the end."""
-        if self._grpc is not None:
-            await self._grpc.stop(timeout + _TOLD_S)

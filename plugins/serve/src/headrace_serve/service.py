@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -43,6 +44,7 @@ class Service:
         keys: Who may send requests; None: everybody.
         leaving: Whether the server says that it is not ready, while it still serves.
         draining: Whether the server is about to end, and refuses what is new.
+        ending: Set when it is.
         counters: What was asked and answered.
         changes: Wakes those who watch whether server and models are ready.
         given: What the models are read from again, when they are loaded again.
@@ -78,6 +80,7 @@ class Service:
         self.keys = keys
         self.leaving = False
         self.draining = False
+        self.ending = asyncio.Event()
         self.counters = Counters()
         self.changes = Changes()
         self.connections: Callable[[], int] = int
@@ -100,6 +103,12 @@ class Service:
         """The extensions of the protocol that were allowed."""
         found = {"model_repository": self._repository, "system_shared_memory": self.regions}
         return tuple(name for name, one in found.items() if one is not None)
+
+    def refuse_new(self) -> None:
+        """Refuse what is new from now on: the server is about to end."""
+        self.draining = True
+        self.ending.set()
+        self.changes.tell()
 
     def allowed_repository(self) -> Repository:
         """Give what loads and unloads models.
