@@ -396,6 +396,24 @@ def test_policies_are_registered_as_well(site):
     assert run({"backend": "Identity", "dispatch_policy": "Mine"}) == 0
 
 
+@pytest.mark.parametrize("takes", ["self", "self, options", "self, options=None", "self, *args"])
+def test_a_policy_may_be_made_without_options(site, takes):
+    made = []
+    namespace = {"made": made}
+    exec(f"def __init__({takes}): made.append(self)", namespace)
+    cls = type("Counts", (headrace.policies.Greedy,), {"__init__": namespace["__init__"]})
+    cls.cut = lambda self, queue, instance, now: headrace.policies.Cut(1)
+    headrace.register("Counts", cls)
+    assert run({"backend": "Identity", "batch_policy": "Counts"}) == 0
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(("method", "base"), [("cut", "BatchPolicy"), ("choose", "DispatchPolicy")])
+def test_a_class_that_is_meant_as_a_policy_is_told_what_it_derives_from(site, method, base):
+    with pytest.raises(PluginError, match=rf"a policy derives from headrace\.policies\.{base}"):
+        headrace.register("Mine", type("Mine", (), {method: lambda *_: None}))
+
+
 # Size.
 
 MANY = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import no_progress
@@ -166,7 +167,8 @@ class _Factory:
 
     def __call__(self) -> Any:
         try:
-            return self.cls() if self.options is None else self.cls(self.options)
+            takes = self.options is not None and signature(self.cls).parameters
+            return self.cls(self.options) if takes else self.cls()
         except HeadraceError:
             raise
         except Exception as error:

@@ -79,7 +79,11 @@ def _check_class(cls: type[Any]) -> None:
 
 def _wrong_methods(cls: type[Any]) -> Iterator[str]:
     if not _has_forward(cls):
-        yield "it has no method forward(self, batch)"
+        policy = {"cut": "BatchPolicy", "choose": "DispatchPolicy"}
+        base = next((policy[name] for name in policy if hasattr(cls, name)), None)
+        yield "it has no method forward(self, batch)" + (
+            f", and a policy derives from headrace.policies.{base}" if base else ""
+        )
     for name in _METHODS:
         method = getattr(cls, name, None)
         if method is None:
