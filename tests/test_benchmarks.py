@@ -217,7 +217,7 @@ def test_queued_measures_both_shapes_beside_threads_by_hand(tmp_path, options):
 
 def test_many_nodes_runs(tmp_path):
     _, figures = run("benchmarks.scheduling.many_nodes", tmp_path)
-    assert set(figures["cases"]) == {"submit", "queue"}
+    assert set(figures["cases"]) == {"call", "submit", "queue"}
 
 
 def test_import_time_runs(tmp_path):

@@ -1,9 +1,11 @@
-"""What a request costs beside many other nodes of the process: microseconds for 1 and for 1000.
+"""What a request costs beside 1000 nodes of the process, and beside 1000 registered backends, in microseconds.
 
+- ``call``: a call that finds the node idle.
 - ``submit``: one future and waiting for it, in a thread that is not the main thread.
 - ``queue``: a call that passes the queue, since its node has a ``timeout_ms``.
 
-The two numbers of nodes are measured in turn, in several rounds; the figures are the medians.
+The two numbers of nodes are measured in turn, in several rounds; the figures are the medians. Backends stay
+registered, so the rounds beside them come last.
 
     python -m benchmarks.scheduling.many_nodes [--quick] [--json FILE]
 """
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CASES: dict[str, tuple[dict[str, Any], Callable[[headrace.Pipeline], None]]] = {
+    "call": ({"backend": "Nothing"}, one),
     "submit": ({"backend": "Nothing"}, future),
     "queue": ({"backend": "Nothing", "timeout_ms": 60000}, one),
 }
@@ -51,12 +54,22 @@ def main() -> None:
     print_environment(about)
     begun = time.perf_counter()
     runs = [(measure(1, times), measure(many, times)) for _ in range(rounds)]
-    print(f"{'case':10} {'1 node µs':>10} {f'{many} nodes µs':>14} {'ratio':>6}")
+    for number in range(many):
+        headrace.register(
+            f"Nothing{number}", type(f"Nothing{number}", (Nothing,), {}), replace=True
+        )
+    registered = [measure(1, times) for _ in range(rounds)]
+    columns = f"{f'{many} nodes':>12} {'ratio':>6} {f'{many} backends':>14} {'ratio':>6}"
+    print(f"{'case':10} {'1 node':>8} {columns}")
     figures = {}
     for name in CASES:
         few_us, many_us = (statistics.median(run[k][name] for run in runs) for k in (0, 1))
-        figures[name] = {"one_us": few_us, "many_us": many_us}
-        print(f"{name:10} {few_us:10.1f} {many_us:14.1f} {many_us / few_us:6.2f}")
+        registered_us = statistics.median(run[name] for run in registered)
+        figures[name] = {"one_us": few_us, "many_us": many_us, "registered_us": registered_us}
+        print(
+            f"{name:10} {few_us:8.1f} {many_us:12.1f} {many_us / few_us:6.2f} "
+            f"{registered_us:14.1f} {registered_us / few_us:6.2f}"
+        )
     print(f"{rounds} rounds, {time.perf_counter() - begun:.0f} s")
     save(args.json, about, {"cases": figures})
 
