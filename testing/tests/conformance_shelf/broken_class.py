@@ -32,8 +32,8 @@ class WritesAList(Perfect):
 
 
 @breaks("attributes")
-class RerunIsAText(Perfect):
-    rerun = "yes"
+class RerunIsAProperty(Perfect):
+    rerun = property(lambda self: True)
 
 
 @breaks("attributes")

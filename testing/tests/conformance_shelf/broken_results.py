@@ -105,6 +105,18 @@ class ClearsWhatItGaveBefore(Sorting):
         return outcomes
 
 
+@breaks("results-kept")
+class ClearsRequestsThatWereAnswered(Perfect):
+    before = ()
+
+    def forward(self, batch):
+        for request in self.before:
+            if all(request is not one for one in batch):
+                request.pop("result", None)
+        self.before = list(batch)
+        return super().forward(batch)
+
+
 @breaks("results-kept", **lists)
 class GoesRoundInARing(Sorting):
     def init(self, options, context):

@@ -153,14 +153,15 @@ def results_kept(subject: Subject) -> None:
     """Results own their memory: callers hold them while the backend works on.
 
     Results are compared with copies of themselves after each of eight larger batches, and after
-    `close`. Those of the same requests, run again, stand on other memory (as far as lists, dicts
-    and arrays tell), that of the requests themselves excepted.
+    `close`; their requests hold the same objects as when they were answered. Results of the same
+    requests, run again, stand on other memory (as far as lists, dicts and arrays tell), that of the
+    requests themselves excepted.
     """
     live = subject.build()
     batch, again = live.take(subject.item), live.take(subject.item)
     came = [dict(request) for request in (*batch, *again)]
     first = live.results(batch)
-    copies = [kept(result) for result in first]
+    copies, answered = [kept(result) for result in first], [dict(request) for request in batch]
     for k, (result, later) in enumerate(zip(first, live.results(again), strict=True)):
         if shares_memory(result, later, but=came):
             raise Broken(f"the result of item {k} shares its memory with that of a later batch")
@@ -168,6 +169,11 @@ def results_kept(subject: Subject) -> None:
     def must_be_as_before(since: str) -> None:
         for k, (result, copy) in enumerate(zip(first, copies, strict=True)):
             subject.must_equal(result, copy, f"the result of item {k} was changed by {since}")
+        for k, (request, before) in enumerate(zip(batch, answered, strict=True)):
+            if request.keys() != before.keys() or any(
+                request[key] is not before[key] for key in before
+            ):
+                raise Broken(f"request {k}, which was answered, was changed by {since}")
 
     for turn in range(1, _LATER + 1):
         live.results(live.take(lambda k, turn=turn: subject.repeating(5 * turn + k), _LARGER))  # type: ignore[misc]
