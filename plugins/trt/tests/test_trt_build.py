@@ -19,6 +19,7 @@ from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_plan
 from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
 from headrace_trt.library import Library, load_library
+from headrace_trt.logs import collecting, logger_for
 
 PROFILE = {"min": "x:1x3x16x16", "opt": "x:4x3x16x16", "max": "x:8x3x32x32"}
 
@@ -194,6 +195,32 @@ def test_a_network_made_with_the_api(rtx, tmp_path, monkeypatch):
             build_plan(settings.with_(network=f"my_network:{name}"), library=rtx)
     with pytest.raises(SetupError, match="imports are refused"):
         build_plan(settings, library=rtx, allow_import=False)
+
+
+def test_builds_at_the_same_time_do_not_take_each_others_messages(rtx):
+    logger, heard = logger_for(rtx), {}
+    layers = {"one": "Layers:\none", "two": "Layers:\ntwo"}
+    both = threading.Barrier(3)
+
+    def listen(name):
+        with collecting() as collected:
+            both.wait()
+            logger.log(rtx.trt.ILogger.Severity.VERBOSE, layers[name])
+            both.wait()  # and now a thread in which nobody listens, as those of the library are
+            both.wait()
+        heard[name] = collected
+
+    threads = [threading.Thread(target=listen, args=(name,)) for name in layers]
+    for thread in threads:
+        thread.start()
+    both.wait()
+    both.wait()
+    logger.log(rtx.trt.ILogger.Severity.ERROR, "of nobody")
+    both.wait()
+    for thread in threads:
+        thread.join()
+    assert {name: one.layers for name, one in heard.items()} == {"one": ["one"], "two": ["two"]}
+    assert [one.errors for one in heard.values()] == [["of nobody"]] * 2
 
 
 def test_progress_has_phases_and_every_bar_is_taken_away(rtx, small_net):

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_device import FakeCuda, FakeEngine, FakeLibrary
+from fake_device import FakeCuda, FakeEngine, FakeLibrary, nothing_left
 from onnx import TensorProto as T
 
+from headrace.errors import SetupError
 from headrace_trt import DeviceArray
 from headrace_trt import cuda as cuda_module
 from headrace_trt.arrays import StreamRef
+from headrace_trt.benching import bench_engine
+from headrace_trt.cuda import CudaError
 from headrace_trt.engine import Engine
 from headrace_trt.gathering import Gathering
 from headrace_trt.memory import DevicePool
@@ -21,6 +24,7 @@ from headrace_trt.placing import _gather
 from headrace_trt.runner import Runner, RunSettings
 from headrace_trt.signature import read_signature
 from headrace_trt.spans import SpannedRunner, Spans
+from headrace_trt.tools.profiling import run_once, running
 
 pytest.importorskip("onnxruntime")
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
@@ -218,3 +222,30 @@ def test_a_run_reports_its_three_parts_once(model, gathered, settings):
         for (_, _, ended, _), (_, started, _, _) in itertools.pairwise(told):
             assert started == ended
         told.clear()
+
+
+def test_tools_run_engines_with_values_that_decide_shapes_and_leave_nothing(save):
+    model = save(
+        [("Expand", ["x", "size"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 1]), ("size", T.INT64, [2])],
+        [("y", T.FLOAT, ["n", "k"])],
+    )
+    cuda = FakeCuda()
+    profile = {"x": ((1, 1), (1, 1), (1, 1)), "size": ((1, 1), (1, 4), (1, 8))}
+    fake = FakeEngine(cuda, model, [profile], on_host=["size"])
+    engine = Engine(FakeLibrary(), None, fake, label="it", ordinal=0)
+    with nothing_left(cuda):
+        found = bench_engine(engine, cuda, window_s=0.001, most_s=0.01)
+        assert found.shapes == {"x": (1, 1), "size": (2,)}
+        with running(engine, cuda, read_signature(engine), 0, {}) as (execution, _):
+            assert execution.outputs == {"y": (1, 4)}
+        feeds = {"x": np.float32([[7]]), "size": np.int64([1, 3])}
+        assert run_once(engine, cuda, feeds)["y"].tolist() == [[7, 7, 7]]
+        with pytest.raises(SetupError, match="the values of input 'size' decide shapes"):
+            bench_engine(engine, cuda, shapes={"size": (1, 2)})
+        free = cuda.most_bytes
+        cuda.most_bytes = 256  # for one buffer, not for two
+        with pytest.raises(CudaError, match="out of memory"):
+            bench_engine(engine, cuda)
+        cuda.most_bytes = free
+    assert cuda.streams == {}

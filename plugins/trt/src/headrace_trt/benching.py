@@ -104,15 +104,29 @@ class _Lane:
         self.stream = Stream(cuda)
         self.pool = DevicePool(cuda, self.stream.handle)
         self.arena = PinnedArena(cuda)
-        self.execution = Execution(engine, profile, signature, self.stream.handle, pool=self.pool)
         self.buffers: list[Buffer] = []
         self._ways: list[tuple[int, int, int, bool]] = []
-        self._events = [
-            (cuda.event_create(timing=True), cuda.event_create(timing=True)) for _ in range(_DEPTH)
-        ]
+        self._events: list[tuple[int, int]] = []
         self._waiting: deque[tuple[int, int]] = deque()
         self.graph: Any = None
-        self._values = []
+        self._values: list[NDArray[Any]] = []
+        self._execution: Execution | None = None
+        try:
+            self._execution = Execution(
+                engine, profile, signature, self.stream.handle, pool=self.pool
+            )
+            self._prepare(self._execution, signature, shapes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(
+        self, execution: Execution, signature: Signature, shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
+        """Take what a run needs, and run once."""
+        for _ in range(_DEPTH):
+            pair = self._cuda.event_create(timing=True), self._cuda.event_create(timing=True)
+            self._events.append(pair)
         pointers = {}
         for port in signature.inputs:
             if port.is_shape:
@@ -123,22 +137,22 @@ class _Lane:
             pointers[port.name] = self._buffer(
                 _drawn(port.dtype, shapes[port.name]), to_device=True
             )
-        outputs = self.execution.set_shapes(shapes, pointers)
+        outputs = execution.set_shapes(shapes, pointers)
         for port in (*signature.outputs, *signature.unwanted):
             if -1 in outputs[port.name]:
                 raise SetupError(f"the size of output {port.name!r} depends on the data")
             zeros = np.zeros(nbytes_of(port, outputs[port.name]), np.uint8)
             pointers[port.name] = self._buffer(zeros, to_device=False)
         for name, pointer in pointers.items():
-            self.execution.bind(name, pointer)
+            execution.bind(name, pointer)
         self.enqueue()
-        cuda.stream_synchronize(self.stream.handle)
+        self._cuda.stream_synchronize(self.stream.handle)
 
     def _buffer(self, content: NDArray[np.uint8], *, to_device: bool) -> int:
         nbytes = content.nbytes
         buffer = Buffer(self._cuda)
-        buffer.reserve(nbytes)
         self.buffers.append(buffer)
+        buffer.reserve(nbytes)
         host, view = self.arena.take(max(nbytes, 1))
         view[:nbytes] = content
         self._cuda.copy(buffer.pointer, host, nbytes, self.stream.handle)
@@ -160,7 +174,8 @@ class _Lane:
             for device, host, nbytes, to_device in self._ways:
                 if to_device:
                     self._cuda.copy(device, host, nbytes, self.stream.handle)
-        self.execution.enqueue()
+        assert self._execution is not None  # noqa: S101 - it is open
+        self._execution.enqueue()
         if self._copies:
             for device, host, nbytes, to_device in self._ways:
                 if not to_device:
@@ -188,7 +203,8 @@ class _Lane:
         self._cuda.stream_synchronize(self.stream.handle)
         if self.graph is not None:
             self._cuda.graph_destroy(self.graph)
-        self.execution.close()
+        if self._execution is not None:
+            self._execution.close()
         for pair in self._events:
             for event in pair:
                 self._cuda.event_destroy(event)
@@ -280,11 +296,18 @@ def _shapes(signature: Signature, given: Mapping[str, Sequence[int]]) -> dict[st
             raise SetupError(f"there is no input {name!r}", hint=f"There are: {', '.join(names)}.")
     chosen = {}
     for port in signature.inputs:
+        if port.is_shape:
+            if port.name in given:
+                raise SetupError(
+                    f"the values of input {port.name!r} decide shapes: the best of the profile are taken"
+                )
+            chosen[port.name] = tuple(n for n in port.shape if n is not None)
+            continue
         shape = tuple(given.get(port.name, port.best))
         fits = len(shape) == len(port.best) and all(
             low <= n <= high for low, n, high in zip(port.low, shape, port.high, strict=True)
         )
-        if not fits and not port.is_shape:
+        if not fits:
             raise SetupError(f"input {port.name!r} takes {port.text()}, not {list(shape)}")
         chosen[port.name] = shape
     return chosen

@@ -229,6 +229,6 @@ def _hint(library: Library, text: str) -> str | None:
         return install_lean_runtime(library)
     if "out of memory" in lower or "outofmemory" in lower:
         return "Lower `workspace_bytes`, the `max` of the profiles, or free memory of the device."
-    if "cuda" in lower and ("driver" in lower or "device" in lower):
+    if "cuda" in lower and any(word in lower for word in ("driver", "device", "cuda_success")):
         return "Is there a CUDA device, and is its driver new enough for this TensorRT?"
     return None

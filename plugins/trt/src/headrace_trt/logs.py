@@ -27,7 +27,9 @@ _MOST_KEPT = 50
 
 _lock = threading.Lock()
 _loggers: dict[str, Any] = {}
-_listeners: list[Callable[[str, str], None]] = []
+_listeners: list[tuple[int, Callable[[str, str], None]]] = []
+"""Who listens, each with the thread that began to."""
+
 _recent: deque[str] = deque(maxlen=3)
 
 
@@ -91,12 +93,13 @@ def _make_logger(library: Library) -> Any:
             """Take a message from any thread; what this raised would be lost in native code."""
             name = severity.name
             level = _LEVELS.get(name, logging.INFO)
-            for listener in tuple(_listeners):
+            listeners = _listeners_here()
+            for listener in listeners:
                 listener(name, msg)
             if level == logging.ERROR:
                 _recent.append(msg)
             # What somebody listens to ends in an error of theirs, which quotes it.
-            if _listeners and level == logging.ERROR:
+            if listeners and level == logging.ERROR:
                 level = logging.DEBUG
             if _log.isEnabledFor(level):
                 _log.log(level, "%s", msg)
@@ -104,11 +107,21 @@ def _make_logger(library: Library) -> Any:
     return Logger()
 
 
+def _listeners_here() -> list[Callable[[str, str], None]]:
+    """Give who listens in this thread; all, where it is one of TensorRT's own, which belongs to nobody."""
+    here, listeners = threading.get_ident(), tuple(_listeners)
+    own = [listener for thread, listener in listeners if thread == here]
+    return own or [listener for _, listener in listeners]
+
+
 @contextlib.contextmanager
 def collecting() -> Iterator[Collected]:
-    """Keep what TensorRT logs meanwhile, in any thread of this process."""
+    """Keep what TensorRT logs meanwhile in this thread, and in threads where nobody listens.
+
+    So two builds at a time, each in a thread of its own, do not take each other's messages.
+    """
     collected = Collected()
-    listener = collected.add
+    listener = threading.get_ident(), collected.add
     _listeners.append(listener)
     try:
         yield collected

@@ -107,18 +107,19 @@ def running(
     """Give a context that has run twice on inputs of zeros, and its stream."""
     stream = Stream(cuda)
     pool = DevicePool(cuda, stream.handle)
-    execution = Execution(engine, profile, signature, stream.handle, pool=pool)
+    execution: Execution | None = None
     buffers: list[Buffer] = []
     kept = []
     try:
+        execution = Execution(engine, profile, signature, stream.handle, pool=pool)
         pointers, chosen = {}, {}
         for port in signature.inputs:
-            shape = tuple(shapes.get(port.name, port.best))
-            chosen[port.name] = shape
             if port.is_shape:
                 kept.append(np.asarray(port.best, port.dtype))
                 pointers[port.name] = kept[-1].ctypes.data
+                chosen[port.name] = tuple(n for n in port.shape if n is not None)
                 continue
+            shape = chosen[port.name] = tuple(shapes.get(port.name, port.best))
             zeros = np.zeros(item_bytes(port.dtype) * int(np.prod(shape)), np.uint8)
             pointers[port.name] = _filled(cuda, buffers, zeros, stream.handle)
         outputs = execution.set_shapes(chosen, pointers)
@@ -136,7 +137,8 @@ def running(
         cuda.stream_synchronize(stream.handle)
         yield execution, stream.handle
     finally:
-        execution.close()
+        if execution is not None:
+            execution.close()
         close_all([stream, pool, *buffers])
 
 
@@ -160,17 +162,18 @@ def run_once(engine: Engine, cuda: Cuda, feeds: Mapping[str, Any]) -> dict[str, 
     from headrace_trt.runner import Runner, RunSettings
 
     signature = read_signature(engine)
-    stream = Stream(cuda)
-    runner = Runner(
-        engine,
-        cuda,
-        stream.handle,
-        profile=0,
-        signature=signature,
-        keys={port.name: port.name for port in signature.inputs},
-        settings=RunSettings(),
-    )
-    try:
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(contextlib.closing(Stream(cuda)))
+        made = Runner(
+            engine,
+            cuda,
+            stream.handle,
+            profile=0,
+            signature=signature,
+            keys={port.name: port.name for port in signature.inputs},
+            settings=RunSettings(),
+        )
+        runner = stack.enter_context(contextlib.closing(made))
         rows = max(
             (len(feeds[p.name]) for p in signature.inputs if p.batched and p.name in feeds),
             default=1,
@@ -184,6 +187,3 @@ def run_once(engine: Engine, cuda: Cuda, feeds: Mapping[str, Any]) -> dict[str, 
         if len(signature.outputs) == 1:
             return {signature.outputs[0].name: result}
         return dict(result)
-    finally:
-        runner.close()
-        stream.close()
