@@ -124,6 +124,7 @@ def test_files_in_other_buffers(bench):
     decode = one.start(DecodeTensor)
     good = jpeg()
     kinds = [good, bytearray(good), memoryview(good), np.frombuffer(good, np.uint8)]
+    kinds.append(torch.frombuffer(bytearray(good), dtype=torch.uint8))  # as torchvision reads files
     results = one.run(decode, *({"data": kind} for kind in kinds))
     assert all(torch.equal(result, results[0]) for result in results)
 

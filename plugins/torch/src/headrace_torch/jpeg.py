@@ -67,8 +67,8 @@ def view_of_bytes(data: Any) -> memoryview:
         InputError: ``data`` is no file in memory.
     """
     try:
-        view = memoryview(data)
-    except (TypeError, ValueError, BufferError):
+        view = memoryview(data.__array__() if hasattr(data, "__array__") else data)
+    except Exception:  # noqa: BLE001 - a foreign array may raise anything
         got = "None" if data is None else type(data).__name__
         raise InputError(
             "this is no file in memory", key="data", expected=EXPECTED, got=got
