@@ -980,6 +980,15 @@ def test_a_folder_is_no_configuration(tmp_path):
     assert found.message == f"{str(tmp_path)!r} is a folder, not a TOML file"
 
 
+def test_what_is_no_toml_is_pointed_at_where_the_parser_stopped(tmp_path):
+    file = tmp_path / "wrong.toml"
+    file.write_text("first = 1\nsecond = = 2\n")
+    (found,) = problems(file)
+    start, end = found.span
+    assert found.text[:start] == "first = 1\nsecond = "
+    assert found.text[start:end] == "="
+
+
 def test_a_path_object_is_written_as_text(tmp_path, monkeypatch, elsewhere):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "m.bin", "")

@@ -388,6 +388,23 @@ def test_an_infer_that_says_rerun_is_run_for_each_item_alone():
     assert outcomes("CatSplit[Fix,Rerun,Split]", ["a", "bad", "c"]) == ["a!", BackendError, "c!"]
 
 
+def test_what_the_batch_that_failed_has_left_in_its_requests_is_gone_when_they_run_alone():
+    class LeavesMore(Fix):
+        def forward(self, batch):
+            super().forward(batch)
+            if len(batch) > 1:
+                for request in batch:
+                    request["more"] = True
+
+    headrace.register("LeavesMore", LeavesMore)
+    requests = [{"data": "a", "own": 1}, {"data": "bad"}]
+    config = {"backend": "CatSplit[LeavesMore,Rerun,Split]", "max": 8}
+    with headrace.pipe(config) as pipe, pytest.raises(RequestsFailed):
+        pipe(requests)
+    assert (requests[0]["result"], requests[0]["own"]) == ("a!", 1)
+    assert "more" not in requests[0]
+
+
 def test_an_item_that_split_fails_runs_no_infer_again():
     text = "CatSplit[Fix,Rerun,S[Split,FailOnX]]"
     assert outcomes(text, ["a", "x", "c"]) == ["a!", BackendError, "c!"]
@@ -456,6 +473,8 @@ def test_a_model_loader_chooses_by_the_suffix_of_the_model():
 @pytest.mark.parametrize("suffix", [".trt", ".engine", ".PLAN"])
 def test_a_branch_of_a_model_loader_may_have_several_suffixes(suffix):
     text = "ModelLoader[(.onnx)NeedsA,(.trt,.engine,.plan)NeedsB]"
+    shown = headrace.explain({"backend": text, "model": "x.engine"})["nodes"]["main"]["tree"]
+    assert shown["prefixes"] == [[".trt", ".engine", ".plan"]]
     tree = headrace.explain({"backend": text, "model": "x" + suffix})["nodes"]["main"]["tree"]
     assert [child["name"] for child in tree["children"]] == ["NeedsB"]
     with pytest.raises(ConfigError, match=r"it has \.onnx, \.trt, \.engine, \.plan"):

@@ -266,6 +266,25 @@ def test_what_leaves_for_elsewhere_is_finished_before(keeps):
         assert "".join(pipe({"data": 1})["result"]) == "finished"
 
 
+class TellsThread(headrace.Backend):
+    owns_thread = True
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = threading.get_ident()
+
+
+@pytest.mark.parametrize("own_thread", [True, False])
+def test_a_backend_gets_its_thread_unless_the_one_that_builds_it_is_to_be_that(keeps, own_thread):
+    headrace.register("TellsThread", TellsThread)
+    with headrace.pipe({"backend": "Keeps[TellsThread]"}):
+        built = Keeps.kept[0].build(own_thread=own_thread)
+    batch = [{"data": 0}]
+    built(batch)
+    built.close()
+    assert (batch[0]["result"] != threading.get_ident()) is own_thread
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
