@@ -275,6 +275,13 @@ def test_an_element_with_too_few_items_left_fails_them_or_is_filled_up():
     assert seen[-1] == ("TwoUp", ["a", "a"])
 
 
+def test_a_batch_that_the_last_of_a_sequence_refuses_runs_none_of_it():
+    with headrace.plugins.build({"backend": "S[Inc,TwoUp]", "max": 4}) as built:
+        (outcome,) = built.call([{"data": 1}])
+    assert isinstance(outcome, BatchRangeError)
+    assert seen == []
+
+
 @pytest.mark.parametrize("text", ["S[Inc,(key=k)TwoUp]", "S[Inc,(or)TwoUp]"])
 def test_an_element_under_a_condition_may_not_ask_for_company(text):
     with pytest.raises(ConfigError, match="TwoUp needs at least 2"):

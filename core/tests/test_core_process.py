@@ -19,7 +19,7 @@ import pytest
 import headrace
 from headrace import _process
 from headrace._build import channel as known
-from headrace._build.channel import Channel, changes, pack, unpack
+from headrace._build.channel import Channel, apply, changes, pack, unpack
 from headrace._checked import Presence
 from headrace.errors import (
     BackendError,
@@ -801,6 +801,8 @@ def test_only_what_has_become_of_a_request_is_sent_back():
     assert changes(before, {**before}) == ({}, {}, [])
     after = {"data": object(), "a": small, "c": small, "b": large, "result": 8}
     assert changes(before, after) == ({"c": "a"}, {"b": large, "result": 8}, ["gone"])
+    apply(*changes(before, after), before)
+    assert before == {**after, "data": large}  # what a result was made of is left as it came
 
 
 def sibling(siblings, *, lives=False, over=False):
