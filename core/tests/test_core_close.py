@@ -9,11 +9,13 @@ import pickle
 import subprocess
 import sys
 import threading
+import types
 import weakref
 
 import pytest
 
 import headrace
+from headrace._build.parts import _Closing
 from headrace.errors import BackendError, ClosedError
 from headrace_testing import Blocking
 
@@ -391,3 +393,21 @@ def test_backends_are_closed_at_exit_where_no_thread_can_be_started():
         [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False
     )
     assert (run.stdout, run.returncode) == ("closed\nclosed\n", 0), run.stderr
+
+
+def test_after_ctrl_c_what_a_thread_owns_is_closed_there_and_not_waited_for():
+    jobs, closed = [], []
+    thread = types.SimpleNamespace(post=lambda job, refused: jobs.append(job))  # it has no `call`
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    closing = _Closing()
+    closing.close(interrupted, None)
+    closing.close(lambda: closed.append("own"), thread)
+    closing.close(lambda: closed.append("any"), None)
+    assert closed == ["any"]
+    for job in jobs:
+        job()
+    assert closed == ["any", "own"]
+    assert isinstance(closing.interrupt, KeyboardInterrupt)
