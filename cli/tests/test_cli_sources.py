@@ -234,6 +234,7 @@ def test_each_kind_of_result_gets_its_file(write):
         in__bytes_txt="b'123'",
         in__number_txt="np.float32(0.5)",
         in__table_txt="{'a': np.ones(2), 'b': float('nan')}",
+        in__texts_txt="np.array(['a', '\\udc80', None], object)",
     )
     result = says("run", "Give", "in", "--output", "out", "-q")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -243,6 +244,7 @@ def test_each_kind_of_result_gets_its_file(write):
         "in/deep/image.txt\tout/deep/image.png",
         "in/number.txt\tout/number.json",
         "in/table.txt\tout/table.json",
+        "in/texts.txt\tout/texts.json",
     ]
     assert numpy.load(io.BytesIO(Path("out/array.npy").read_bytes())).tolist() == [
         [0, 1, 2],
@@ -251,7 +253,8 @@ def test_each_kind_of_result_gets_its_file(write):
     assert Path("out/deep/image.png").read_bytes() == b"\x89PNG\r\n\x1a\n123"
     assert json.loads(Path("out/table.json").read_text("utf-8")) == {"a": [1.0, 1.0], "b": None}
     assert json.loads(Path("out/number.json").read_text("utf-8")) == 0.5
-    assert len([name for _, _, names in os.walk("out") for name in names]) == 5
+    assert json.loads(Path("out/texts.json").read_text("utf-8")) == ["a", "\udc80", None]
+    assert len([name for _, _, names in os.walk("out") for name in names]) == 6
 
 
 def test_json_names_the_files_and_failures_write_none(write):
@@ -289,11 +292,11 @@ def test_an_input_is_never_written_over(write):
     assert says("run", "Give", "a.json", "-o", "a.json").exit_code == 2
 
 
-def test_an_array_of_objects_is_a_failed_request(write):
-    write(a_txt="np.array([None, 'x'], dtype=object)")
+def test_an_array_that_numpy_cannot_read_is_a_failed_request(write):
+    write(a_txt="type('Far', (), {'shape': (2,), 'dtype': 'f4', '__array__': lambda *_: 1 / 0})()")
     result = says("run", "Give", "a.txt", "-o", "out", "-q")
     assert result.exit_code == 1
-    assert "its result cannot be written: ValueError" in result.stderr
+    assert "its result cannot be written: ZeroDivisionError" in result.stderr
     assert [path.name for path in Path("out").iterdir()] == []
 
 

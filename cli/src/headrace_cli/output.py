@@ -112,9 +112,11 @@ def _content(result: Any) -> tuple[bytes, str]:
     if isinstance(result, (bytes, bytearray, memoryview)):
         content = bytes(result)
         return content, suffix_of(content)
-    if getattr(result, "shape", None) and hasattr(result, "dtype"):
+    # An array of objects, such as the texts that a model gives, would have to be pickled.
+    if getattr(result, "shape", None) and getattr(getattr(result, "dtype", "O"), "kind", "") != "O":
         return _npy(result), ".npy"
-    return f"{as_json(result)}\n".encode(), ".json"
+    # Halves of characters, which UTF-8 does not have, are written as JSON escapes them.
+    return f"{as_json(result)}\n".encode(errors="backslashreplace"), ".json"
 
 
 def suffix_of(content: bytes) -> str:
