@@ -14,6 +14,7 @@ import pytest
 from pydantic import Field
 
 import headrace
+from headrace._config.shape import LinkKeys, NodeKeys
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError
 
@@ -197,6 +198,16 @@ def test_a_scoped_key_is_for_the_backend_of_that_name_only():
 
 def test_a_none_is_as_if_the_key_was_not_there():
     assert options({"backend": "Show", "max": None, "init": None}).max is None
+    keys = [*NodeKeys.model_fields, *(f.alias or k for k, f in LinkKeys.model_fields.items())]
+    given = {key: None for key in keys if key != "backend"}
+    told = [headrace.explain({"backend": "Show", **more}) for more in (given, {})]
+    assert told[0]["nodes"] == told[1]["nodes"]
+    shared = {
+        "global": {"instance_num": 2, "max": 4},
+        "n": {"backend": "Show", "instance_num": None},
+    }
+    tree = headrace.explain(shared)["nodes"]["n"]
+    assert (tree["instance_num"], tree["range"]) == (1, [1, 4])
 
 
 # Problems with keys.

@@ -7,6 +7,7 @@ plugin.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ if not TYPE_CHECKING:  # a type checker is to see that a name is wrong
         if name in _MODULES:
             return importlib.import_module(f"headrace.{name}")
         if name not in _HOME:
-            raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+            here = sys.modules[__name__]  # by which Python finds the nearest name
+            text = f"module 'headrace' has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=here)
         value = getattr(importlib.import_module(_HOME[name]), name)
         globals()[name] = value
         return value

@@ -333,7 +333,7 @@ def check_keys(
     )
     for key in origins:
         found = written_key(key, name, table, shared)
-        if found is None:
+        if found is None or found.written.value is None:  # None stands for no key
             continue
         places[key], origins[key] = found.place(), found.origin
         if key in EXPRESSION_KEYS:
