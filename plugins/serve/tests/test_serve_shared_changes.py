@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import sys
 from multiprocessing import shared_memory
+from types import SimpleNamespace
 
 import httpx
 import pytest
 import tritonclient.grpc as triton
 
+from headrace_serve.errors import ToldError, UnavailableError
+from headrace_serve.everywhere import Everywhere
 from headrace_serve.shared_changes import SharedChanges
 
 REFUSED = {"status": 400, "code": "input"}
@@ -115,6 +119,31 @@ def test_what_a_process_that_starts_later_is_told(changes, sent, done, left):
     sent.clear()
     changes.told(3, {"join": True})
     assert [change["name"] for change in sent[0][1]["before"]] == left
+
+
+@pytest.mark.parametrize("when", ["before", "joining", "asking"])
+def test_nothing_is_waited_for_where_the_supervisor_has_ended(when):
+    """Else a process that starts, or one that drains, would wait for its answer for ever."""
+    everywhere = Everywhere(lambda message: sent.append(message))
+    sent = []
+
+    async def main():
+        if when == "before":
+            everywhere.end()
+        joining = asyncio.create_task(everywhere.join(SimpleNamespace()))
+        await asyncio.sleep(0)
+        if when == "asking":
+            everywhere.take({"before": []})
+            await joining
+            asking = asyncio.create_task(everywhere.ask(register("a")))
+            await asyncio.sleep(0)
+            everywhere.end()
+            return await asking
+        everywhere.end()
+        return await joining
+
+    with pytest.raises((UnavailableError, ToldError), match="shutting down"):
+        asyncio.run(main())
 
 
 PID = """

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError, InputError, OverloadedError
-from headrace_serve.errors import Refusal, ToldError, refusal
+from headrace_serve.errors import Refusal, ToldError, UnavailableError, refusal
 from headrace_serve.shared_memory import allowed
 
 if TYPE_CHECKING:
@@ -68,16 +68,27 @@ class Everywhere:
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = False
         self._asked: dict[int, asyncio.Future[Refusal | None]] = {}
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self, service: Changed) -> None:
-        """Make the changes that were made before this process was there; from now on it makes every change."""
-        self._loop = asyncio.get_running_loop()
+        """Make the changes that were made before this process was there; from now on it makes every change.
+
+        Raises:
+            UnavailableError: The supervisor has ended.
+        """
+        loop = asyncio.get_running_loop()
         self._service = service
         self._turn = asyncio.Lock()
-        self._joined: asyncio.Future[None] = self._loop.create_future()
+        self._joined: asyncio.Future[None] = loop.create_future()
+        # This thread notes the loop and then looks whether the supervisor has ended; the thread of `end` notes the
+        # end and then looks for the loop. In either order one of the two finds it.
+        self._loop = loop
+        if self._ended:
+            raise _gone()
         self._send({"join": True})
         await self._joined
 
@@ -88,14 +99,17 @@ class Everywhere:
             InputError: It is too long.
             OverloadedError: Too many wait for their turn.
             ToldError: A process could not make it.
+            UnavailableError: The supervisor has ended.
         """
+        if self._ended:
+            raise _gone()
         if len(json.dumps(change)) > _MOST_BYTES:
             raise InputError("the request", expected=f"at most {_MOST_BYTES} bytes of names")
         if len(self._asked) >= _MOST_ASKED:
             what = "other changes are being made"
             raise OverloadedError(what, queue_size=_MOST_ASKED, waiting=len(self._asked))
         self._number += 1
-        number, answer = self._number, self._loop.create_future()
+        number, answer = self._number, asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
             self._send({"ask": number, "change": change})
@@ -108,7 +122,21 @@ class Everywhere:
 
     def take(self, message: Message) -> None:
         """Take a message of the supervisor, in any thread."""
-        self._loop.call_soon_threadsafe(self._take, message)
+        loop: Any = self._loop  # it sends none before `join`
+        loop.call_soon_threadsafe(self._take, message)
+
+    def end(self) -> None:
+        """Note that the supervisor has ended, in any thread: nothing is waited for."""
+        self._ended = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._fail)
+
+    def _fail(self) -> None:
+        if not self._joined.done():
+            self._joined.set_exception(_gone())
+        while self._asked:
+            _, answer = self._asked.popitem()
+            answer.set_result(refusal(_gone()))
 
     def _take(self, message: Message) -> None:
         if "answer" in message:
@@ -116,7 +144,7 @@ class Everywhere:
             answer = self._asked.pop(message["answer"])
             answer.set_result(None if told is None else Refusal(**told))
             return
-        task = self._loop.create_task(self._make_all(message))
+        task = asyncio.get_running_loop().create_task(self._make_all(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -142,3 +170,7 @@ class Everywhere:
                 logger.exception("a change that a request asked for failed in the server")
             return vars(refusal(error, debug=self._service.debug_errors))
         return None
+
+
+def _gone() -> UnavailableError:
+    return UnavailableError("the server is shutting down")

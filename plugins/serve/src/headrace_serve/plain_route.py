@@ -21,7 +21,7 @@ from headrace_serve.multipart import read_files
 from headrace_serve.results import JSON, as_json_text, as_plain_array, outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from headrace_serve.exchange import Exchange
     from headrace_serve.models import Model
@@ -75,9 +75,8 @@ async def run(exchange: Exchange) -> Reply:
     query, traceparent = _read_query(model, exchange), exchange.header(b"traceparent")
     kind, line = exchange.header(b"content-type"), exchange.line
 
-    async def answered(content: bytes) -> Any:
-        request, parameters = query.asked(content, traceparent)
-        return await service.run(model, request, parameters, line)
+    def answered(content: bytes) -> Coroutine[Any, Any, Any]:
+        return service.run(model, *query.asked(content, traceparent), line)
 
     if not kind.lower().startswith("multipart/"):
         result = await exchange.while_connected(answered(body))

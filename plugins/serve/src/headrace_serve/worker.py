@@ -48,6 +48,7 @@ def main() -> int:
     def listen() -> None:
         for line in sys.stdin:  # it ends with the process that started this one
             everywhere.take(json.loads(line))
+        everywhere.end()
         os.kill(os.getpid(), signal.SIGTERM)
 
     def started(server: Server) -> None:
