@@ -245,6 +245,7 @@ def test_settings_take_known_names_only(small_net):
         ({"min": 9, "max": 8}, "`min` = 9 is more than `max` = 8"),
         ({"keep_fp32": ("fc",)}, "goes with precision = fp16 or bf16"),
         ({"keep_fp32": "fc", "precision": "fp16"}, "keep_fp32 is a list, not 'fc'"),
+        ({"profiles": {"max": "x:1x3"}}, "profiles is a list, not {'max': 'x:1x3'}"),
         ({"calibration": "samples"}, "goes with precision = int8 or fp8"),
         ({"exclude_lean_runtime": True}, "goes with version_compatible"),
         ({"std": (1, 0, 1)}, "`std` must not be 0"),

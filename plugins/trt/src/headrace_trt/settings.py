@@ -111,9 +111,9 @@ class BuildSettings:
         for name in _PATHS:
             value = getattr(self, name)
             self._set(name, Path(value) if isinstance(value, str) else value)
-        for name in (*_NAMES, *_PER_CHANNEL):
+        for name in (*_NAMES, *_PER_CHANNEL, "profiles"):
             value = getattr(self, name)
-            if isinstance(value, str):
+            if isinstance(value, (str, Mapping)):
                 raise ValueError(f"{name} is a list, not {value!r}")  # noqa: TRY004
             single = isinstance(value, (int, float))
             self._set(name, (value,) if single else None if value is None else tuple(value))
