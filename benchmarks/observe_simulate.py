@@ -100,8 +100,9 @@ def pictures(folder: Path) -> tuple[dict[str, dict[str, Any]], list[Any]]:
 
 
 def loads(rates: tuple[float, ...], *, quick: bool) -> list[LoadSpec]:
-    made = [LoadSpec(clients=n) for n in ((2,) if quick else (1, 2, 4, 10, 20, 40))]
-    for rate in rates[:1] if quick else rates:
+    # The short ones, too, are such that batches of more than one come.
+    made = [LoadSpec(clients=n) for n in ((20,) if quick else (1, 2, 4, 10, 20, 40))]
+    for rate in rates[-1:] if quick else rates:
         about = {"kind": "open", "rate": rate}
         made.append(LoadSpec(about=about, arrivals=lambda rate=rate: poisson(rate, 1)))
     return made

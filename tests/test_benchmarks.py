@@ -278,6 +278,16 @@ def test_gpu_trt_runs_every_part(tmp_path):
     assert {"overhead", "limit", "resnet", "table", "image", "start"} <= set(figures)
 
 
+def test_observe_bench_compares_bench_with_measurements_by_hand(tmp_path):
+    printed, figures = run("benchmarks.observe_bench", tmp_path)
+    cells = figures["cells"]
+    assert {"closed 1", "closed 40", "open 50/s", "stall"} <= cells.keys()
+    for name in ("closed 1", "closed 10", "closed 40"):
+        assert cells[name]["ratio"].keys() == {"by hand", "perf_analyzer's"}
+    assert cells["closed 1"]["rounds"]["bench"][0]["p50"] >= 8.5  # it sleeps as long
+    assert "the clock: from the intended arrival of a request" in printed
+
+
 def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("optuna")
