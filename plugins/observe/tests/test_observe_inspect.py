@@ -186,6 +186,8 @@ def test_the_command_inspects_an_expression_and_a_file(tmp_path):
     assert done.exit_code == 0, done.output
     assert "writes result: uint8 [4, 4, 3]" in done.stdout
     assert "The clock: the call of the built instance" in done.stdout
+    above = CliRunner().invoke(app, ["inspect", str(file), *args[:-1], "4"])
+    assert (above.exit_code, "batches hold 1 to 2 requests" in above.stderr) == (2, True)
     file.write_text('[a]\nbackend = "Identity"\nnext = "b"\n[b]\nbackend = "Identity"\n')
     done = CliRunner().invoke(app, ["inspect", str(file), *args])
     assert (done.exit_code, "has a, b" in done.stderr) == (2, True)

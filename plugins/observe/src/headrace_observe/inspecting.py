@@ -68,13 +68,15 @@ def inspect(
         {"backend": expression} if isinstance(expression, str) else dict(expression)
     )
     node = _node(source)
-    low, high = node["range"] if {"max", "min"} & set(source) else node["tree"]["range"]
+    # Also those of a file that is extended, and of [global]; without any the class alone is the bound.
+    given = {key: node["keys"][key]["value"] for key in ("min", "max")}
+    low, high = node["tree"]["range"] if set(given.values()) == {None} else node["range"]
     tried = list(sizes) if sizes is not None else _powers(low, high)
     wrong = [size for size in tried if size < low or (high is not None and size > high)]
     if wrong or not tried:
         most = "any" if high is None else high
         raise ValueError(f"batches hold {low} to {most} requests here, got {wrong or tried}")
-    if "max" not in source and max(tried) > 1:
+    if given["max"] is None and max(tried) > 1:
         source["max"] = max(tried)
     memory = {"before": _memory()}
     with headrace.plugins.build(source) as built:
