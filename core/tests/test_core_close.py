@@ -48,6 +48,37 @@ def test_close_with_drain_runs_what_waits_and_refuses_newcomers_at_once(
     assert pipe.stats()["state"] == "closed"
 
 
+@pytest.mark.parametrize("way", ["call", "submit"])
+def test_closing_ends_the_wait_for_company(gate, client, waiting, way):
+    """Nobody who could be company is let in any more; the other instance runs on."""
+    config = {"backend": "Gate", "max": 4, "instance_num": 2, "batching_timeout": 3_600_000}
+    pipe = headrace.pipe(config)
+    running = pipe.submit({"data": "running"})
+    gate.wait_entered()
+    if way == "call":
+        alone = client(pipe, {"data": "alone"}).outcome
+    else:
+        alone = pipe.submit({"data": "alone"}).result
+    waiting(pipe, 1)
+    closing = client(pipe.close)
+    gate.wait_entered()
+    assert gate.batches == [["running"], ["alone"]]
+    gate.open()
+    closing.outcome()
+    assert alone()["result"] == "alone"
+    assert running.result()["result"] == "running"
+
+
+def test_closing_fills_up_what_waits_for_company_below_the_min(gate):
+    gate.shut = False
+    config = {"backend": "Gate", "min": 2, "max": 4, "pad": True, "batching_timeout": 3_600_000}
+    pipe = headrace.pipe(config)
+    future = pipe.submit({"data": "alone"})
+    pipe.close()
+    assert future.result(0)["result"] == "alone"
+    assert gate.batches == [["alone", "alone"]]
+
+
 def test_close_without_drain_fails_what_waits_and_lets_what_runs_end(gate, client, waiting):
     pipe = headrace.pipe({"backend": "Gate"})
     first = client(pipe, {"data": "first"})

@@ -858,3 +858,26 @@ def test_when_an_element_fails_none_of_the_others_takes_its_place(way):
     with headrace.pipe({"a": {"backend": "Picky", "each": "data"}}) as pipe, failed:
         WAYS[way](pipe, {"data": [0, 1, 2, 3]})
     assert ran == [0]
+
+
+def test_who_looks_at_a_request_sees_entries_that_leave_meanwhile():
+    """The collector starts while the entries are looked at, and what it runs lets another one leave."""
+    with headrace.pipe({"a": {"backend": "Inc", "each": "data"}}) as pipe:
+        graph, request = pipe._engine.graph, {"data": list(range(1000))}
+        looked_at = GraphRequest(graph, graph.route_of(request), Entry(request), NOBODY)
+        scheduler, entries = looked_at.begin()
+
+        def leave(phase, info):
+            if phase == "start":
+                looked_at.open.pop(entries.pop(), None)
+
+        before = gc.get_threshold()
+        gc.callbacks.append(leave)
+        gc.set_threshold(1)
+        try:
+            places = looked_at.places()
+        finally:
+            gc.callbacks.remove(leave)
+            gc.set_threshold(*before)
+        assert {node for node, _ in places} == {scheduler._node}
+        looked_at.give_up()

@@ -191,9 +191,18 @@ class GraphRequest:
         finally:
             self._leave(self._owner, give_back=error is not None and not self._abandoned)
 
+    def _still_open(self) -> list[tuple[Entry, Scheduler]]:
+        """Give what is in `open`, from which other threads take entries meanwhile.
+
+        Copying the keys is one step. A list of ``items()`` is none: making so many tuples may start the
+        collector, and what that runs lets other threads go on.
+        """
+        found = [(entry, self.open.get(entry)) for entry in list(self.open)]
+        return [(entry, scheduler) for entry, scheduler in found if scheduler is not None]
+
     def _cancel_open(self) -> None:
         together: dict[Scheduler, list[Entry]] = {}
-        for entry, scheduler in list(self.open.items()):
+        for entry, scheduler in self._still_open():
             together.setdefault(scheduler, []).append(entry)
         for scheduler, entries in together.items():
             scheduler.cancel_together(entries)
@@ -240,7 +249,7 @@ class GraphRequest:
         """Give the nodes at which the request is, and those that it has yet to visit."""
         if self._over:
             return []
-        found = [scheduler.place(entry) for entry, scheduler in list(self.open.items())]
+        found = [scheduler.place(entry) for entry, scheduler in self._still_open()]
         return found + [step.scheduler.place(None) for step in self._traversal.unvisited()]
 
     def cancel(self) -> bool:
@@ -248,7 +257,7 @@ class GraphRequest:
         if not self._turn.acquire(blocking=False):
             return False  # between two nodes
         try:
-            waiting = [] if self._over else list(self.open.items())
+            waiting = [] if self._over else self._still_open()
             nodes = cancel_all(waiting) if waiting else None
             if nodes is not None:
                 self._over = True
@@ -268,7 +277,7 @@ class GraphRequest:
         with self._turn:
             over, self._over = self._over, True
             self._cancel_open()
-            for entry, scheduler in list(self.open.items()):
+            for entry, scheduler in self._still_open():
                 self._abandoned = scheduler.abandon(entry) or self._abandoned
             if not over:
                 self._leave(NOBODY, give_back=not self._abandoned)

@@ -38,7 +38,7 @@ class QueueView:
         ahead: Entries that stand before the queue: a batch that has not begun.
     """
 
-    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "weight")
+    __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "closing", "weight")
 
     def __init__(self, node: Node, ahead: Sequence[Entry] = ()) -> None:
         queue = node.queue
@@ -46,6 +46,7 @@ class QueueView:
         self._ahead = ahead
         self._count = queue.count + len(ahead)
         self._rest = iter(queue)
+        self.closing = node.refusing is not None
         self._seen = list(ahead)
         self.weight = queue.weight + sum([entry.weight for entry in ahead])
 
@@ -70,7 +71,7 @@ class QueueView:
     @property
     def open(self) -> bool:
         """Whether more may come."""
-        return self._node.refusing is None and not self._node.full
+        return not self.closing and not self._node.full
 
     def __len__(self) -> int:
         return self._count

@@ -40,10 +40,12 @@ class Queue(Protocol):
         running: How many instances of the node run a batch now.
         free: How many instances are free, with the one that is offered.
         oldest: When the oldest arrived, whatever its priority, in seconds on the clock of ``now``.
-        open: Whether more may come: not while the queue is full or the node is closed.
+        open: Whether more may come: not while the queue is full or the pipeline closes.
+        closing: Whether the pipeline closes. What waits for company is sent then.
     """
 
     weight: int
+    closing: bool
 
     @property
     def running(self) -> int:
@@ -280,8 +282,8 @@ class Sized(BatchPolicy):
 class Greedy(Sized):
     """The default: an idle node sends at once, busy instances let batches grow.
 
-    While another instance runs, a free one waits for company until its ``max`` is reached or the
-    oldest request has waited ``batching_timeout``. With ``batch_sizes`` the largest size that is
+    While another instance runs, a free one waits for company until its ``max`` is reached, the
+    oldest request has waited ``batching_timeout``, or the pipeline closes. With ``batch_sizes`` the largest size that is
     filled is cut; with ``pad`` the smallest that holds all that wait. ``batch_policy = "greedy"``.
     """
 
@@ -308,10 +310,11 @@ class Greedy(Sized):
         if not full and self._linger:
             over_at = oldest_of(queue) + self._linger
             if now < over_at:
-                # A queue need not say what runs; then nothing does.
-                if getattr(queue, "running", False):
+                # A queue need not say what runs, nor that the pipeline closes; then nothing does.
+                closing = getattr(queue, "closing", False)
+                if getattr(queue, "running", False) and not closing:
                     return Cut(0, over_at, most)
-                if weight < instance.min:
+                if weight < instance.min and not (closing and self._pad):
                     return Cut(0, over_at)
                 if not self._filled(queue, take, weight):
                     return Cut(0, over_at)
