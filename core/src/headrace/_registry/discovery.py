@@ -151,9 +151,7 @@ def _one_by_one(broken: list[Plugin]) -> Iterator[EntryPoint]:
         plugin = Plugin("", "", "unknown", "", {}, _hooks_of(()))
         try:
             plugin = _named(plugin, dist)
-            if (
-                plugin.plugin not in seen
-            ):  # else it is hidden by one that comes before it on the path
+            if plugin.plugin not in seen:  # else one before it on the path hides it
                 yield from (point for point in dist.entry_points if point.group in _GROUPS)
         except Exception as error:  # noqa: BLE001 - its metadata are no text, or no entry points
             if any(map(_OURS.match, plugin.requires)):

@@ -100,9 +100,7 @@ class Dispatcher(Assignment):
     ) -> None:
         super().__init__(node, workers, post)
         node.dispatch = self.dispatch
-        self._batches = batch_policy
-        self._dispatches = dispatch_policy
-        self._timer = timer
+        self._batches, self._dispatches, self._timer = batch_policy, dispatch_policy, timer
         self._enough: float = 0  # what the batch policy said last of `Node.enough`
         self._takes_what_is_full = getattr(batch_policy.cut, "takes_what_is_full", False)
         takes_the_only_one = getattr(dispatch_policy.choose, "takes_the_only_one", False)
