@@ -340,6 +340,22 @@ def test_any_depth(kind):
     assert copy.deepcopy(tree) == copy.copy(tree) == tree
 
 
+@pytest.mark.parametrize(
+    ("character", "named"),
+    [
+        ("\u200b", "U+200B ZERO WIDTH SPACE"),
+        ("\x07", "U+0007"),
+        ("\u00e9", "U+00E9 LATIN SMALL LETTER E WITH ACUTE"),
+    ],
+)
+def test_a_character_that_may_not_stand_there_is_named_where_it_stands(character, named):
+    with pytest.raises(ConfigError) as caught:
+        parse(f"AB{character}")
+    (problem,) = caught.value.problems
+    assert named in problem.message.split(",")[-1]
+    assert problem.span == (2, 3)
+
+
 @pytest.mark.parametrize("opener", ["A[", "A(", "A(k=[", "("])
 def test_any_depth_refused(opener):
     with pytest.raises(ConfigError) as caught:

@@ -499,6 +499,21 @@ def test_a_node_may_be_put_together_in_many_ways(form):
     assert run({"global": {"node_entrypoint": form}, "main": {"backend": "X"}}) == "X"
 
 
+def test_a_node_is_shown_as_its_backend_or_as_the_instance_where_it_has_none():
+    around = "IoC[InstancesRegister[{}],Register[Batching[main.0]];Forward[node.main]]"
+    for keys, shown in (
+        (
+            {
+                "backend": "A[X]",
+                "node_entrypoint": around.format("BackgroundThread[Reflect[backend]]"),
+            },
+            "A[X]",
+        ),
+        ({"node_entrypoint": around.format("BackgroundThread[X]")}, "BackgroundThread[X]"),
+    ):
+        assert headrace.explain({"main": keys})["nodes"]["main"]["expression"] == shown
+
+
 def test_init_and_node_entrypoint_are_the_two_phases_of_the_default():
     init = "List[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
     assert run({"backend": "X", "init": init}) == "X"
