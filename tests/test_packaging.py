@@ -189,13 +189,11 @@ def made(environment, wheels, tmp_path_factory) -> Path:
 
 @pytest.mark.network
 @pytest.mark.timeout(600)
-def test_what_the_template_makes_passes_its_tests_and_the_kit_there(made, environment, tmp_path):
+def test_what_the_template_makes_passes_its_tests_there(made, environment):
+    """Its tests are the rules of the kit, too; the page about publishing asks for a certificate."""
     done = run(environment / "bin" / "python", "-m", "pytest", "-q", cwd=made)
     assert " passed" in done
     assert "skipped" not in done
-    certificate = tmp_path / "certificate.json"
-    run(environment / "bin" / "headrace", "conformance", "Scale", "--certificate", certificate)
-    assert '"Scale"' in certificate.read_text(encoding="utf-8")
 
 
 @pytest.mark.network

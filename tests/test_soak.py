@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.stress
 @pytest.mark.timeout(1200)
 def test_under_full_load_with_failures_and_reloads_every_request_has_one_outcome(request):
-    seconds = "30" if request.config.getoption("--stress") else "5"
+    seconds = "30" if request.config.getoption("--stress") else "3"
     command = [sys.executable, "-m", "benchmarks.scheduling.soak", "--seconds", seconds, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
