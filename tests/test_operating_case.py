@@ -19,7 +19,7 @@ CASE = PAGE[PAGE.index("## A case: reading whole pages") :]
 SHORT = {
     "bench": ["--seconds", "0.05", "--warm-up", "0"],
     "trace": [],
-    "tune": ["--seconds", "2", "--warm-up", "0"],  # at least one page has to be answered
+    "tune": ["--seconds", "3", "--warm-up", "0"],  # at least one page has to be answered
     "report": [],
 }
 

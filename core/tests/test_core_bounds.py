@@ -365,3 +365,21 @@ def test_what_comes_too_late_or_fits_no_instance_is_refused(most, weight, deadli
         assert not error.abandoned
     if refused == "batch_range":
         assert (error.weight, error.min, error.max, error.node) == (5, 2, 4, "n")
+
+
+def test_what_an_expression_hands_to_a_node_is_not_refused_there():
+    config = {
+        "a": {"backend": "S[Identity,Forward[node.b]]", "max": 4},
+        "b": {"backend": "Identity", "queue_size": 1, "queue_full": "reject"},
+    }
+    with headrace.pipe(config) as pipe:
+        batch = [{"data": number, "node_name": "a"} for number in range(4)]
+        assert [request["result"] for request in pipe(batch)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("more", "got"), [({}, "nothing"), ({"boxes": 3}, "int")])
+def test_a_list_of_elements_that_is_missing_is_told_from_one_that_is_none(more, got):
+    config = {"a": {"backend": "Identity", "each": "boxes"}, "b": {"backend": "Identity"}}
+    with headrace.pipe(config) as pipe, pytest.raises(errors.InputError) as caught:
+        pipe({"data": 1, "node_name": "a", **more})
+    assert (caught.value.node, caught.value.key, caught.value.got) == ("a", "boxes", got)
