@@ -320,3 +320,9 @@ def test_a_message_says_which_of_the_cases_it_was(made, text):
 def test_a_message_of_overload_says_what_became_of_which_request():
     assert str(overloaded(1, shed=True)).startswith("made way for a newer request: 1 request")
     assert str(overloaded(1, shed=False)).startswith("the queue is full: 1 request")
+
+
+def test_a_public_name_that_is_wrong_is_an_error_from_which_python_finds_the_nearest():
+    with pytest.raises(AttributeError, match="Pipline") as caught:
+        _ = headrace.Pipline
+    assert (caught.value.name, caught.value.obj) == ("Pipline", headrace)
