@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pkgutil
 import re
 import runpy
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
 
 import headrace
+import headrace_testing
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted([*ROOT.glob("*/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")])
@@ -54,6 +57,27 @@ def test_the_public_names_are_these_and_no_others():
     assert dir(headrace) == PUBLIC
     for name in PUBLIC:
         assert getattr(headrace, name) is not None
+
+
+def functions_of(value: object) -> list[object]:
+    """A public function; a class with the public functions it has; those of a module's names."""
+    if inspect.ismodule(value):
+        return [one for name in value.__all__ for one in functions_of(getattr(value, name))]
+    if not inspect.isclass(value):
+        return [value] if inspect.isfunction(value) else []
+    names = [name for name in dir(value) if not name.startswith("_") or name == "__call__"]
+    found = [inspect.getattr_static(value, name) for name in names]
+    plain = [getattr(one, "fget", None) or getattr(one, "__func__", one) for one in found]
+    ours = [one for one in plain if getattr(one, "__module__", "").startswith("headrace")]
+    return [value, *filter(inspect.isfunction, ours)]
+
+
+@pytest.mark.parametrize("module", [headrace, headrace_testing], ids=lambda module: module.__name__)
+def test_what_public_annotations_name_is_there_when_a_program_asks(module):
+    found = [one for name in module.__all__ for one in functions_of(getattr(module, name))]
+    assert len(found) > 5
+    for one in found:
+        typing.get_type_hints(one)  # NameError where a name is imported for type checkers only
 
 
 def test_an_unknown_name_is_an_attribute_error_as_of_any_module():

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
-from headrace._checked import Checked
+from headrace._checked import Checked, Outcomes
 from headrace._options import Options as _Options
 from headrace.errors import ContractError, SetupError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace._checked import Outcomes
-    from headrace.keys import Request
-
-    ProgressFactory: TypeAlias = Callable[[int | None, str], AbstractContextManager["Progress"]]
-
+from headrace.keys import Request
 
 T = TypeVar("T")
 
@@ -29,6 +22,9 @@ class Progress(Protocol):
 
     def __call__(self, done: int) -> None:
         """Say that ``done`` more units are done."""
+
+
+ProgressFactory: TypeAlias = Callable[[int | None, str], AbstractContextManager[Progress]]
 
 
 def _silent(done: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -17,14 +18,10 @@ from headrace.errors import (
     RequestError,
     SetupError,
 )
+from headrace.keys import Request
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from headrace.keys import Request
-
-    Outcomes: TypeAlias = "list[Exception | None] | None"
-    "What a batch gives: None when all went well, else one exception or None per item."
+Outcomes: TypeAlias = list[Exception | None] | None
+"""What a batch gives: None when all went well, else one exception or None per item."""
 
 Located = TypeVar("Located", RequestError, SetupError)
 

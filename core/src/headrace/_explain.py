@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,6 @@ from headrace._portable import error_text
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping
-
     from headrace._backend import Backend
     from headrace._graph.route import Links, Pairs
     from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
+from concurrent.futures import Future
 from numbers import Real
-from typing import TYPE_CHECKING, Any, overload
+from types import TracebackType
+from typing import Any, overload
 
+import headrace
 from headrace._engine.blueprint import Blueprint
 from headrace._engine.engine import Engine
 from headrace._engine.entrance import raise_failed
@@ -14,17 +18,9 @@ from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
 from headrace._portable import without_inner_frames
-from headrace._scheduling.probes import Probes
+from headrace._scheduling.probes import Guarded, Probes
 from headrace.errors import ConfigError, PluginError, SetupError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from concurrent.futures import Future
-    from types import TracebackType
-
-    from headrace._pipeline_config import PipelineConfig
-    from headrace._scheduling.probes import Guarded
-    from headrace.keys import Request
+from headrace.keys import Request
 
 
 def _seconds(timeout: float) -> float:
@@ -245,9 +241,9 @@ class Pipeline:
         return self._engine.ready
 
     @property
-    def config(self) -> PipelineConfig:
+    def config(self) -> headrace.PipelineConfig:
         """The configuration, with what was reloaded."""
-        config: PipelineConfig = self._engine.blueprint.config
+        config: headrace.PipelineConfig = self._engine.blueprint.config
         return config
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:

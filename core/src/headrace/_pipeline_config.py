@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_room
 from headrace._config.shape import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, Shape, key_schemas, read_shape
 from headrace._options import TextWithBase, mapped
+from headrace._plan.element import PipelinePlan
 from headrace._plan.planner import Planner
 from headrace._portable import nearest
 from headrace._registry.imports import refused, run_imports
 from headrace.errors import PluginError
-
-if TYPE_CHECKING:
-    import os
-
-    from headrace._plan.element import PipelinePlan
 
 
 class PipelineConfig:

@@ -29,12 +29,10 @@ request raises ``concurrent.futures.CancelledError`` or ``asyncio.CancelledError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 from headrace._portable import Problem, error_text, portable, rebuild, twin_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "BackendError",

@@ -30,15 +30,13 @@ Rules for all hooks:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pluggy
 
 from headrace._scheduling.probes import BatchRecord, BatchRequest, Guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "BatchRecord",

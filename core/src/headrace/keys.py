@@ -6,10 +6,23 @@ backends that declare them in ``reads`` and ``writes``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+__all__ = [
+    "BOX",
+    "COLOR",
+    "CONTEXT",
+    "DATA",
+    "NODE_NAME",
+    "REPOST",
+    "REQUEST_ID",
+    "REQUEST_SIZE",
+    "RESERVED",
+    "RESTART",
+    "RESULT",
+    "Request",
+]
 
 Request = dict[str, Any]
 """A request: ``data`` in, ``result`` out, and whatever keys its backends declare."""

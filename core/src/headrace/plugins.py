@@ -21,24 +21,20 @@ A test of a backend builds one expression and calls its instances itself, withou
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import headrace
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, PROBE_METHODS, Plugin, qualifier
 from headrace._registry.registry import registry
+from headrace.errors import Problem
+from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from typing_extensions import Self
-
-    from headrace import Backend, Options, PipelineConfig
     from headrace._plan.element import Element as PlannedElement
     from headrace._plan.element import NodePlan
-    from headrace.errors import Problem
-    from headrace.keys import Request
-    from headrace.policies import BatchPolicy, DispatchPolicy
 
 __all__ = [
     "KNOWN_BACKENDS",
@@ -105,8 +101,8 @@ class Element:
     """
 
     name: str
-    cls: type[Backend]
-    options: Options | None
+    cls: type[headrace.Backend]
+    options: headrace.Options | None
     distribution: str
     version: str
     registered: bool
@@ -125,7 +121,7 @@ class BuiltExpression:
         root: The object of the outermost name in the first instance; it may stand inside that.
     """
 
-    def __init__(self, config: PipelineConfig) -> None:
+    def __init__(self, config: headrace.PipelineConfig) -> None:
         from headrace._build.builder import ComposedNode
         from headrace._build.compose import compose
         from headrace._engine.blueprint import start
@@ -133,11 +129,11 @@ class BuiltExpression:
         plan, self._blueprint = _only_node(config), compose(config)
         (self._node,) = start(self._blueprint).nodes.values()
         scheduled = self._node.scheduler.instances
-        self.instances: list[Backend] = [one.backend for one in scheduled]
+        self.instances: list[headrace.Backend] = [one.backend for one in scheduled]
         self._threads = [one.thread for one in scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
         self._element, self._by_element = plan.backend, self._node.elements.by_element
-        self.root: Backend = self._by_element.get(id(plan.backend)) or self.instances[0]
+        self.root: headrace.Backend = self._by_element.get(id(plan.backend)) or self.instances[0]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance in the thread that it belongs to; give an exception or None per request."""
@@ -158,14 +154,14 @@ class BuiltExpression:
         self._node.scheduler.stop_runners()
         return list(self._blueprint.close())
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> BuiltExpression:  # noqa: PYI034 - Self needs Python 3.11 when it is asked for
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def build(source: str | Path | Mapping[str, Any] | PipelineConfig) -> BuiltExpression:
+def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> BuiltExpression:
     """Build the instances of one expression, as a pipeline of one node does.
 
     Args:
@@ -182,7 +178,7 @@ def build(source: str | Path | Mapping[str, Any] | PipelineConfig) -> BuiltExpre
     return BuiltExpression(PipelineConfig.load(source))
 
 
-def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element | None:
+def resolve(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> Element | None:
     """Say what the expression of one node means: classes and checked options; nothing is built.
 
     Args:
@@ -202,8 +198,8 @@ def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element 
 
 
 def policies(
-    source: str | Path | Mapping[str, Any] | PipelineConfig,
-) -> dict[str, tuple[BatchPolicy, DispatchPolicy]]:
+    source: str | Path | Mapping[str, Any] | headrace.PipelineConfig,
+) -> dict[str, tuple[headrace.policies.BatchPolicy, headrace.policies.DispatchPolicy]]:
     """Make the policies of each node, as a pipeline of this configuration would have them.
 
     They are new objects, for a test or a simulation that asks them with a clock of its own; a class
@@ -222,7 +218,7 @@ def policies(
     from headrace._build.compose import policy_factory
     from headrace._pipeline_config import PipelineConfig
 
-    made: dict[str, tuple[BatchPolicy, DispatchPolicy]] = {}
+    made: dict[str, tuple[headrace.policies.BatchPolicy, headrace.policies.DispatchPolicy]] = {}
     for name, node in PipelineConfig.load(source)._plan.nodes.items():
         batch = policy_factory(node.batch_policy, name)()
         one = node.dispatch_policy.cls is node.batch_policy.cls
@@ -230,7 +226,7 @@ def policies(
     return made
 
 
-def _only_node(config: PipelineConfig) -> NodePlan:
+def _only_node(config: headrace.PipelineConfig) -> NodePlan:
     names = config.nodes
     if len(names) != 1:
         raise ValueError(f"one node was expected, the configuration has {', '.join(names)}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from headrace import Backend
 from headrace import Options as _Options
-
-if TYPE_CHECKING:
-    from headrace.keys import Request
+from headrace.keys import Request
 
 __all__ = ["Blocking", "Failing", "FakeClock", "Recording", "Slow"]
 

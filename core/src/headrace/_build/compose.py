@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import no_progress
+from headrace._backend import ProgressFactory, no_progress
 from headrace._build.builder import Builder
 from headrace._build.callees import NodeCall, NotCallable
 from headrace._build.standing import Guarded
@@ -22,10 +24,6 @@ from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BestFit, Greedy
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping, Sequence
-
-    from headrace._backend import ProgressFactory
     from headrace._build.builder import ComposedNode, Schedule
     from headrace._config.shape import NodeKeys
     from headrace._options import Options

@@ -22,6 +22,7 @@ import importlib
 import os
 import pkgutil
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,10 +32,7 @@ from headrace._portable import error_text
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
     from importlib.metadata import Distribution, EntryPoint
-
-    from headrace._backend import Backend
 
 _BACKENDS, _HOOKS = _GROUPS = ("headrace.backends", "headrace.plugins")
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
@@ -86,7 +84,7 @@ class Plugin:
     usable: bool = True
     requires: tuple[str, ...] = ()
 
-    def backend(self, name: str) -> type[Backend]:
+    def backend(self, name: str) -> type[headrace.Backend]:
         """Import one of its `backends`.
 
         Raises:
@@ -316,7 +314,7 @@ def load(path: str, distribution: str, what: str = "") -> Any:
         raise MissingDependencyError(f"{about}: {error}", distribution=by, hint=hint) from error
 
 
-def load_backend(name: str, path: str, distribution: str) -> type[Backend]:
+def load_backend(name: str, path: str, distribution: str) -> type[headrace.Backend]:
     """Import the class of a backend; see `Plugin.backend`."""
     from headrace._registry.backends import as_backend
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from threading import get_ident
@@ -12,13 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace._portable import error_text
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.locks import main_thread
+from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
-    from headrace.keys import Request
 
 _log = logging.getLogger("headrace.probes")
 _make = tuple.__new__

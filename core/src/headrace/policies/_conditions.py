@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from headrace.policies._policy import Cut, Sized, oldest_of, takes_what_is_full
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace.policies._policy import InstanceView, Queue
+from headrace.policies._policy import (
+    Cut,
+    InstanceView,
+    Queue,
+    Sized,
+    oldest_of,
+    takes_what_is_full,
+)
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import Field, field_validator
 
 from headrace._options import Options as _Options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class Waiting(Protocol):

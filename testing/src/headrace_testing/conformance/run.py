@@ -23,6 +23,7 @@ from headrace_testing.conformance import (
     rules_results,
     rules_threads,
 )
+from headrace_testing.conformance.base import BackendConformance
 from headrace_testing.conformance.certificate import Certificate
 from headrace_testing.conformance.outcome import (
     BLOCKED,
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from headrace import Backend
-    from headrace_testing.conformance.base import BackendConformance
     from headrace_testing.conformance.rule import Rule
 
 _MODULES = (
@@ -111,7 +110,7 @@ class ConformanceRun:
     """One conformance class, judged rule by rule; used as a context manager."""
 
     def __init__(
-        self, cls: type[BackendConformance], *, promised: type[Backend] | None = None
+        self, cls: type[BackendConformance], *, promised: type[headrace.Backend] | None = None
     ) -> None:
         check_expected(cls)
         self.rules = rules()
@@ -212,7 +211,9 @@ def _as_text(value: object) -> Any:
     return str(value) if isinstance(value, PurePath) else repr(value)
 
 
-def certify(cls: type[BackendConformance], *, promised: type[Backend] | None = None) -> Certificate:
+def certify(
+    cls: type[BackendConformance], *, promised: type[headrace.Backend] | None = None
+) -> Certificate:
     """Judge a backend by all rules.
 
     Args:
