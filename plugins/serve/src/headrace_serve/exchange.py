@@ -160,7 +160,7 @@ class Exchange:
             DisconnectedError: The client went away.
         """
         limits = self.service.limits
-        if self.model is not None:
+        if self.model is not None and self.model.limits:
             limits = limits.narrowed(self.model.limits)
         limit = limits.max_body_bytes
         told = self._headers.get(b"content-length", b"0")
@@ -186,7 +186,9 @@ class Exchange:
             self._received = True
         self.line.received(size)
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        encoding = self.header(b"content-encoding", "identity").lower()
+        if b"content-encoding" not in self._headers:
+            return body
+        encoding = self.header(b"content-encoding").lower()
         return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
 
     async def _receive_more(self, room: int) -> tuple[Sequence[bytes], bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
@@ -11,7 +12,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from headrace_serve.errors import DisconnectedError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from uvicorn._types import HTTPScope
+    from uvicorn.protocols.http.flow_control import FlowControl
 
 __all__ = ["Cycle"]
 
@@ -29,14 +33,58 @@ class Cycle(RequestResponseCycle):
 
     Attributes:
         pieces: What has come of the body and was not taken yet.
+        unread: The bytes of these.
+        event: Set when more has come, or the client went away; None where nobody has waited for that yet, as for most
+            bodies, which one read brings whole.
         task: Answers the request.
+
+    Args:
+        scope: That of ASGI.
+        transport, flow: Of the connection.
+        keep_alive: Whether the connection stays open after the answer.
+        expects_100: Whether the client waits to be told that it may send the body.
+        on_response: Called once the answer is sent.
     """
 
-    pieces: list[bytes]
+    logger = access_logger = logging.getLogger("uvicorn.error")
+    access_log = disconnected = response_started = response_complete = False
+    default_headers: list[tuple[bytes, bytes]] = []  # noqa: RUF012 - nobody adds to it
+    chunked_encoding: bool | None = None
+    expected_content_length = unread = 0
+    more_body = True
+    event: asyncio.Event | None = None
     task: asyncio.Task[None]
     _room = HIGH_WATER_LIMIT
-    _unread = 0
     _cancels = _gone = False
+
+    def __init__(  # not that of uvicorn, which sets three times as much for each request
+        self,
+        scope: HTTPScope,
+        transport: asyncio.Transport,
+        flow: FlowControl,
+        *,
+        keep_alive: bool,
+        expects_100: bool,
+        on_response: Callable[[], None],
+    ) -> None:
+        self.scope = scope
+        self.transport = transport
+        self.flow = flow
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = expects_100
+        self.on_response = on_response
+        self.pieces: list[bytes] = []
+
+    @property
+    def message_event(self) -> asyncio.Event:  # type: ignore[override]
+        """The event under the name that uvicorn has for it."""
+        if self.event is None:
+            self.event = asyncio.Event()
+        return self.event
+
+    def _tell(self) -> None:
+        if self.event is not None:
+            self.event.set()
 
     @property
     def is_lost(self) -> bool:
@@ -47,7 +95,7 @@ class Cycle(RequestResponseCycle):
         """Note that the connection is lost, and tell who answers the request."""
         if not self.response_complete:
             self.disconnected = True
-            self.message_event.set()
+            self._tell()
         if self._cancels:
             self._gone = True
             self.task.cancel()
@@ -58,7 +106,7 @@ class Cycle(RequestResponseCycle):
         Raises:
             DisconnectedError: The client went away.
         """
-        if self.is_lost:
+        if self.disconnected or self.transport.is_closing():
             work.close()
             raise DisconnectedError
         self._cancels = True
@@ -70,14 +118,9 @@ class Cycle(RequestResponseCycle):
             raise
         finally:
             self._cancels = False
-        if self.is_lost:
+        if self.disconnected or self.transport.is_closing():
             raise DisconnectedError
         return found
-
-    def take(self, piece: bytes) -> None:
-        """Take a piece of the body from the parser."""
-        self.pieces.append(piece)
-        self._unread += len(piece)
 
     def taken(self) -> None:
         """Let the client wait where more than there is room for has come, and not yet all.
@@ -85,9 +128,9 @@ class Cycle(RequestResponseCycle):
         It is called once a read has been parsed: a body that one read brought whole waits for nothing, and to stop
         and start reading costs four system calls.
         """
-        if self._unread > self._room and self.more_body and not self.response_complete:
+        if self.unread > self._room and self.more_body and not self.response_complete:
             self.flow.pause_reading()
-            self.message_event.set()
+            self._tell()
 
     async def receive_more(self, room: int = HIGH_WATER_LIMIT) -> tuple[Sequence[bytes], bool]:
         """Give what has come of the body, once it is whole or is more than ``room`` further bytes.
@@ -102,13 +145,16 @@ class Cycle(RequestResponseCycle):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         self._room = room
-        self.flow.resume_reading()  # also where nothing is waited for: else the client's end goes unseen
-        while self.more_body and self._unread <= room and not self.disconnected:
+        if (
+            self.flow.read_paused
+        ):  # also where nothing is waited for: else the client's end goes unseen
+            self.flow.resume_reading()
+        while self.more_body and self.unread <= room and not self.disconnected:
             self.message_event.clear()
             await self.message_event.wait()
         if self.disconnected:
             raise DisconnectedError
-        pieces, self.pieces, self._unread = self.pieces, [], 0
+        pieces, self.pieces, self.unread = self.pieces, [], 0
         return pieces, self.more_body
 
     async def answer(
@@ -145,7 +191,6 @@ class Cycle(RequestResponseCycle):
             self.transport.write(b"".join([head, *parts]))
         else:
             self.transport.writelines([head, *parts])
-        self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -14,9 +13,13 @@ from headrace_serve.exchange import CYCLE
 from headrace_serve.http_cycle import Cycle
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headrace_serve.limits import Limits
 
 __all__ = ["protocol_class"]
+
+_NO_HTTP = "Invalid HTTP request received."
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
@@ -107,7 +110,14 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Read on, unless an answer that ends the connection was sent, or is to be."""
         if self._refused or self._ignores:
             return
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.logger.warning(_NO_HTTP)
+            self.send_400_response(_NO_HTTP)
+            return
+        except httptools.HttpParserUpgrade:
+            self._unsupported_upgrade_warning()
         if self._incomplete and not self._refused:
             if self._receiving is None:
                 self._start_receiving()
@@ -139,12 +149,15 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._header_bytes = self._body_bytes = 0
         self._in_body = self._was_in_body = False
         self._incomplete = True
-        self._stop_receiving()
+        if self._receiving is not None:
+            self._stop_receiving()
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the path."""
         self.url += url
-        self._count(len(url))
+        self._header_bytes += len(url)
+        if self._header_bytes > self._limits.max_header_bytes:
+            self._refuse_header()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
@@ -152,7 +165,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
         self.headers.append((name, value))
-        self._count(len(name) + len(value))
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > self._limits.max_header_bytes:
+            self._refuse_header()
 
     def on_headers_complete(self) -> None:
         """Let the application begin with a request, or let it wait behind the one before."""
@@ -177,19 +192,13 @@ class _LimitedProtocol(HttpToolsProtocol):
         }
         before = self.cycle
         self.cycle = scope[CYCLE] = cycle = Cycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=[],
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
+            scope,
+            self.transport,
+            self.flow,
             keep_alive=version != "1.0" and parser.should_keep_alive() and self._last is None,
+            expects_100=self.expect_100_continue,
             on_response=self.on_response_complete,
         )
-        cycle.pieces = []
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, self.app)
         else:
@@ -205,27 +214,33 @@ class _LimitedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it where the request was answered already."""
         self._in_body = True
-        self._body_bytes += len(body)
+        size = len(body)
+        self._body_bytes += size
         cycle: Any = self.cycle
         if not cycle.response_complete:
-            cycle.take(body)
+            cycle.pieces.append(body)
+            cycle.unread += size
 
     def on_message_complete(self) -> None:
         """End a request."""
         self._incomplete = False
-        self._stop_receiving()
-        self._tell_last()
-        cycle = self.cycle
+        if self._receiving is not None:
+            self._stop_receiving()
+        if self._last is not None:
+            self._tell_last()
+        cycle: Any = self.cycle
         if cycle is not None:
             cycle.more_body = False
-            cycle.message_event.set()
+            if cycle.event is not None:
+                cycle.event.set()
 
     def on_response_complete(self) -> None:
         """End an answer: begin the next request that waits, or be idle."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         else:
@@ -257,11 +272,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._stop_sending()
 
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > self._limits.max_header_bytes:
-            text = f"the headers have more than {self._limits.max_header_bytes} bytes"
-            self._refuse(431, text, "headers_too_large")
+    def _refuse_header(self) -> None:
+        text = f"the headers have more than {self._limits.max_header_bytes} bytes"
+        self._refuse(431, text, "headers_too_large")
 
     def _start_receiving(self) -> None:
         self._ends = self.loop.time() + self._limits.receive_timeout_s

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_serve.run_times import RunTimes
     from headrace_serve.signature import Port
 
-__all__ = ["infer", "request_of", "run_request"]
+__all__ = ["infer", "prepared", "request_of"]
 
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 _CALLING = {"timeout", "priority", "traceparent"}
@@ -82,7 +82,7 @@ async def infer(
 
 
 def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the one request of the pipeline that these tensors are, for `run_request`.
+    """Make the one request of the pipeline that these tensors are, for `prepared`.
 
     Args:
         model: What is asked; its inputs of items have one.
@@ -96,29 +96,29 @@ def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> 
     return _request(model, {one.name: one.array for one in tensors}, more, 0)
 
 
-async def run_request(
-    model: Model,
+def prepared(
     request: dict[str, Any],
     parameters: Mapping[str, Any],
     times: RunTimes | None,
     *,
     limits: Limits,
     priority_default: int,
-) -> Any:
-    """Run one request of the pipeline and give its result; errors are those of `infer`.
+) -> Mapping[str, Any]:
+    """Make a request of `request_of` ready, and give the arguments of ``pipe.call_async`` for it.
 
     Args:
-        model: What runs it.
         request: The request; it is changed.
         parameters: Of ``timeout``, ``priority`` and ``traceparent`` those that there are.
         times: Takes the times that it has in the pipeline; None: nobody wants to know them.
         limits: Those of the model.
         priority_default: That of `Service`.
+
+    Raises:
+        InputError: A parameter is wrong.
     """
-    call = _call_arguments(parameters, None, limits, priority_default)
-    _add_context(request, parameters, times)
-    await model.pipe.call_async(request, **call)
-    return request["result"]
+    if parameters or times is not None:
+        _add_context(request, parameters, times)
+    return _call_arguments(parameters, None, limits, priority_default)
 
 
 def _add_context(

@@ -68,12 +68,14 @@ async def run(exchange: Exchange) -> Reply:
     """
     service = exchange.service
     model = exchange.model = service.find(exchange.path["model"])
-    _read_query(model, exchange)
+    query = _read_query(model, exchange)
     exchange.admit(model)
     body = await exchange.body()
-    model = service.again(model.name)  # another pipeline may be in its place by now
-    query, traceparent = _read_query(model, exchange), exchange.header(b"traceparent")
-    kind, line = exchange.header(b"content-type"), exchange.line
+    now = service.again(model.name)  # another pipeline may be in its place by now
+    if now is not model:
+        model, query = now, _read_query(now, exchange)
+    traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")
+    line = exchange.line
 
     def answered(content: bytes) -> Coroutine[Any, Any, Any]:
         return service.run(model, *query.asked(content, traceparent), line)

@@ -194,7 +194,15 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, self._route, scope, receive, send)
         try:
-            reply = await self._reply(exchange)
+            try:
+                keys = self._service.keys
+                if keys is not None and self._right is not None:
+                    keys.check(exchange.headers, self._right, exchange.path.get("model"))
+                reply = await self._handler(exchange)
+            except DisconnectedError:
+                raise
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - each is answered
+                reply = self._failed(exchange, error)
             await exchange.reply(reply)
         except DisconnectedError:
             if CYCLE in scope:
@@ -202,24 +210,16 @@ class _Endpoint:
         finally:
             exchange.end()
 
-    async def _reply(self, exchange: Exchange) -> Reply:
-        try:
-            keys = self._service.keys
-            if keys is not None and self._right is not None:
-                keys.check(exchange.headers, self._right, exchange.path.get("model"))
-            return await self._handler(exchange)
-        except HeadraceError as error:
-            failure: Exception = error
-        except asyncio.CancelledError:
+    def _failed(self, exchange: Exchange, error: BaseException) -> Reply:
+        """Give the answer for an error, which is raised again where nobody waits for one."""
+        if isinstance(error, asyncio.CancelledError):
             if not self._service.draining:
-                raise
-            failure = UnavailableError("the server is shutting down")
-        except DisconnectedError:
-            raise
-        except Exception as error:
-            logger.exception("a request of %s failed in the server", exchange.scope["path"])
-            failure = error
-        told = refusal(failure, debug=self._service.debug_errors)
+                raise error
+            error = UnavailableError("the server is shutting down")
+        elif not isinstance(error, HeadraceError):
+            path = exchange.scope["path"]
+            logger.error("a request of %s failed in the server", path, exc_info=error)
+        told = refusal(error, debug=self._service.debug_errors)
         exchange.line.code = told.code
         after = self._service.retry_after_s(exchange.model) if told.retry else 0
         return Reply.refused(told, exchange.identifier, after)

@@ -14,7 +14,7 @@ from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
 from headrace_serve.errors import NotAllowedError, UnavailableError
 from headrace_serve.everywhere import make
-from headrace_serve.inference import infer, run_request
+from headrace_serve.inference import infer, prepared
 from headrace_serve.limits import Limits
 from headrace_serve.repository import Repository
 from headrace_serve.shared_memory import Access, Regions
@@ -165,16 +165,11 @@ class Service:
             UnavailableError: The server is about to end, or the model is not loaded.
         """
         model = self.models.find(name, version)
-        self._check_loaded(model)
+        if model.unloaded:
+            raise _not_loaded(model)
         if self.draining:
             raise UnavailableError("the server is shutting down")
         return model
-
-    @staticmethod
-    def _check_loaded(model: Model) -> None:
-        if model.unloaded:
-            state = "is being loaded" if model.loading else "is not loaded"
-            raise UnavailableError(f"model {model.name!r} {state}")
 
     def again(self, name: str, version: str = "") -> Model:
         """Give what `find` gave, or what serves in its place by now, for a request that has begun.
@@ -183,7 +178,8 @@ class Service:
             UnknownModelError, UnavailableError: It is not served any more.
         """
         now = self.models.find(name, version)
-        self._check_loaded(now)
+        if now.unloaded:
+            raise _not_loaded(now)
         return now
 
     def admit(self, model: Model) -> None:
@@ -259,23 +255,26 @@ class Service:
         parameters: Mapping[str, Any],
         line: AccessLine,
     ) -> Any:
-        """Run a request of the pipeline, and count it; see `headrace_serve.inference.run_request`."""
+        """Run a request of the pipeline, give its result and count it; raises as `infer`.
+
+        Args:
+            model: What runs it.
+            request: The request; it is changed.
+            parameters: As `headrace_serve.inference.prepared` takes them.
+            line: What is logged of it.
+        """
         times = line.timed() if model.timed else None
+        limits = self.limits.narrowed(model.limits) if model.limits else self.limits
+        default = self.priority_default
         started = time.perf_counter_ns()
         try:
-            result = await run_request(
-                model,
-                request,
-                parameters,
-                times,
-                limits=self.limits.narrowed(model.limits),
-                priority_default=self.priority_default,
-            )
+            call = prepared(request, parameters, times, limits=limits, priority_default=default)
+            await model.pipe.call_async(request, **call)
         except BaseException as error:
             self._note_failed(model, error, line, started)
             raise
         model.counts.note(time.perf_counter_ns() - started, 1, 1)
-        return result
+        return request["result"]
 
     def _note_failed(
         self, model: Model, error: BaseException, line: AccessLine, started: int
@@ -296,6 +295,11 @@ class Service:
         if model is None or rate is None:
             return 1
         return max(1, min(30, math.ceil(model.waiting() / rate)))
+
+
+def _not_loaded(model: Model) -> UnavailableError:
+    state = "is being loaded" if model.loading else "is not loaded"
+    return UnavailableError(f"model {model.name!r} {state}")
 
 
 def _full(model: Model) -> OverloadedError | None:
