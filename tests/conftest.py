@@ -8,11 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
+from packaging.requirements import Requirement
 
 from headrace._registry.registry import registry
 
@@ -24,7 +27,8 @@ PIP = {
     "PIP_RETRIES": "10",
     "PIP_TIMEOUT": "60",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    "PIP_NO_COMPILE": "1",  # what is not imported need not be compiled
+    # What is not imported need not be compiled. pip reads the variable as the value of "compile".
+    "PIP_NO_COMPILE": "0",
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -83,8 +87,70 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
     return {wheel.name.partition("-")[0]: wheel for wheel in folder.glob("*.whl")}
 
 
+PACKED = (
+    *("headrace[cli,testing]", "headrace-cv", "headrace-ort"),
+    *("hatchling", "editables", "build", "pytest"),
+)
+"""What tests install and build with, besides distributions that they make."""
+
+
+def required(wanted: tuple[str, ...]) -> dict[str, Distribution]:
+    """Give by name what the requirements ask for, directly and through others, as it is installed."""
+    found: dict[str, Distribution] = {}
+    seen, waiting = set(), [(Requirement(text), "") for text in wanted]
+    while waiting:
+        requirement, extra = waiting.pop()
+        name = requirement.name.lower()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        for chosen in {"", *requirement.extras} - {e for n, e in seen if n == name}:
+            seen.add((name, chosen))
+            found[name] = distribution(name)
+            waiting += [(Requirement(text), chosen) for text in found[name].requires or ()]
+    return found
+
+
+def pack(installed: Distribution, folder: Path) -> None:
+    """Write a wheel of what is installed, but for its scripts, which pip makes of the entry points."""
+    tags = re.findall(r"^Tag: (\S+)$", installed.read_text("WHEEL") or "", re.MULTILINE)
+    columns = zip(*(tag.split("-") for tag in tags), strict=True)
+    name, version = re.sub(r"[-_.]+", "_", installed.name), installed.version
+    file_name = "-".join([name, version, *(".".join(sorted({*column})) for column in columns)])
+    made_by_pip = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
+    rows = []
+    with zipfile.ZipFile(folder / f"{file_name}.whl", "w") as archive:
+        for file in installed.files or ():
+            if ".." in file.parts or file.suffix == ".pyc":
+                continue
+            if file.parent.suffix == ".dist-info":
+                record = file.parent / "RECORD"
+                if file.name in made_by_pip:
+                    continue
+            archive.write(file.locate(), file.as_posix())
+            rows.append(f'"{file}",{file.hash.mode}={file.hash.value},{file.size}\n')
+        archive.writestr(record.as_posix(), "".join([*rows, f'"{record}",,\n']))
+
+
 @pytest.fixture(scope="session")
-def first_backend(wheels, tmp_path_factory) -> Path:
+def pip_environ(wheels, tmp_path_factory) -> dict[str, str]:
+    """Variables with which pip installs what tests need: our wheels, and what is installed here.
+
+    It asks no index, so that a test needs no network, and gets the versions that all others use.
+    """
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for name, installed in required(PACKED).items():
+            if not name.startswith("headrace"):
+                pack(installed, folder)
+
+    packed = shared(tmp_path_factory, "packed", make)
+    links = f"{wheels['headrace'].parent} {packed}"
+    return {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": links}
+
+
+@pytest.fixture(scope="session")
+def first_backend(pip_environ, tmp_path_factory) -> Path:
     """A folder in which ``docs/first_backend.md`` was followed, from nothing but pictures.
 
     ``printed.json`` there holds what each command printed, and the processor time of all.
@@ -99,7 +165,7 @@ def first_backend(wheels, tmp_path_factory) -> Path:
         began = seconds_of_children()
         blocks = tmp_path_factory.mktemp("blocks")
         page = ROOT / "docs" / "first_backend.md"
-        printed = follow_page(page, folder, Path(sys.executable).parent, wheels, blocks)
+        printed = follow_page(page, folder, Path(sys.executable).parent, pip_environ, blocks)
         told = {"printed": printed, "seconds": seconds_of_children() - began}
         (folder / "printed.json").write_text(json.dumps(told), encoding="utf-8")
 
@@ -115,7 +181,7 @@ def seconds_of_children() -> float:
 
 
 @pytest.fixture(scope="session")
-def environment(first_backend, wheels, tmp_path_factory) -> Path:
+def environment(first_backend, pip_environ, tmp_path_factory) -> Path:
     """An environment of its own with the wheels of a CPU pipeline and what they ask for.
 
     It is the one that the page about a first backend has made, and ``headrace-ort``.
@@ -124,7 +190,7 @@ def environment(first_backend, wheels, tmp_path_factory) -> Path:
 
     def make(folder: Path) -> None:
         python = environment / "bin" / "python"
-        succeed(python, "-m", "pip", "install", "--quiet", wheels["headrace_ort"])
+        succeed(python, "-m", "pip", "install", "--quiet", "headrace-ort", env=pip_environ)
         folder.mkdir()
 
     shared(tmp_path_factory, "environment", make)
@@ -165,7 +231,7 @@ def page_steps() -> Callable[[Path], list[tuple[str, str]]]:
 
 
 def follow_page(
-    page: Path, work: Path, path: Path, wheels: dict[str, Path], blocks: Path
+    page: Path, work: Path, path: Path, pip_environ: dict[str, str], blocks: Path
 ) -> list[str]:
     """Follow a page in a shell, in the folder ``work``; give what each command printed."""
     parts = ["set -euo pipefail"]
@@ -175,20 +241,18 @@ def follow_page(
             parts.append(f"mkdir -p \"$(dirname '{file}')\"; cp '{blocks / str(number)}' '{file}'")
         else:
             parts += ["echo '== a command'", text]
-    links = [str(wheels["headrace"].parent), os.environ.get("PIP_FIND_LINKS", "")]
     left_out = ("PYTHONPATH", "VIRTUAL_ENV")
     environ = {
-        **{name: value for name, value in os.environ.items() if name not in left_out},
+        **{name: value for name, value in pip_environ.items() if name not in left_out},
         "PATH": os.pathsep.join([str(path), os.environ["PATH"]]),
-        "PIP_FIND_LINKS": " ".join(filter(None, links)),
     }
     printed = succeed("bash", "-c", "\n".join(parts), cwd=work, env=environ)
     return printed.split("== a command\n")[1:]
 
 
 @pytest.fixture
-def follow(wheels, tmp_path) -> Callable[..., list[str]]:
+def follow(pip_environ, tmp_path) -> Callable[..., list[str]]:
     """See `follow_page`."""
     blocks = tmp_path / "blocks"
     blocks.mkdir()
-    return lambda page, work, path: follow_page(page, work, path, wheels, blocks)
+    return lambda page, work, path: follow_page(page, work, path, pip_environ, blocks)

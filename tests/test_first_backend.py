@@ -25,7 +25,6 @@ def test_the_page_asks_for_few_lines_and_commands(page_steps):
     assert 5 <= len(commands) <= MOST_COMMANDS
 
 
-@pytest.mark.network
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
 @pytest.mark.timeout(600)
 def test_the_page_leads_from_nothing_to_a_certificate(first_backend):
