@@ -176,9 +176,8 @@ class Node(FreeInstances):
             entry = next(iter(self.outside))
             if self.full and (entry.waits is None or not entry.waits.entered):
                 return
-            if entry not in self.queue:
+            if entry.state != QUEUED:
                 self.queue.push(entry)
-            entry.state = QUEUED
             del self.outside[entry]
             if entry.room is not None:
                 entry.room.wake()
@@ -196,10 +195,10 @@ class Node(FreeInstances):
             error: None for success.
             at: The instance that ran it, which counts the failure.
         """
-        owner, reporter = entry.owner, self.reporter
-        entry.error = error
+        owner = entry.owner
         entry.state = DONE
         if error is not None:
+            entry.error = error
             failures = self.failures if at is None else at.failures
             code = entry.code or code_of(error)
             failures[code] = failures.get(code, 0) + 1
@@ -207,13 +206,13 @@ class Node(FreeInstances):
             entry.alarm.cancel()
         if entry.room is not None:
             entry.room.wake()
-        if reporter is not None:
-            reporter.settled(entry)
         if (
-            reporter is not None
+            self.reporter is not None
             or not isinstance(owner, Blocked)
             or not owner.ends(entry, self.afterwards)
         ):
+            if self.reporter is not None:
+                self.reporter.settled(entry)
             self._unnotified[entry] = None
             self.settled.append(entry)
         if error is not None and hasattr(owner, "group_of"):
@@ -269,9 +268,10 @@ class Node(FreeInstances):
         """
         if not errands.empty():
             errands.attend()
-        while self.afterwards:
+        afterwards = self.afterwards
+        while afterwards:
             try:
-                action = self.afterwards.popleft()
+                action = afterwards.popleft()
             except IndexError:  # another thread was quicker
                 break
             action()

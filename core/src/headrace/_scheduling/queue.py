@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
-from headrace._scheduling.entry import QUEUED, Quota
+from headrace._scheduling.entry import ENTERED, QUEUED, Quota
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from headrace._scheduling.entry import Entry
@@ -25,116 +24,135 @@ if TYPE_CHECKING:
     Evict = Callable[[Entry, BaseException], None]
     """Fails an entry that waits at a node, if it still waits there."""
 
-Item = TypeVar("Item")
+_FEW = 64
+"""Out of a line of so many an entry is taken at once; in a longer one it is passed by later."""
 
 
-class ByPriority(Generic[Item]):
-    """Items, greater priority first and equals in the order in which they came.
-
-    Every operation costs O(1), however many there are; the number of priorities costs its logarithm.
+class Line(deque["Entry"]):
+    """Entries in the order in which they came, the first of which waits.
 
     Attributes:
-        count: How many there are.
+        gone: How many of the others have left.
     """
 
-    __slots__ = ("_levels", "_priorities", "count")
+    __slots__ = ("gone",)
 
-    def __init__(self) -> None:
-        # Only a level that is alone may be empty: it stays for those who come next.
-        self._levels: dict[int, OrderedDict[Item, None]] = {}
-        self._priorities: list[int] = []  # ascending
-        self.count = 0
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        super().__init__(entries)
+        self.gone = 0
 
-    def add(self, item: Item, priority: int) -> None:
-        """Put ``item`` behind all of its priority."""
-        level = self._levels.get(priority)
-        if level is None:
-            if not self.count:
-                self._levels.clear()
-                self._priorities.clear()
-            level = self._levels[priority] = OrderedDict()
-            insort(self._priorities, priority)
-        level[item] = None
-        self.count += 1
+    def leave(self, entry: Entry) -> None:
+        """Take out an entry that is not QUEUED any more; costs O(1), however many there are."""
+        if self[0] is entry:
+            self.popleft()
+        elif len(self) <= _FEW and not self.gone:
+            self.remove(entry)
+        else:
+            self.gone += 1
+            if self.gone > len(self) // 2:
+                waiting = list(self.waiting())
+                self.clear()
+                self.extend(waiting)
+                self.gone = 0
+        while self.gone and self[0].state != QUEUED:
+            self.popleft()
+            self.gone -= 1
 
-    def discard(self, item: Item, priority: int) -> None:
-        """Take ``item`` out, wherever it stands; one that is not there is passed by."""
-        level = self._levels.get(priority)
-        if level is None or item not in level:
-            return
-        del level[item]
-        self.count -= 1
-        if not level and self.count:
-            del self._levels[priority]
-            del self._priorities[bisect_left(self._priorities, priority)]
-
-    def ascending(self) -> Iterator[Item]:
-        """Give the items, lowest priority first and of each the first first."""
-        return chain.from_iterable(self._levels[p] for p in self._priorities)
-
-    def __iter__(self) -> Iterator[Item]:
-        if len(self._levels) == 1:
-            (level,) = self._levels.values()
-            return iter(level)
-        return chain.from_iterable(self._levels[p] for p in reversed(self._priorities))
+    def waiting(self) -> Iterator[Entry]:
+        """Give those that have not left."""
+        return (entry for entry in self if entry.state == QUEUED) if self.gone else iter(self)
 
 
-class RequestQueue(ByPriority["Entry"]):
-    """Entries that wait.
+class RequestQueue:
+    """Entries that wait: QUEUED ones, greater priority first and equals in the order in which they came.
+
+    Every operation costs O(1), however many there are; the number of priorities costs its logarithm.
 
     Args:
         evict: Fails one of them to make room at the node at which its request entered.
         afterwards: Called once the lock of the node is left.
 
     Attributes:
+        count: How many there are.
         guests: How many of them do not count here, but where their request entered: they have `waits`.
         weight: Sum of their weights.
     """
 
-    __slots__ = ("_afterwards", "_arrived", "_evict", "guests", "weight")
+    __slots__ = (
+        *("_afterwards", "_arrived", "_evict", "_levels", "_priorities"),
+        *("count", "guests", "weight"),
+    )
 
     def __init__(self, evict: Evict, afterwards: deque[Callable[[], object]]) -> None:
-        super().__init__()
         self._evict = evict
         self._afterwards = afterwards
-        self._arrived: OrderedDict[Entry, None] = OrderedDict()  # whatever their priority
-        self.guests = 0
-        self.weight = 0
+        # Only a level that is alone may be empty: it stays for those who come next.
+        self._levels: dict[int, Line] = {}
+        self._priorities: list[int] = []  # ascending
+        self._arrived: Line | None = None  # whatever their priority; None where there is one level
+        self.count = self.guests = self.weight = 0
 
     def push(self, entry: Entry) -> None:
         """Put ``entry`` behind all of its priority."""
         level = self._levels.get(entry.priority)
         if level is None:
-            self.add(entry, entry.priority)
-        else:  # as `add`, without a call: most requests have the priority of others
-            level[entry] = None
-            self.count += 1
-        self._arrived[entry] = None
+            level = self._new_level(entry.priority)
+        level.append(entry)
+        if self._arrived is not None:
+            self._arrived.append(entry)
         entry.state = QUEUED
+        self.count += 1
         self.weight += entry.weight
         if entry.waits is not None:
             self.guests += 1
             entry.waits.began(entry, self._evict)
 
+    def _new_level(self, priority: int) -> Line:
+        if not self.count:
+            self._levels.clear()
+            self._priorities.clear()
+        elif self._arrived is None:
+            self._arrived = Line(self)  # of one priority until now
+        insort(self._priorities, priority)
+        self._levels[priority] = level = Line()
+        return level
+
     def remove(self, entries: Iterable[Entry]) -> None:
         """Take ``entries`` out, wherever they stand; those that are not there are passed by."""
-        arrived, levels = self._arrived, self._levels
         for entry in entries:
-            if entry not in arrived:
+            if entry.state != QUEUED:
                 continue
-            del arrived[entry]
-            level = levels[entry.priority]
-            if len(level) > 1:  # as `discard`, without a call
-                del level[entry]
-                self.count -= 1
+            entry.state = ENTERED
+            level = self._levels[entry.priority]
+            if level[0] is entry and not level.gone:
+                level.popleft()
             else:
-                self.discard(entry, entry.priority)
+                level.leave(entry)
+            self.count -= 1
             self.weight -= entry.weight
+            if self._arrived is not None:
+                self._leave_levels(entry, level)
             if entry.waits is not None:
                 self.guests -= 1
                 let_in = entry.waits.ended(entry)
                 if let_in is not None:
                     self._afterwards.append(let_in)
+
+    def _leave_levels(self, entry: Entry, level: Line) -> None:
+        """Take an entry out of what is kept for several levels; a level that is empty goes."""
+        assert self._arrived is not None
+        self._arrived.leave(entry)
+        if not level and self.count:
+            del self._levels[entry.priority]
+            del self._priorities[bisect_left(self._priorities, entry.priority)]
+        if len(self._levels) == 1 or not self.count:
+            self._arrived = None
+
+    def __iter__(self) -> Iterator[Entry]:
+        if len(self._levels) == 1:
+            (level,) = self._levels.values()
+            return level.waiting()
+        return chain.from_iterable(self._levels[p].waiting() for p in reversed(self._priorities))
 
     def head(self, count: int) -> list[Entry]:
         """Give the first ``count`` entries, which stay."""
@@ -144,17 +162,15 @@ class RequestQueue(ByPriority["Entry"]):
         """Give the oldest entry of the lowest priority among those that entered here."""
         if self.guests == self.count:
             return None
-        return next(entry for entry in self.ascending() if entry.waits is None)
+        levels = (self._levels[priority].waiting() for priority in self._priorities)
+        return next(entry for entry in chain.from_iterable(levels) if entry.waits is None)
 
     def oldest(self) -> float:
         """Give when the first that came into the queue arrived."""
-        return next(iter(self._arrived)).arrival
-
-    def __contains__(self, entry: Entry) -> bool:
-        return entry in self._arrived
+        return next(iter(self) if self._arrived is None else iter(self._arrived)).arrival
 
 
-class NodeQuota(ByPriority["Waits"]):
+class NodeQuota:
     """The requests that entered at a node and wait at others. Changed under its `lock`.
 
     Args:
@@ -162,16 +178,40 @@ class NodeQuota(ByPriority["Waits"]):
         let_in: Lets them in where there is room, called without any lock.
 
     Attributes:
+        count: How many there are.
         lock: Guards them; no other lock is taken while it is held.
     """
 
-    __slots__ = ("let_in", "lock", "outside")
+    __slots__ = ("_levels", "_priorities", "count", "let_in", "lock", "outside")
 
     def __init__(self, outside: Collection[Entry], let_in: Callable[[], object]) -> None:
-        super().__init__()
         self.outside = outside
         self.let_in = let_in
         self.lock = threading.Lock()
+        self.count = 0
+        self._levels: dict[int, OrderedDict[Waits, None]] = {}
+        self._priorities: list[int] = []  # ascending
+
+    def add(self, waits: Waits, priority: int) -> None:
+        """Count a request, as the last of its priority. Under `lock`, as `discard`."""
+        level = self._levels.get(priority)
+        if level is None:
+            if not self.count:
+                self._levels.clear()
+                self._priorities.clear()
+            level = self._levels[priority] = OrderedDict()
+            insort(self._priorities, priority)
+        level[waits] = None
+        self.count += 1
+
+    def discard(self, waits: Waits, priority: int) -> None:
+        """Count a request no more."""
+        level = self._levels[priority]
+        del level[waits]
+        self.count -= 1
+        if not level and self.count:  # a level that is alone stays for those who come next
+            del self._levels[priority]
+            del self._priorities[bisect_left(self._priorities, priority)]
 
     @property
     def lowest(self) -> int | None:
@@ -188,7 +228,7 @@ class NodeQuota(ByPriority["Waits"]):
         with self.lock:
             if not self.count or self._priorities[0] > priority:
                 return None
-            return next(self.ascending()).leave()
+            return next(iter(self._levels[self._priorities[0]])).leave()
 
 
 class Waits(Quota):
@@ -205,21 +245,22 @@ class Waits(Quota):
     def began(self, entry: Entry, evict: Evict) -> None:
         """Take note that an entry waits at a node."""
         self.entered = True
-        with self._home.lock:
-            if not self._entries:
+        home, entries = self._home, self._entries
+        with home.lock:
+            if not entries:
                 self._priority = entry.priority
-                self._home.add(self, entry.priority)
-            self._entries[entry] = evict
+                home.add(self, entry.priority)
+            entries[entry] = evict
 
     def ended(self, entry: Entry) -> Callable[[], object] | None:
-        """Take note that an entry waits no more; a second time does nothing.
+        """Take note that an entry waits no more; one that counts no more is passed by.
 
         Returns:
             What lets others in at the node at which the request entered, if any wait there for room.
         """
-        home = self._home
+        home, entries = self._home, self._entries
         with home.lock:
-            if self._entries.pop(entry, None) is not None and not self._entries:
+            if entries.pop(entry, None) is not None and not entries:
                 home.discard(self, self._priority)
         return home.let_in if home.outside else None
 
