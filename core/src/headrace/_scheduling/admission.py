@@ -78,26 +78,35 @@ def enter(
     if node.refusing is not None or node.lost or (waits and not node.has_idle):
         refused = _refusal(node, internal=internal, waits=waits)
     for entry in entries:
-        if entry.state == DONE:  # it was taken back before it came here
-            continue
-        node.entered += 1
-        entry.state = ENTERED
-        error = refused
-        if error is None and (
-            entry.deadline is not None or (node.max is not None and entry.weight > node.max)
-        ):
-            error = unfit(node, entry)
-        if error is not None:
-            node.settle(entry, own_error(error))
-            continue
-        # Bounds hold where a request enters the pipeline, not between its nodes.
-        bounded = entry.waits is None or not entry.waits.entered
-        if bounded and (node.outside or node.full):
-            node.dispatch(None)
-            if node.outside or node.full:
-                _enter_full(node, entry)
-                continue
-        node.queue.push(entry)
+        if entry.state != DONE:  # else it was taken back before it came here
+            admit(node, entry, refused)
+
+
+def admit(node: Node, entry: Entry, refused: BaseException | None = None) -> None:
+    """Let a new entry into the queue, or leave it outside, or fail it. Under the lock.
+
+    Args:
+        node: The node.
+        entry: The entry.
+        refused: Why none is let in, None where one is.
+    """
+    node.entered += 1
+    entry.state = ENTERED
+    if refused is None and (
+        entry.deadline is not None or (node.max is not None and entry.weight > node.max)
+    ):
+        refused = unfit(node, entry)
+    if refused is not None:
+        node.settle(entry, own_error(refused))
+        return
+    # Bounds hold where a request enters the pipeline, not between its nodes.
+    waits = entry.waits
+    if (waits is None or not waits.entered) and (node.outside or node.full):
+        node.dispatch(None)
+        if node.outside or node.full:
+            _enter_full(node, entry)
+            return
+    node.queue.push(entry)
 
 
 def held_here(node: Node, ident: int | None = None) -> bool:

@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, interrupted, refuse
-from headrace._scheduling.calls import call_run_here, errand, reentrant, reset
+from headrace._scheduling.calls import call_run_here, calls_run, errand, reentrant, reset
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import DATA_ALONE, DONE, NEW, NOBODY, Entry, checked_weight
 from headrace._scheduling.locks import main_thread
@@ -196,9 +196,9 @@ class SchedulerBase:
     def served_by_workers(self) -> bool:
         """Whether workers run what waits here: no caller does, nor is asked when a deadline ends."""
         return (
-            self._dispatcher.leaves_to_workers(self.instances[0])
+            self._node.reporter is None
             and self.limits.timeout_ms is None
-            and self._node.reporter is None
+            and self._dispatcher.leaves_to_workers(self.instances[0])
         )
 
     def _queue_up(
@@ -214,13 +214,13 @@ class SchedulerBase:
         Returns:
             What is left of ``rest``: the nodes after this one to which nobody has moved it on.
         """
-        waits = None if home is None else Waits(home._quota, entered=True)
-        entry = Entry(request, NOBODY, weight, None, 0, waits)
         me = get_ident()
+        if self.served_by_workers and me != main_thread.ident and me not in calls_run:
+            return Sleeper(me, (request, weight), self, home, rest).sleep(internal=internal)
+        waits = None if home is None else home.waits()
+        entry = Entry(request, NOBODY, weight, None, 0, waits)
         if me == main_thread.ident:
             self.call_many((entry,), internal=internal)
-        elif self.served_by_workers and call_run_here() is None:
-            return Sleeper(me, entry, self, home or self, rest).sleep(internal=internal)
         else:
             entry.owner = caller = Caller(me, pending=1)
             deadline = self._set_times(entry, self._node.clock())

@@ -41,7 +41,7 @@ T = TypeVar("T")
 callers: dict[int, int] = {}
 """Identifier of a thread to that of the thread which waits for its current call."""
 
-_calls: dict[int, Call] = {}
+calls_run: dict[int, Call] = {}
 """Identifier of a thread to the call that it runs."""
 
 
@@ -65,7 +65,7 @@ def serving(ident: int) -> set[int]:
 
 def call_run_here() -> Call | None:
     """Give the call that the calling thread runs for another, None for none."""
-    return _calls.get(get_ident())
+    return calls_run.get(get_ident())
 
 
 class Call:
@@ -97,14 +97,14 @@ class Call:
         if not claimed(self._unbegun):
             return
         me = get_ident()
-        outer_caller, outer_call = callers.get(me), _calls.get(me)
-        callers[me], _calls[me] = self._caller, self
+        outer_caller, outer_call = callers.get(me), calls_run.get(me)
+        callers[me], calls_run[me] = self._caller, self
         try:
             self._result = self._function(*self._args)  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
             self._error = error
         reset(callers, me, outer_caller)
-        reset(_calls, me, outer_call)
+        reset(calls_run, me, outer_call)
         self._function, self._args = None, ()
         self._over = True
         self._signal.wake()

@@ -97,9 +97,9 @@ class FastPath(SchedulerBase):
         me = get_ident()
         idle = self._idle_list
         if not (
-            (idle[0] or (idle := self._others(me))[0])
+            weight <= self._unqueued_max
+            and (idle[0] or (self._slow_list[0] and (idle := self._others(me))[0]))
             and not self._queue.count
-            and weight <= self._unqueued_max
             and (home is not None or self._quota.count < self.limits.queue_size)
             and (not self._linger or self._node.idle_count == len(self.instances))
         ):

@@ -151,7 +151,9 @@ class Node(FreeInstances):
 
     def arrived(self, entry: Entry) -> None:
         """Dispatch after an entry has come, where that may make a batch due."""
-        if entry.state != QUEUED or (self.queue.weight >= self.enough and self.has_idle):
+        if entry.state != QUEUED or (
+            self.queue.weight >= self.enough and (self.free or (self.publishes and self.has_idle))
+        ):
             self.dispatch(None)
 
     def take_out(self, entry: Entry) -> None:

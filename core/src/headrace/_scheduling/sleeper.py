@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.admission import enter, held_here, interrupted, refuse
+from headrace._scheduling.admission import admit, enter, held_here, interrupted, refuse
 from headrace._scheduling.calls import reset
 from headrace._scheduling.entry import (
     DATA_ALONE,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from headrace._scheduling.node import Node
     from headrace._scheduling.threads import Place
+    from headrace.keys import Request
 
     Rest: TypeAlias = "tuple[Any, Rest | None]"
     """The schedulers yet to come on a chain: the next one, and the rest after it; None for none."""
@@ -54,9 +55,9 @@ class Sleeper(Blocked):
 
     Args:
         ident: Identifier of the thread.
-        entry: New, at the first node.
+        request: The request, with what it weighs at the first node.
         scheduler: That of the first node, a `SchedulerBase`.
-        home: That of the node at which the request entered.
+        home: That of the node at which the request entered; None where it enters at the first.
         rest: The nodes after it that the request may be moved on to.
 
     Attributes:
@@ -65,18 +66,23 @@ class Sleeper(Blocked):
         withdrawn: Whether the caller was interrupted.
     """
 
-    __slots__ = ("_home", "_signal", "at", "ident", "over", "withdrawn")
+    __slots__ = ("_home", "_signal", "_waits", "at", "ident", "over", "withdrawn")
 
     def __init__(
-        self, ident: int, entry: Entry, scheduler: Any, home: Any, rest: Rest | None
+        self,
+        ident: int,
+        request: tuple[Request, int],
+        scheduler: Any,
+        home: Any,
+        rest: Rest | None,
     ) -> None:
         self.ident = ident
-        self.at = (scheduler, entry, rest)
-        self.over = False
-        self.withdrawn = False
-        self._home = home
+        self._home = home or scheduler
+        self._waits = None if home is None else home.waits()
         self._signal = kept_signals.pop(ident, None) or Signal()
-        entry.owner = self
+        entry = Entry(request[0], self, request[1], None, 0, self._waits)
+        self.at = (scheduler, entry, rest)
+        self.over = self.withdrawn = False
 
     def places(self) -> tuple[Place, ...]:
         """Give where its request waits or runs; nowhere while a thread moves it on."""
@@ -97,9 +103,8 @@ class Sleeper(Blocked):
         waiting[me] = self
         try:
             self._enter(internal=internal)
-            signal = self._signal
             while not self.over:
-                signal.sleep()
+                self._signal.sleep()
         except BaseException as interrupt:
             try:
                 interrupt.abandoned = self._withdraw()  # type: ignore[attr-defined]
@@ -154,15 +159,15 @@ class Sleeper(Blocked):
         except Exception as error:  # noqa: BLE001 - anybody's dict, or one that the node refuses
             entry.error = error
             return False
-        following = Entry(request, self, weight, waits=self._home.waits())
+        if self._waits is None:
+            self._waits = self._home.waits()
+        following = Entry(request, self, weight, None, 0, self._waits)
         self.at = (scheduler, following, after)
         return True
 
     def _enter(self, *, internal: bool) -> None:
         """Let the entry into the queue of its node; a second time does nothing."""
         scheduler, entry, _ = self.at
-        if entry.state != NEW:
-            return
         node = scheduler._node
         entry.arrival = node.clock()
         with node.section, node.lock:
@@ -170,6 +175,8 @@ class Sleeper(Blocked):
                 return
             if self.withdrawn:
                 node.end(entry, interrupted)
+            elif node.refusing is None and not node.lost:
+                admit(node, entry)
             else:
                 enter(node, (entry,), internal=internal)
             node.arrived(entry)
