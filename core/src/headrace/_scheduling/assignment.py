@@ -172,9 +172,14 @@ class Assignment:
         """Give the entries of a batch their outcomes, but for those that have one."""
         instance, entries = work
         settle = self._node.settle
-        for index, entry in enumerate(entries):
+        if errors is None:
+            for entry in entries:
+                if entry.state == RUNNING:
+                    settle(entry, None, instance)
+            return
+        for entry, error in zip(entries, errors, strict=True):
             if entry.state == RUNNING:
-                settle(entry, None if errors is None else errors[index], instance)
+                settle(entry, error, instance)
 
 
 def _may_run(me: Caller | Worker, work: Work) -> bool:

@@ -104,7 +104,7 @@ def run(work: Work, node: Node) -> Outcome:
     timed = not instance.queued & instance.mask
     me = get_ident()
     outer = batches_run.get(me, ())
-    batches_run[me] = (entries, *outer)
+    batches_run[me] = (entries, *outer) if outer else (entries,)
     begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run(batch)

@@ -10,6 +10,7 @@ from headrace._portable import error_text
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import Assignment
 from headrace._scheduling.batch import refusal
+from headrace._scheduling.calls import OwnThread
 from headrace._scheduling.entry import RUNNING
 from headrace._scheduling.threads import Caller, Work
 from headrace.errors import BatchRangeError, ContractError
@@ -115,32 +116,30 @@ class Dispatcher(Assignment):
     def go_on(self, work: Work, errors: Errors, me: Caller | Worker | None) -> Work | None:
         """Settle a batch that has ended, and dispatch; give back the batch that ``me`` runs next.
 
-        Where one request is a batch and no other instance is free, the usual policies have nothing to
-        decide: a worker takes the oldest as it is, on the instance that it holds.
+        Where a whole batch waits and no other instance is free, the usual policies have nothing to
+        decide: a worker takes the oldest as they are, on the instance that it holds.
         """
         self.settle(work, errors)
         node, instance = self._node, work.instance
-        queue = node.queue
+        queue, most = node.queue, instance.max
         if queue.count and instance.thread is not None and instance.thread.wanted:
             me = None  # what else it was asked for comes first
         if (
-            queue.count
+            most is not None
+            and queue.count >= most
             and queue.count == queue.weight
+            and not node.free
+            and isinstance(me, OwnThread)
             and self._has_usual_policies
-            and me is not None
-            and not isinstance(me, Caller)
-            and instance.max == instance.min == 1
             and instance.entries is work.entries
             and instance.retired is None
             and (instance.lost is None or not instance.lost.gone)
             and not node.limits.batch_sizes
-            and not node.free
         ):
             now = node.clock()
-            entries = queue.head(1)
-            deadline = entries[0].deadline
-            if deadline is None or deadline > now:
-                self._begin(instance, entries, 1, now)
+            entries = queue.head(most)
+            if not self._fail_late(entries, now):
+                self._begin(instance, entries, most, now)
                 self.press()
                 if node.outside:
                     node.let_in()
@@ -277,10 +276,12 @@ class Dispatcher(Assignment):
 
     def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
         """Fail the entries whose time is over; tell whether there were any."""
-        late = [e for e in entries if e.deadline is not None and e.deadline <= now]
-        for entry in late:
-            self._node.end(entry, deadline_error)
-        return bool(late)
+        late = False
+        for entry in entries:
+            if entry.deadline is not None and entry.deadline <= now:
+                self._node.end(entry, deadline_error)
+                late = True
+        return late
 
     def _out_of_range(self, instance: Instance, weights: list[int]) -> BatchRangeError | None:
         """Check the range, which is exact whatever a policy says."""
@@ -317,12 +318,11 @@ class Dispatcher(Assignment):
         """Let entries be the batch of an instance, and count it."""
         instance.entries = entries
         instance.running_weight = weight
-        self._node.queue.remove(entries)
+        self._node.queue.remove(entries, RUNNING)
         instance.queued += 1
         instance.sizes[len(entries)] += 1
         timed = not instance.queued & instance.mask
         for entry in entries:
-            entry.state = RUNNING
             entry.cut = now
             if timed:
                 instance.waited.add((now - entry.arrival) * 1000)
@@ -360,9 +360,8 @@ class Dispatcher(Assignment):
         entries += joining
         instance.sizes[len(entries)] += 1
         instance.running_weight = weight
-        node.queue.remove(joining)
+        node.queue.remove(joining, RUNNING)
         for entry in joining:
-            entry.state = RUNNING
             entry.cut = now
 
     # When to look again.

@@ -82,6 +82,9 @@ HANDED = Quota()
 """That of what a backend hands to another node: its request runs, so no bound counts it."""
 
 
+get = dict.get
+
+
 class Entry:
     """A request that waits at a node or runs there.
 
@@ -108,6 +111,14 @@ class Entry:
         *("error", "code", "alarm", "room", "waits", "lent"),
     )
 
+    arrival: float
+    cut: float
+    error: BaseException | None
+    code: str | None
+    alarm: Alarm | None
+    room: Signal | None
+    lent: list[None] | None
+
     def __init__(
         self,
         request: Request,
@@ -120,19 +131,13 @@ class Entry:
         self.request = request
         self.owner = owner
         self.weight = weight
-        self.arrival = self.cut = 0.0
+        self.arrival = 0.0
         self.deadline = deadline
         self.priority = priority
-        self.data: Any = None
-        if isinstance(request, dict):
-            self.data = dict.get(request, "data", MISSING)
+        self.data: Any = get(request, "data", MISSING) if isinstance(request, dict) else None
         self.state = NEW
-        self.error: BaseException | None = None
-        self.code: str | None = None
-        self.alarm: Alarm | None = None
-        self.room: Signal | None = None
+        self.error = self.code = self.alarm = self.room = self.lent = None
         self.waits = waits
-        self.lent: list[None] | None = None
 
     def refuse(self, error: BaseException) -> None:
         """Give an entry that never entered its outcome."""

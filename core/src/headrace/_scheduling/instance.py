@@ -270,7 +270,8 @@ class Instance(Counts):
         mean_s = duration_s
         if self.busy_s:
             # A thread that was kept from running for a while says little about the backend.
-            mean_s = 0.75 * self.mean_s + 0.25 * min(duration_s, 4 * self.mean_s)
+            before = self.mean_s
+            mean_s = 0.75 * before + 0.25 * min(duration_s, 4 * before)
         self.busy_s += duration_s * (self.mask + 1)
         self.mean_s = mean_s
         self.mask = self.sampling if mean_s < FAST_S else 0

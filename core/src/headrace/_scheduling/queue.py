@@ -117,13 +117,14 @@ class RequestQueue:
         self._levels[priority] = level = Line()
         return level
 
-    def remove(self, entries: Iterable[Entry]) -> None:
-        """Take ``entries`` out, wherever they stand; those that are not there are passed by."""
+    def remove(self, entries: Iterable[Entry], state: str = ENTERED) -> None:
+        """Take ``entries`` out, wherever they stand, to be in ``state``; those not there are passed by."""
+        levels = self._levels
         for entry in entries:
             if entry.state != QUEUED:
                 continue
-            entry.state = ENTERED
-            level = self._levels[entry.priority]
+            entry.state = state
+            level = levels[entry.priority]
             if level[0] is entry and not level.gone:
                 level.popleft()
             else:

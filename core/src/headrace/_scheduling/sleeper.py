@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import admit, enter, held_here, interrupted, refuse
-from headrace._scheduling.calls import reset
 from headrace._scheduling.entry import (
     DATA_ALONE,
     DONE,
@@ -55,7 +54,8 @@ class Sleeper(Blocked):
 
     Args:
         ident: Identifier of the thread.
-        request: The request, with what it weighs at the first node.
+        request: The request.
+        weight: What it weighs at the first node.
         scheduler: That of the first node, a `SchedulerBase`.
         home: That of the node at which the request entered; None where it enters at the first.
         rest: The nodes after it that the request may be moved on to.
@@ -71,7 +71,8 @@ class Sleeper(Blocked):
     def __init__(
         self,
         ident: int,
-        request: tuple[Request, int],
+        request: Request,
+        weight: int,
         scheduler: Any,
         home: Any,
         rest: Rest | None,
@@ -80,8 +81,7 @@ class Sleeper(Blocked):
         self._home = home or scheduler
         self._waits = None if home is None else home.waits()
         self._signal = kept_signals.pop(ident, None) or Signal()
-        entry = Entry(request[0], self, request[1], None, 0, self._waits)
-        self.at = (scheduler, entry, rest)
+        self.at = (scheduler, Entry(request, self, weight, None, 0, self._waits), rest)
         self.over = self.withdrawn = False
 
     def places(self) -> tuple[Place, ...]:
@@ -113,7 +113,10 @@ class Sleeper(Blocked):
                 raise
             raise
         finally:
-            reset(waiting, me, outer)
+            if outer is None:
+                del waiting[me]
+            else:
+                waiting[me] = outer
         kept_signals[me] = self._signal
         _, entry, rest = self.at
         entry.owner = NOBODY  # this knows the entry: together they would be garbage
@@ -179,7 +182,8 @@ class Sleeper(Blocked):
                 admit(node, entry)
             else:
                 enter(node, (entry,), internal=internal)
-            node.arrived(entry)
+            if entry.state != QUEUED or node.queue.weight >= node.enough:
+                node.arrived(entry)
         # It is noted as waiting, and in the queue, before it looks for others that wait.
         if may_be_cycle(node):
             self._refuse_cycle(node, entry)
