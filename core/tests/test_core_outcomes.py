@@ -460,7 +460,7 @@ STEPS = st.tuples(
 def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(steps):
     """Beside plain lists that are searched each time; a guest belongs to one of three requests."""
     outside, afterwards, arrival = [], deque(), 0.0
-    home = NodeQuota(outside, let_in := object())
+    home = NodeQuota(outside, let_in := object(), sheds=True)
     line = RequestQueue(evict := object(), afterwards)
     requests = [Waits(home, entered=False) for _ in range(3)]
     assert not any(one.entered for one in requests)
@@ -512,7 +512,7 @@ def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(ste
         assert line.oldest_of_lowest() is lowest
         if model:
             assert line.oldest() == min(entry.arrival for entry in model)
-        assert home.count == len(counted)
+        assert len(home.waiting) == len(counted)
         assert home.lowest == min((one[1] for one in counted), default=None)
 
 

@@ -214,7 +214,7 @@ class SchedulerBase:
             What is left of ``rest``: the nodes after this one to which nobody has moved it on.
         """
         me = get_ident()
-        waits = None if home is None else home.waits()
+        waits = None if home is None else home._quota.of_one()
         entry = Entry(request, NOBODY, weight, None, 0, waits)
         if me == main_thread.ident:
             self.call_many((entry,), internal=internal)

@@ -108,7 +108,7 @@ class FastPath(SchedulerBase):
             weight <= self._unqueued_max
             and (idle[0] or (self._slow_list[0] and (idle := self._others(me))[0]))
             and not self._queue.count
-            and (home is not None or self._quota.count < self.limits.queue_size)
+            and (home is not None or len(self._quota.waiting) < self.limits.queue_size)
             and (not self._linger or self._node.idle_count == len(self.instances))
         ):
             return self._call_slowly(request, data, weight, internal, home, rest)
@@ -218,7 +218,7 @@ class FastPath(SchedulerBase):
         except BaseException as raised:
             restore(request, data, raised)
             raise
-        return rest  # type: ignore[no-any-return]
+        return rest
 
     def _call_locked(self, request: Request, data: Any, weight: int, *way: Any) -> Rest | None:
         """Run one request on an instance that is claimed under the lock, or let it wait."""
@@ -258,7 +258,7 @@ class FastPath(SchedulerBase):
         with node.section, node.lock:
             if (
                 weight <= self._unqueued_max
-                and (home is not None or self._quota.count < self.limits.queue_size)
+                and (home is not None or len(self._quota.waiting) < self.limits.queue_size)
                 and (not self._linger or node.idle_count == len(self.instances))
                 and node.collect_one()
                 and self._may_start(node.free[0])

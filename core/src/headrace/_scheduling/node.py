@@ -51,10 +51,10 @@ class Section:
         self._node = node
 
     def __enter__(self) -> None:
-        lock = self._node.lock
-        noted = outermost.get(get_ident())
+        me, lock = get_ident(), self._node.lock
+        noted = outermost.get(me)
         if noted is not lock and (noted is None or not noted._is_owned()):
-            outermost[get_ident()] = lock
+            outermost[me] = lock
 
     def __exit__(self, *_: object) -> None:
         node = self._node
@@ -113,7 +113,7 @@ class Node(FreeInstances):
         self.queue = RequestQueue(self.evict, self.afterwards)
         self.enough: float = 0
         self.outside: OrderedDict[Entry, None] = OrderedDict()
-        self.quota = NodeQuota(self.outside, self.move_up)
+        self.quota = NodeQuota(self.outside, self.move_up, sheds=limits.queue_full == "shed_oldest")
         self.callers: set[Caller] = set()
         self.entered = 0
         self.failures: dict[str, int] = {}
@@ -164,13 +164,13 @@ class Node(FreeInstances):
     @property
     def bounded(self) -> int:
         """How many requests that entered here wait, here or elsewhere."""
-        return self.queue.count - self.queue.guests + self.quota.count
+        return self.queue.count - self.queue.guests + len(self.quota.waiting)
 
     @property
     def full(self) -> bool:
         """Whether as many requests that entered here wait, here or elsewhere, as may."""
         queue = self.queue
-        return queue.count - queue.guests + self.quota.count >= self.limits.queue_size
+        return queue.count - queue.guests + len(self.quota.waiting) >= self.limits.queue_size
 
     def let_in(self) -> None:
         """Let in who waits for room, first come first served."""

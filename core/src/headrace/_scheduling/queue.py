@@ -132,17 +132,16 @@ class RequestQueue:
             self.count -= 1
             self.weight -= entry.weight
             if self._arrived is not None:
-                self._leave_levels(entry, level)
+                self._leave_levels(entry, level, self._arrived)
             if entry.waits is not None:
                 self.guests -= 1
                 let_in = entry.waits.ended(entry)
                 if let_in is not None:
                     self._afterwards.append(let_in)
 
-    def _leave_levels(self, entry: Entry, level: Line) -> None:
+    def _leave_levels(self, entry: Entry, level: Line, arrived: Line) -> None:
         """Take an entry out of what is kept for several levels; a level that is empty goes."""
-        assert self._arrived is not None
-        self._arrived.leave(entry)
+        arrived.leave(entry)
         if not level and self.count:
             del self._levels[entry.priority]
             del self._priorities[bisect_left(self._priorities, entry.priority)]
@@ -157,6 +156,9 @@ class RequestQueue:
 
     def head(self, count: int) -> list[Entry]:
         """Give the first ``count`` entries, which stay."""
+        if count == 1 and len(self._levels) == 1:
+            (level,) = self._levels.values()
+            return [level[0]]
         return list(islice(self, count))
 
     def oldest_of_lowest(self) -> Entry | None:
@@ -171,54 +173,73 @@ class RequestQueue:
         return next(iter(self) if self._arrived is None else iter(self._arrived)).arrival
 
 
-class NodeQuota:
-    """The requests that entered at a node and wait at others. Changed under its `lock`.
+class NodeQuota(Quota):
+    """The requests that entered at a node and wait at others.
+
+    It is itself the quota of a request that is one entry at a time, where nobody asks which is the oldest:
+    what begins and ends there is one step of the interpreter each.
 
     Args:
         outside: The requests that wait for room at the node.
         let_in: Lets them in where there is room, called without any lock.
+        sheds: Whether the node asks for the oldest of the lowest priority.
 
     Attributes:
-        count: How many there are.
-        lock: Guards them; no other lock is taken while it is held.
+        waiting: Them; each the `Waits` of its entries, or its one entry.
+        lock: Guards every `Waits`, and their order; no other lock is taken while it is held.
     """
 
-    __slots__ = ("_levels", "_priorities", "count", "let_in", "lock", "outside")
+    __slots__ = ("_levels", "_priorities", "_sheds", "let_in", "lock", "outside", "waiting")
 
-    def __init__(self, outside: Collection[Entry], let_in: Callable[[], object]) -> None:
+    def __init__(
+        self, outside: Collection[Entry], let_in: Callable[[], object], *, sheds: bool
+    ) -> None:
         self.outside = outside
         self.let_in = let_in
+        self.waiting: dict[Waits | Entry, None] = {}
         self.lock = threading.Lock()
-        self.count = 0
+        self._sheds = sheds
         self._levels: dict[int, OrderedDict[Waits, None]] = {}
         self._priorities: list[int] = []  # ascending
 
+    def of_one(self) -> Quota:
+        """Give the quota of a request that has entered, and is one entry at a time."""
+        return Waits(self, entered=True) if self._sheds else self
+
+    def began(self, entry: Entry, evict: Evict) -> None:
+        """Take note that the one entry of a request waits at a node."""
+        self.waiting[entry] = None
+
+    def ended(self, entry: Entry) -> Callable[[], object] | None:
+        """Take note that it waits no more; see `Waits.ended`."""
+        del self.waiting[entry]
+        return self.let_in if self.outside else None
+
     def add(self, waits: Waits, priority: int) -> None:
         """Count a request, as the last of its priority. Under `lock`, as `discard`."""
-        level = self._levels.get(priority)
-        if level is None:
-            if not self.count:
-                self._levels.clear()
-                self._priorities.clear()
-            level = self._levels[priority] = OrderedDict()
-            insort(self._priorities, priority)
-        level[waits] = None
-        self.count += 1
+        self.waiting[waits] = None
+        if self._sheds:
+            level = self._levels.get(priority)
+            if level is None:
+                level = self._levels[priority] = OrderedDict()
+                insort(self._priorities, priority)
+            level[waits] = None
 
     def discard(self, waits: Waits, priority: int) -> None:
         """Count a request no more."""
-        level = self._levels[priority]
-        del level[waits]
-        self.count -= 1
-        if not level and self.count:  # a level that is alone stays for those who come next
-            del self._levels[priority]
-            del self._priorities[bisect_left(self._priorities, priority)]
+        del self.waiting[waits]
+        if self._sheds:
+            level = self._levels[priority]
+            del level[waits]
+            if not level:
+                del self._levels[priority]
+                del self._priorities[bisect_left(self._priorities, priority)]
 
     @property
     def lowest(self) -> int | None:
-        """The lowest priority among them, None when there are none."""
+        """The lowest priority among them, None when there are none; of a node that sheds."""
         with self.lock:
-            return self._priorities[0] if self.count else None
+            return self._priorities[0] if self._priorities else None
 
     def shed(self, priority: int) -> tuple[Entry, Evict] | None:
         """Count the oldest of the lowest priority no more, if that is ``priority`` or lower.
@@ -227,7 +248,7 @@ class NodeQuota:
             An entry of it, and what fails that entry where it waits; None when there is no such request.
         """
         with self.lock:
-            if not self.count or self._priorities[0] > priority:
+            if not self._priorities or self._priorities[0] > priority:
                 return None
             return next(iter(self._levels[self._priorities[0]])).leave()
 

@@ -79,7 +79,7 @@ class Sleeper(Blocked):
     ) -> None:
         self.ident = ident
         self._home = home or scheduler
-        self._waits = None if home is None else home.waits()
+        self._waits = None if home is None else home._quota.of_one()
         self._signal = kept_signals.pop(ident, None) or Signal()
         self.at = (scheduler, Entry(request, self, weight, None, 0, self._waits), rest)
         self.over = self.withdrawn = False
@@ -126,15 +126,26 @@ class Sleeper(Blocked):
         return rest
 
     def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
-        """Let the caller be woken, where no node comes next.
+        """Let the caller be woken, or the request be moved on.
 
-        Not under the lock: it would wait for the interpreter until this thread runs its next batch.
+        Not under the lock: the caller would wait for the interpreter until this thread runs its next batch.
         """
         _, current, rest = self.at
-        if current is entry and (rest is None or entry.error is not None or self.withdrawn):
+        if current is entry and rest is not None and entry.error is None and not self.withdrawn:
+            afterwards.append(self._move_on)
+            return True
+        if current is entry:
             self.over = True
             afterwards.append(self._signal.wake)
         return self.over
+
+    def _move_on(self) -> None:
+        """Do what `finished` does, whatever hits this thread meanwhile."""
+        entry = self.at[1]
+        try:
+            self.finished(entry)
+        except BaseException:  # noqa: BLE001 - it is meant for the thread, and not for the request
+            self.finished(entry)
 
     def finished(self, entry: Entry) -> None:
         """Move the request on to the next node, or wake the caller. A second time changes nothing."""
@@ -163,7 +174,7 @@ class Sleeper(Blocked):
             entry.error = error
             return False
         if self._waits is None:
-            self._waits = self._home.waits()
+            self._waits = self._home._quota.of_one()
         following = Entry(request, self, weight, None, 0, self._waits)
         self.at = (scheduler, following, after)
         return True
