@@ -9,13 +9,14 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, interrupted, refuse
-from headrace._scheduling.calls import call_run_here, errand, reentrant, reset
+from headrace._scheduling.calls import call_run_here, calls_run, errand, reentrant, reset
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import DATA_ALONE, DONE, NEW, NOBODY, Entry, checked_weight
 from headrace._scheduling.locks import main_thread
 from headrace._scheduling.node import Node
 from headrace._scheduling.process_threads import errands, shared_timer
 from headrace._scheduling.queue import Waits
+from headrace._scheduling.sleeper import Sleeper
 from headrace._scheduling.threads import Caller, Work, cycle_of, waiting
 from headrace.errors import ContractError, InputError, code_of
 
@@ -202,18 +203,20 @@ class SchedulerBase:
 
     def _queue_up(
         self,
+        me: int,
         request: Request,
         weight: int,
         internal: bool,
         home: SchedulerBase | None,
         rest: Rest | None,
     ) -> Rest | None:
-        """Let one request of the calling thread pass the queue; raises its error.
+        """Let one request of the calling thread ``me`` pass the queue; raises its error.
 
         Returns:
             What is left of ``rest``: the nodes after this one to which nobody has moved it on.
         """
-        me = get_ident()
+        if self.served_by_workers and me != main_thread.ident and me not in calls_run:
+            return Sleeper(me, request, weight, self, home, rest).sleep(internal=internal)
         waits = None if home is None else home._quota.of_one()
         entry = Entry(request, NOBODY, weight, None, 0, waits)
         if me == main_thread.ident:

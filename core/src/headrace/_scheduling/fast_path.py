@@ -34,19 +34,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.base import SchedulerBase, refuse_inside
 from headrace._scheduling.batch import judged, run_alone, wrapped
-from headrace._scheduling.calls import calls_run, errand
+from headrace._scheduling.calls import errand
 from headrace._scheduling.entry import MISSING, fail, refuses_change, restore
 from headrace._scheduling.instance import BARGE_S, RETURNING, SWIFT_S
-from headrace._scheduling.locks import (
-    holds_a_lock,
-    main_thread,
-    may_lock,
-    near_stack_end,
-    no_room,
-    outermost,
-)
+from headrace._scheduling.locks import holds_a_lock, main_thread, may_lock, near_stack_end, no_room
 from headrace._scheduling.process_threads import errands
-from headrace._scheduling.sleeper import Sleeper
 from headrace._scheduling.threads import Caller, Work
 from headrace.errors import code_of
 
@@ -188,33 +180,24 @@ class FastPath(SchedulerBase):
         return instance.lost is None or not (instance.lost.gone or instance.lost.away)
 
     def _call_slowly(
-        self,
-        request: Request,
-        data: Any,
-        weight: int,
-        internal: bool,
-        home: SchedulerBase | None,
-        rest: Rest | None,
+        self, request: Request, data: Any, weight: int, internal: bool, home: Any, rest: Rest | None
     ) -> Rest | None:
         """Run one request that finds no instance on an idle list; see `call`."""
         me = get_ident()
         passes = self._unqueued_max and data is not MISSING
         if me != main_thread.ident:
-            noted = outermost.get(me)  # as `holds_a_lock`, without a call
-            if noted is not None and noted._is_owned():
+            if holds_a_lock(me):
                 refuse_inside(self)
             if near_stack_end():
                 raise no_room()
             if passes and self._node.has_idle:
                 return self._call_locked(request, data, weight, internal, home, rest)
-            if self.served_by_workers and me not in calls_run:
-                return Sleeper(me, request, weight, self, home, rest).sleep(internal=internal)
-            return self._queue_up(request, weight, internal, home, rest)
+            return self._queue_up(me, request, weight, internal, home, rest)
         try:
             if passes:
                 errand(self._call_locked, request, data, weight, internal, home, None)
             else:
-                self._queue_up(request, weight, internal, home, None)
+                self._queue_up(me, request, weight, internal, home, None)
         except BaseException as raised:
             restore(request, data, raised)
             raise
@@ -229,7 +212,7 @@ class FastPath(SchedulerBase):
             errands.run(self._recover_claim, request)
             raise
         if instance is None:
-            return self._queue_up(request, weight, *way)
+            return self._queue_up(get_ident(), request, weight, *way)
         error: BaseException | None = None
         serial = instance.unqueued
         try:

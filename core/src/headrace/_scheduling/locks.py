@@ -119,9 +119,9 @@ def taking(lock: Any) -> Any:
     return lock
 
 
-def holds_a_lock() -> bool:
-    """Tell whether the calling thread holds a lock of a scheduler: it runs a destructor inside."""
-    noted = outermost.get(get_ident())
+def holds_a_lock(me: int | None = None) -> bool:
+    """Tell whether the calling thread, ``me``, holds a lock of a scheduler: it runs a destructor inside."""
+    noted = outermost.get(me or get_ident())
     return noted is not None and noted._is_owned()
 
 
