@@ -14,7 +14,7 @@ from headrace._expression.parser import parse
 from headrace._expression.tree import Call
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.declared import narrowed
-from headrace._plan.element import doors
+from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan, doors
 from headrace._plan.planner import plan_expression
 from headrace._plan.warnings import warnings_about
 from headrace._plan.word import word_of
@@ -24,7 +24,6 @@ from headrace._process import usable_cpus
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._graph.route import Links, Pairs
-    from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan
 
 
 def explain(

@@ -17,14 +17,13 @@ from contextlib import ExitStack, suppress
 from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.channel import Channel, changes, pack, unpack
+from headrace._build.channel import Channel, Told, changes, pack, unpack
 from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent
 from headrace.errors import BackendError, InputError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._build.channel import Told
     from headrace._build.elsewhere import BuiltElsewhere
 
     Answer = tuple[Told, list[tuple[dict[str, str], list[str]]], dict[int, str]]

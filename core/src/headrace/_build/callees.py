@@ -11,7 +11,7 @@ from headrace._checked import weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
 from headrace._scheduling.batch import filler
-from headrace._scheduling.entry import HANDED
+from headrace._scheduling.entry import HANDED, Entry
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace._build.standing import Forward
     from headrace._checked import Outcomes
     from headrace._graph.route import Each
-    from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend, InitContext, Shared, no_progress
 from headrace._build.callees import Bound, FrontCall, NodeCall, NotCallable, Passage
 from headrace._build.measuring import Measuring
-from headrace._build.parts import At, Commons
+from headrace._build.parts import At, Commons, Parts
 from headrace._build.standing import BatchEnd, Guarded, InThread
 from headrace._config.shape import NodeKeys
 from headrace._engine.blueprint import LOOK_S
 from headrace._plan.declared import of_children, states_range
-from headrace._plan.element import elements_run, takes_dependency
+from headrace._plan.element import (
+    Element,
+    Named,
+    NodePlan,
+    PipelinePlan,
+    elements_run,
+    takes_dependency,
+)
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
 from headrace._scheduling.calls import OwnThread
@@ -27,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._backend import ProgressFactory
-    from headrace._build.parts import Parts
-    from headrace._plan.element import Element, Named, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
 
 

@@ -18,7 +18,7 @@ from headrace._build.elements import Build, ElementBuilder
 from headrace._build.parts import At, Parts
 from headrace._build.standing import BatchEnd, Standing
 from headrace._plan.declared import OPTIONAL, keys_named
-from headrace._plan.element import NodePlan, PipelinePlan
+from headrace._plan.element import Element, NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, needed_keys
 from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
@@ -27,7 +27,6 @@ from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from headrace._checked import Outcomes
-    from headrace._plan.element import Element
     from headrace.keys import Request
 
 

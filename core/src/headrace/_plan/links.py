@@ -14,12 +14,13 @@ from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.shape import LINK_KEYS, LinkKeys
+from headrace._config.shape import LINK_KEYS, LinkKeys, Shape
 from headrace._graph.route import KEPT, Each, Links, Pairs
 from headrace._plan.declared import OPTIONAL, Needs
 from headrace._plan.element import (
     Element,
     NodePlan,
+    Place,
     doors,
     elements_run,
     nodes_named,
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._config.problems import Problems
-    from headrace._config.shape import Shape
     from headrace._expression.tree import Call
-    from headrace._plan.element import Place
 
 
 _PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")

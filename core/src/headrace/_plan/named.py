@@ -14,7 +14,7 @@ from headrace._config.shape import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._options import Options, wrong_values
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import Found, argument, nearest_choice
-from headrace._plan.planning import plain_value
+from headrace._plan.planning import Planning, plain_value
 from headrace._portable import error_text, nearest
 from headrace._registry.discovery import (
     CORE_POLICIES,
@@ -24,7 +24,7 @@ from headrace._registry.discovery import (
     how_to_install,
     load,
 )
-from headrace._registry.registry import registry
+from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError, PluginError
 from headrace.policies import BatchPolicy, DispatchPolicy
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from headrace._expression.tree import Call
-    from headrace._plan.planning import Planning
-    from headrace._registry.registry import Offer
 
 
 @dataclass(eq=False)

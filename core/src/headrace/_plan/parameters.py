@@ -21,6 +21,8 @@ from headrace._config.shape import (
     NODE_KEYS,
     NODE_ONLY,
     TOP_KEYS,
+    NodeKeys,
+    Shape,
     misspelt_table,
 )
 from headrace._expression.templates import substitute_text
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-    from headrace._config.shape import NodeKeys, Shape
     from headrace._expression.tree import Call
 
 

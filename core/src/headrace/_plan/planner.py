@@ -16,7 +16,7 @@ from headrace._plan.element import Element, Named, NamedPlan, NodePlan, Pipeline
 from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
 from headrace._plan.parameters import Found, Parameters, check_keys, report_keys, written_key
-from headrace._plan.planning import Scope, open_slot
+from headrace._plan.planning import Files, Scope, open_slot
 from headrace._plan.resolver import Resolver
 from headrace._plan.word import called, check_used, core_word, give_threads_to_instances, word_of
 from headrace._registry.registry import registry
@@ -24,7 +24,6 @@ from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
     from headrace._expression.tree import Call
-    from headrace._plan.planning import Files
 
 
 DEFAULT_NODE = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace._config.document import Written
 from headrace._config.problems import MAX_DEPTH, Problems, key_place
 from headrace._expression.tree import PLAIN_NAME, Args, Call
-from headrace._plan.element import Element, Named, NodePlan, Source, place_of
+from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._config.shape import Shape
-    from headrace._plan.element import Prefix
     from headrace._plan.parameters import Parameters
 
 

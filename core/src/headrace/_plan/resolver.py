@@ -31,7 +31,7 @@ from headrace._plan.planning import (
     with_bracket,
 )
 from headrace._plan.word import Use, core_word, why_not_callable, word_of
-from headrace._registry.registry import registry
+from headrace._registry.registry import BackendSpec, registry
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from headrace._config.document import Written
     from headrace._expression.tree import Args, Call
     from headrace._plan.parameters import Found
-    from headrace._registry.registry import BackendSpec
 
 
 class Resolver(Planning):

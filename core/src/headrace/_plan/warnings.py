@@ -9,7 +9,7 @@ from headrace._backend import Backend
 from headrace._config.problems import Problems, with_lines
 from headrace._graph.route import KEPT
 from headrace._plan.declared import OPTIONAL, keys_named, narrowed
-from headrace._plan.element import elements_run
+from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_run
 from headrace._plan.parameters import written_key
 from headrace._plan.word import Word, word_of
 from headrace._process import usable_cpus
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace._config.shape import Shape
-    from headrace._plan.element import Element, NodePlan, PipelinePlan
     from headrace.errors import Problem
 
 

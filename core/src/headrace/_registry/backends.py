@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -13,8 +13,6 @@ from headrace._portable import shown
 from headrace.errors import ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace._checked import Outcomes
     from headrace.keys import Request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.channel import apply, faults, pack, unpack
+from headrace._build.channel import Told, apply, faults, pack, unpack
 from headrace._portable import caused, error_text
 from headrace._scheduling.locks import claimed
 from headrace.errors import BackendError, ContractError, InputError
@@ -13,7 +13,6 @@ from headrace.errors import BackendError, ContractError, InputError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from headrace._build.channel import Told
     from headrace._scheduling.entry import Entry
     from headrace.keys import Request
     from headrace.words._supervisor import Child

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from headrace._backend import Backend, InitContext
 from headrace._options import Options as _Options
-from headrace._plan.word import Word
+from headrace._plan.word import Use, Word
 from headrace._portable import nearest
 from headrace._registry.backends import FunctionBackend, is_async
 from headrace._registry.imports import refused
@@ -21,7 +21,6 @@ from headrace.errors import InputError, SetupError
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Call", "Identity"]

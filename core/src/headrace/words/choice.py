@@ -11,7 +11,7 @@ from pydantic import Field
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
 from headrace._plan.planning import prefix_values
-from headrace._plan.word import Word
+from headrace._plan.word import Use, Word
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headrace._expression.tree import Call
     from headrace._plan.declared import Needs, Ranged
     from headrace._plan.element import Element, Range
-    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Fallback", "ModelLoader"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from headrace._backend import Shared
+from headrace._backend import Backend, InitContext, Shared
 from headrace._build.callees import NotCallable, child_call, run_some
-from headrace._plan.declared import Ranged, sequence
+from headrace._plan.declared import Needs, Ranged, sequence
 from headrace._plan.element import Element, Named, Range
 from headrace._plan.word import Use, Word, check_used, word_of
 from headrace.errors import NoResultError
@@ -16,12 +16,10 @@ from headrace.keys import DATA, REPOST, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
-    from headrace._plan.declared import Needs
 
 __all__ = ["DI", "Aspect", "BackgroundThread", "IoC", "S", "Sequential", "With"]
 

@@ -11,9 +11,9 @@ from pydantic import Field
 from headrace._build.callees import ChildCall, child_call, run_some
 from headrace._checked import weight_of
 from headrace._options import Options as _Options
-from headrace._plan.declared import Ranged, branches
+from headrace._plan.declared import Needs, Ranged, branches
 from headrace._plan.element import Element, Range, elements_run
-from headrace._plan.word import Word
+from headrace._plan.word import Use, Word
 from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
 from headrace.keys import DATA, Request
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
-    from headrace._plan.declared import Needs
-    from headrace._plan.word import Use
 
 __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from headrace._build.callees import child_call, passed_on, run_some
 from headrace._options import Options as _Options
-from headrace._plan.word import Word
+from headrace._plan.word import Use, Word
 from headrace.errors import ContractError, HeadraceError, LimitError, NoResultError
 from headrace.keys import NODE_NAME, REPOST, Request
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._plan.element import Element
-    from headrace._plan.word import Use
 
 __all__ = ["DagDispatcher", "Loop", "Repost", "Restart"]
 

@@ -11,11 +11,11 @@ from pydantic import Field
 
 from headrace._checked import Presence
 from headrace._options import Options as _Options
-from headrace._plan.declared import keys_named
+from headrace._plan.declared import Needs, keys_named
 from headrace._plan.word import Word
 from headrace.errors import ContractError, InstanceLostError
 from headrace.words._exchange import Exchange, lend
-from headrace.words._supervisor import Restarts, Supervisor, how_ended
+from headrace.words._supervisor import Child, Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._checked import Outcomes
-    from headrace._plan.declared import Needs
     from headrace._plan.element import Element
     from headrace.keys import Request
     from headrace.words._exchange import Entries
-    from headrace.words._supervisor import Child
 
 __all__ = ["Process"]
 

@@ -10,7 +10,7 @@ from headrace._build.callees import NotCallable
 from headrace._build.parts import At
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, Named, Range
-from headrace._plan.word import Word
+from headrace._plan.word import Use, Word
 from headrace.errors import ContractError
 from headrace.words.composing import Wiring
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._expression.tree import Call
     from headrace._plan.declared import Ranged
-    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Batching", "InstanceDispatcher", "InstancesRegister", "List", "Register"]
