@@ -9,11 +9,11 @@ import re
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable
+    from collections.abc import Collection, Iterable
 
 
 _MOST_SHOWN = 200
@@ -162,7 +162,7 @@ def without_locals(error: Error) -> Error:
 def _is_over(error: BaseException) -> bool:
     """Tell whether the function that caught an error has ended; else it is that of a caller."""
     try:
-        if error.__traceback__ is not None and not _is_mark(error.__traceback__):
+        if error.__traceback__ is not None:
             error.__traceback__.tb_frame.clear()
     except RuntimeError:
         return False
@@ -171,9 +171,8 @@ def _is_over(error: BaseException) -> bool:
 
 def _clear(last: TracebackType | None) -> None:
     while last is not None:
-        if not _is_mark(last):
-            with suppress(RuntimeError):  # it still runs
-                last.tb_frame.clear()
+        with suppress(RuntimeError):  # it still runs
+            last.tb_frame.clear()
         last = last.tb_next
 
 
@@ -250,43 +249,19 @@ def forget_earlier(error: BaseException, catchers: Collection[CodeType]) -> None
     """Let an error object that is raised again and again keep nothing of what it has failed.
 
     Each time it is raised Python puts the new traceback before the old one, and the frames of all of
-    them hold requests. From the second time on such an error has no traceback but a mark.
+    them hold requests. From the second time on such an error is left without a traceback.
 
     Args:
         error: It was caught just now.
         catchers: The functions in which such errors are caught: with one of them a part begins.
     """
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
+    last, again = error.__traceback__, _AGAIN in vars(error)
+    while last is not None and not again:
         last = last.tb_next
-        if _is_mark(last) or last.tb_frame.f_code in catchers:
-            error.__traceback__ = TracebackType(None, _lent_frame(), 0, 1)
-            return
+        again = last is not None and last.tb_frame.f_code in catchers
+    if again:
+        vars(error)[_AGAIN], error.__traceback__ = True, None
 
 
-def _raised_before() -> Generator[None, None, None]:
-    """Lend its frame, which holds nothing, to the mark."""
-    while True:
-        yield
-
-
-def _is_mark(last: TracebackType) -> bool:
-    return last.tb_frame.f_code is _raised_before.__code__
-
-
-_mark: Any = None
-
-
-def _lent_frame() -> FrameType:
-    """Give the frame of a generator that waits.
-
-    To clear such a frame ends its generator, and in Python 3.12 the frame then keeps the whole stack of
-    the function that cleared it. So nothing here clears it; when other code has, a new one is made.
-    """
-    global _mark
-    frame = None if _mark is None else _mark.gi_frame
-    while frame is None:
-        _mark = mark = _raised_before()
-        next(mark)
-        frame = mark.gi_frame  # type: ignore[attr-defined]
-    return frame  # type: ignore[no-any-return]
+_AGAIN = "_headrace_raised_again"
+"""The attribute of an error that was caught here more than once."""
