@@ -31,7 +31,6 @@ from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, E
 from headrace._scheduling.instance import Limits
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Runner
-from headrace._worker import run
 from headrace.errors import (
     BackendError,
     ClosedError,
@@ -42,6 +41,7 @@ from headrace.errors import (
 )
 from headrace.policies import BestFit, Greedy
 from headrace.words import _exchange, _supervisor
+from headrace.words._exchange import run
 from headrace.words._supervisor import Restarts, Supervisor
 from headrace.words.process import Process, Siblings
 from headrace_testing import FakeClock

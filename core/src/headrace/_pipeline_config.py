@@ -14,7 +14,7 @@ from headrace._options import TextWithBase, mapped
 from headrace._plan.element import PipelinePlan
 from headrace._plan.planner import Planner
 from headrace._portable import nearest
-from headrace._registry.imports import refused, run_imports
+from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
 from headrace.errors import PluginError
 
 
@@ -67,11 +67,11 @@ class PipelineConfig:
     @classmethod
     def _of(cls, document: Document, allow_import: bool) -> PipelineConfig:
         problems = Problems()
-        why = refused() if allow_import else "allow_import=False or --no-import refuses it"
+        why = refused(allow_import=allow_import)
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
         shape = read_shape(document, problems)
-        plan = Planner(shape, files, problems, all_names, why is None).pipeline()
+        plan = Planner(shape, files, problems, all_names, why).pipeline()
         problems.raise_if_any()
         config = object.__new__(cls)
         values = {"_document": document, "_shape": shape, "_plan": plan}
@@ -220,8 +220,7 @@ def _run_imports(
             "import_refused",
             f"the configuration imports {', '.join(items)}, and running its code is not allowed: "
             f"{why}",
-            hint="Allow it with allow_import=True, without --no-import, and with HEADRACE_IMPORT=1 or "
-            "without that variable.",
+            hint=HOW_TO_ALLOW,
             **place,
         )
         return ()

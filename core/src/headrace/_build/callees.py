@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._build.standing import Ended, Guarded, InThread, Standing
+from headrace._build.standing import Around, Ended, Standing
 from headrace._checked import weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
@@ -137,8 +137,8 @@ class Bound(Standing):
     """
 
     def __init__(self, instance: Backend, dependency: Backend) -> None:
-        around: list[Guarded | InThread | Ended] = []
-        while isinstance(instance, (Guarded, InThread, Ended)):
+        around: list[Around] = []
+        while isinstance(instance, Around):
             around.append(instance)
             instance = instance.child
         super().__init__(instance)

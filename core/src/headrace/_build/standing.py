@@ -49,7 +49,21 @@ class Standing(Backend):
         return self.child._last_label(request)
 
 
-class Guarded(Standing):
+class Around(Standing):
+    """Base of what runs another backend in a way of its own.
+
+    Attributes:
+        run: Runs what it is given on a batch in that way.
+    """
+
+    run: Forward
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Run the backend in that way."""
+        return self.run(self.child, batch)
+
+
+class Guarded(Around):
     """An instance that several threads can reach: called by one at a time."""
 
     def __init__(self, child: Backend) -> None:
@@ -65,12 +79,8 @@ class Guarded(Standing):
                 raise InstanceLostError(f"{self._label()} was lost", node=self._node)
             return forward(*args)
 
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the instance, alone."""
-        return self.run(self.child, batch)
 
-
-class InThread(Standing):
+class InThread(Around):
     """A backend that one thread owns: its ``init``, every ``forward`` and its ``close``."""
 
     def __init__(self, child: Backend, thread: OwnThread, name: str) -> None:
@@ -82,12 +92,8 @@ class InThread(Standing):
         """Run something of the backend in its thread."""
         return self.thread.call(forward, *args)
 
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run it on the batch in its thread."""
-        return self.run(self.child, batch)
 
-
-class Ended(Standing):
+class Ended(Around):
     """A backend with the end of its batches."""
 
     def __init__(self, child: Backend, run: Forward) -> None:
@@ -103,10 +109,6 @@ class Ended(Standing):
     def __call__(self, batch: Sequence[Request]) -> Outcomes:
         """Run a batch; after `close` the backend refuses it, and nothing of its end is called."""
         return self.child(batch) if self.child._state != "ready" else super().__call__(batch)
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the backend, then what is to be called at the end."""
-        return self.run(self.child, batch)
 
 
 class BatchEnd:

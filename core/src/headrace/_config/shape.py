@@ -291,14 +291,14 @@ def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -
         elif _NODE_NAME.fullmatch(key):
             shape.nodes[key] = value.keys
         else:
-            problems.add(
-                "node_name",
-                f"{key!r} is no name for a node: a letter, then letters, digits, '_' and '-'",
-                file=value.file,
-                path=key,
-                text=f"[{key}]",
-                span=(1, 1 + len(key)),
-            )
+            message = f"{key!r} is no name for a node: a letter, then letters, digits, '_' and '-'"
+            problems.add("node_name", message, **_table_place(key, value))
+
+
+def _table_place(name: str, table: Table) -> dict[str, Any]:
+    """Give the place of the name of a table for a problem."""
+    span = (1, 1 + len(name))
+    return {"file": table.file, "path": name, "text": f"[{name}]", "span": span}
 
 
 def misspelt_table(name: str) -> str | None:
@@ -322,12 +322,9 @@ def _report_misspelt(name: str, table: Table, shape: Shape, problems: Problems) 
     problems.add(
         "unknown_table",
         f"the table [{name}] is no node, for it has no backend",
-        file=table.file,
-        path=name,
-        text=f"[{name}]",
-        span=(1, 1 + len(name)),
         suggestion=meant,
         hint=f"Write [{meant}], which holds {holds}.",
+        **_table_place(name, table),
     )
     for key, written in table.keys.items():
         part.setdefault(key, written)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace._expression.tree import Args, Call
     from headrace._graph.route import Links
     from headrace._options import Options
-    from headrace._registry.registry import BackendSpec
+    from headrace._registry.registry import Offer
     from headrace.errors import Problem
 
 
@@ -110,7 +110,7 @@ class Element:
 
     name: str
     call: Call
-    spec: BackendSpec
+    spec: Offer
     cls: type[Backend]
     options: Options | None = None
     origins: dict[str, str] = field(default_factory=dict)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from headrace._config.document import Written
-from headrace._config.problems import key_place, shown_value
+from headrace._config.problems import shown_value
 from headrace._config.shape import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._options import Options, wrong_values
 from headrace._plan.element import NamedPlan, Source, place_of
-from headrace._plan.parameters import Found, argument, nearest_choice
+from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._plan.planning import Planning, plain_value
 from headrace._portable import error_text, nearest
 from headrace._registry.discovery import (
@@ -134,15 +133,19 @@ class OptionsReader:
 
     def _value(self, key: str, found: Found) -> Any:
         try:
-            return found.value(self.planning.problems)
+            return found.read(self.planning.problems)
         except ConfigError:
             self._wrong = True
             self._reported.add(key)
-            return found.written.value
+            return found.value
 
     def _validated(self, values: dict[str, Any]) -> Options | None:
-        bases = {self.keys[key]: found.written.base for key, found in self._found.items()}
-        context = {"bases": bases, "of": self.options, "allow_import": self.planning.allow_import}
+        bases = {self.keys[key]: Path(found.source.base) for key, found in self._found.items()}
+        context = {
+            "bases": bases,
+            "of": self.options,
+            "allow_import": self.planning.refused is None,
+        }
         try:
             options: Options = self.options.model_validate(values, context=context)
         except ValidationError as error:
@@ -191,8 +194,7 @@ class OptionsReader:
     def _report_missing(self, key: str) -> None:
         if self.lenient:
             return
-        own = self.planning.parameters.is_own(key)
-        ways = f'"{self.call.name}::{key}" = ...' if own else f"{key} = ..."
+        ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
         self._add(
             "missing_option",
             f"{self.call.name} needs the option {key!r}",
@@ -248,31 +250,26 @@ PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS
 def _named(
     planning: Planning,
     kind: Kind,
-    written: Written,
+    text: str,
     source: Source,
     given: Mapping[str, tuple[Any, str]] | None = None,
 ) -> NamedPlan | None:
     """Find the class that is named, and check its options; report what is in the way."""
-    call = planning.read(written, source)
+    call = planning.read(text, source)
     found = None if call is None else _class(planning, kind, call)
     if call is None or found is None:
         planning.parameters.unresolved += 1
         return None
-    cls, offer = found
-    by = (
-        ("", "", "")
-        if offer is None
-        else (offer.by.plugin, offer.by.distribution, offer.by.version)
-    )
+    cls, by = found
     model = getattr(cls, "Options", None)
-    options, _ = OptionsReader(call, model or Options, planning, by[0]).read(given)
+    options, _ = OptionsReader(call, model or Options, planning, by.plugin).read(given)
     if options is None:
         return None
     options = None if model is None else options
-    return NamedPlan(written.value.strip(), call.args, cls, options, *by[1:])
+    return NamedPlan(text.strip(), call.args, cls, options, by.distribution, by.version)
 
 
-def _class(planning: Planning, kind: Kind, call: Call) -> tuple[type[Any], Offer | None] | None:
+def _class(planning: Planning, kind: Kind, call: Call) -> tuple[type[Any], Offer] | None:
     try:
         cls, offer = _find(planning, kind, call.name)
     except PluginError as error:
@@ -283,15 +280,15 @@ def _class(planning: Planning, kind: Kind, call: Call) -> tuple[type[Any], Offer
     if kind.has(cls):
         return cls, offer
     if cls is not None:
-        what = repr(call.name) if offer is None else f"{offer.path!r} of {offer.by.distribution}"
+        what = f"{offer.path!r} of {offer.distribution}" if offer.path else repr(call.name)
         planning.add(kind.noun, f"{what} is no {kind.wanted}", call)
     elif kind is PROBE or planning.all_names:
         _report_unknown(planning, kind, call)
     return None
 
 
-def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer | None]:
-    """Find what should be the class of a name, and the plugin that offers it; None for an unknown one.
+def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer]:
+    """Find what should be the class of a name, and who offers it; no class for an unknown one.
 
     Raises:
         PluginError: Two plugins offer the name, or its class cannot be imported.
@@ -299,11 +296,11 @@ def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer | None]
     if kind.base is not None:
         for known, cls in _without_plugins(planning):
             if name in (known, f"headrace:{known}" if known in CORE_POLICIES else known):
-                return cls, None
+                return cls, Offer(name)
     offer = registry.find_offer(kind.hook, kind.noun, name)
     if offer is None:
-        return None, None
-    brings = offer.by.distribution
+        return None, Offer(name)
+    brings = offer.distribution
     return load(offer.path, brings, f"the {kind.noun} {offer.name!r} of {brings}"), offer
 
 
@@ -359,35 +356,32 @@ def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
 def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
     """Plan a policy: what its options may be are keys of the node as well."""
     parameters = planning.parameters
-    found, default = parameters.key(key), Written(NodeKeys.model_fields[key].default, Path())
+    found, default = parameters.key(key), NodeKeys.model_fields[key].default
     origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
     given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
     if found is None:
         return _named(planning, kind, default, Source(f"{planning.node}.{key}"), given)
-    return _named(planning, kind, found.written, found.source, given)
+    return _named(planning, kind, found.value, found.source, given)
 
 
 # Probes.
 
 
-def plan_probes(planning: Planning, table: Mapping[str, Written]) -> tuple[NamedPlan, ...]:
+def plan_probes(planning: Planning) -> tuple[NamedPlan, ...]:
     """Plan what ``[global] probes`` lists, whose keys were entered; what is wrong is left out."""
-    written = table.get("probes")
-    if written is None or written.value is None:
+    found = planning.parameters.key("probes")
+    if found is None:
         return ()
-    source = Source.of(written, "global.probes")
-    value = [written.value] if isinstance(written.value, str) else written.value
-    place = key_place(written.file, source.path, "probes", value)
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+    texts = [found.value] if isinstance(found.value, str) else found.value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         hint = 'Write probes = ["Name"] or ["Name(a=1)"].'
-        planning.problems.add("type", "probes is a list of texts", hint=hint, **place)
+        planning.problems.add("type", "probes is a list of texts", hint=hint, **found.place())
         return ()
     planned: dict[str, NamedPlan] = {}
-    for text in value:
-        found = _named(planning, PROBE, replace(written, value=text), source)
-        if found is None:
-            continue
-        if found.text in planned:
-            planning.problems.add("twice", f"the probe {found.text} is listed twice", **place)
-        planned[found.text] = found
+    for one in (_named(planning, PROBE, text, found.source) for text in texts):
+        if one is not None and one.text in planned:
+            what = f"the probe {one.text} is listed twice"
+            planning.problems.add("twice", what, **found.place())
+        elif one is not None:
+            planned[one.text] = one
     return tuple(planned.values())

@@ -6,12 +6,10 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from headrace._config.document import Written
 from headrace._config.problems import Problems, key_place, shown_value
 from headrace._config.shape import (
     EXPRESSION_KEYS,
@@ -36,12 +34,13 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
+    from headrace._config.document import Written
     from headrace._expression.tree import Call
 
 
 K = TypeVar("K", bound=Options)
 
-_OWN = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
+OWN_KEYS = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline; they are never options."""
 
 _NO_SOURCE = Source("")
@@ -53,14 +52,14 @@ class Found:
 
     Attributes:
         origin: Where: ``inline``, ``node``, ``global`` or ``definition``.
-        written: The value.
+        value: As written.
         source: The text that it is, or that it is an argument in.
         key: The key it is written under, or the argument.
         call: The element that it is an argument of, None for the value of a key.
     """
 
     origin: str
-    written: Written
+    value: Any
     source: Source
     key: int | str
     call: Call | None = None
@@ -69,21 +68,21 @@ class Found:
         """Give its place for a problem."""
         if self.call is not None:
             return place_of(self.call, self.key)
-        file, path, value = self.written.file, self.source.path, self.written.value
-        return key_place(file, path, str(self.key), value, at_key=at_key)
+        source = self.source
+        return key_place(source.file, source.path, str(self.key), self.value, at_key=at_key)
 
-    def value(self, problems: Problems) -> Any:
+    def read(self, problems: Problems) -> Any:
         """Give the value, placeholders replaced; those that are wrong are reported.
 
         Raises:
             ConfigError: Placeholders are wrong or have no value; it has been reported.
         """
         if self.call is not None:
-            return self.written.value  # the placeholders of an expression are replaced already
+            return self.value  # the placeholders of an expression are replaced already
         try:
-            return mapped(self.written.value, _replaced)
+            return mapped(self.value, _replaced)
         except ConfigError as error:
-            problems.extend(error.problems, file=self.written.file, path=self.source.path)
+            problems.extend(error.problems, file=self.source.file, path=self.source.path)
             raise
 
 
@@ -101,9 +100,12 @@ def _replaced(value: Any) -> Any:
 
 def argument(call: Call, which: int | str, value: Any) -> Found:
     """Give a value that is an argument of ``call``."""
-    source: Source = call.source
-    written = Written(value, Path(source.base), source.file)
-    return Found(source.origin, written, source, which, call)
+    return Found(call.source.origin, value, call.source, which, call)
+
+
+def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
+    """Give what is written under a key of a table."""
+    return Found(origin, written.value, Source.of(written, f"{owner}.{key}"), key)
 
 
 def written_key(
@@ -118,7 +120,7 @@ def _written(
 ) -> Iterator[Found]:
     for origin, owner, values in (("node", node, table), ("global", "global", shared)):
         if key in values and not (origin == "global" and key in NODE_ONLY):
-            yield Found(origin, values[key], Source.of(values[key], f"{owner}.{key}"), key)
+            yield key_of(owner, key, values[key], origin)
 
 
 @dataclass(eq=False)
@@ -156,21 +158,13 @@ class Parameters:
     excused: bool = False
     brought: int = 0
 
-    def is_own(self, key: str) -> bool:
-        """Tell whether a key configures nodes, so that an option of that name is written scoped."""
-        return key in _OWN
-
     def key(self, key: str) -> Found | None:
         """Give one of the keys of the node itself, from the node, else from ``[global]``.
 
         None stands for no key, also in the node, whatever ``[global]`` says.
         """
         found = written_key(key, self.node, self.table, self.shared)
-        return None if found is None or found.written.value is None else found
-
-    def own_key(self, key: str) -> Found | None:
-        """Give what stands under a key in the table of the node itself."""
-        return next(_written(key, self.node, self.table, {}), None)
+        return None if found is None or found.value is None else found
 
     def find(
         self, names: Sequence[str], key: str, source: Source = _NO_SOURCE, own: Found | None = None
@@ -206,7 +200,7 @@ class Parameters:
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
         """Give the keys of the node, then those of ``[global]``, that hold an option."""
-        spelt = [*(f"{name}::{key}" for name in names), *([key] if key not in _OWN else [])]
+        spelt = [*(f"{name}::{key}" for name in names), *([key] if key not in OWN_KEYS else [])]
         self.asked.update(spelt)
         found = [one for key in spelt for one in _written(key, self.node, self.table, self.shared)]
         return sorted(found, key=lambda one: one.origin == "global")
@@ -219,7 +213,9 @@ class Parameters:
     def unused(self) -> list[str]:
         """Give the keys of the node that no backend has asked for so far."""
         used = self.used
-        return [key for key in self.table if key not in _OWN and f"{self.node}.{key}" not in used]
+        return [
+            key for key in self.table if key not in OWN_KEYS and f"{self.node}.{key}" not in used
+        ]
 
 
 def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
@@ -275,16 +271,16 @@ def _report_unknown(
         known, nobody, elsewhere = known | {*GLOBAL_KEYS}, "no node", {"code": "node_key"}
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
     for key, written in table.items():
-        found = Found(owner, written, Source.of(written, f"{owner}.{key}"), key)
+        found = key_of(owner, key, written, owner)
         place = found.place(at_key=True)
         if key in others:
             problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
         elif key in TOP_KEYS and found.source.path not in used:
             message = f"{key!r} belongs to the top of the configuration"
             problems.add("top_key", message, hint="Move it above all tables.", **place)
-        elif key not in _OWN and found.source.path not in used and not excused:
+        elif key not in OWN_KEYS and found.source.path not in used and not excused:
             with suppress(ConfigError):
-                found.value(problems)
+                found.read(problems)
             near = _meant(found, known, problems, incomplete=incomplete)
             if near is not None or not incomplete:
                 message = f"{nobody} has an option {key!r}"
@@ -301,7 +297,7 @@ def _meant(
     """
     key = str(found.key)
     scope, _, part = key.rpartition("::")
-    table = misspelt_table(key) if isinstance(found.written.value, dict) else None
+    table = misspelt_table(key) if isinstance(found.value, dict) else None
     if table is not None and found.origin != "global":
         return table
     if scope and part in NODE_KEYS:
@@ -334,15 +330,15 @@ def check_keys(
     )
     for key in origins:
         found = written_key(key, name, table, shared)
-        if found is None or found.written.value is None:  # None stands for no key
+        if found is None or found.value is None:  # None stands for no key
             continue
         places[key], origins[key] = found.place(), found.origin
         if key in EXPRESSION_KEYS:
-            if isinstance(found.written.value, str):  # else it is reported where it is parsed
-                values[key] = found.written.value
+            if isinstance(found.value, str):  # else it is reported where it is parsed
+                values[key] = found.value
             continue
         try:
-            values[key] = found.value(problems)
+            values[key] = found.read(problems)
         except ConfigError:
             continue
     while True:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.document import Written
 from headrace._config.problems import Problems
 from headrace._config.shape import NODE_KEYS, GlobalKeys, NodeKeys, Shape
 from headrace._expression.parser import read_expression
@@ -15,7 +13,14 @@ from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, Named, NamedPlan, NodePlan, PipelinePlan, Source
 from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
-from headrace._plan.parameters import Found, Parameters, check_keys, report_keys, written_key
+from headrace._plan.parameters import (
+    Found,
+    Parameters,
+    check_keys,
+    key_of,
+    report_keys,
+    written_key,
+)
 from headrace._plan.planning import Files, Scope, open_slot
 from headrace._plan.resolver import Resolver
 from headrace._plan.word import called, check_used, core_word, give_threads_to_instances, word_of
@@ -64,7 +69,7 @@ class Planner(Resolver):
             links,
             probes,
             keys.timings,
-            self.allow_import,
+            self.refused is None,
             tuple(warnings),
         )
 
@@ -80,7 +85,7 @@ class Planner(Resolver):
             if element is not None:
                 self.check_called(element)
                 give_threads_to_instances(element)
-            return element, keys, plan_probes(self, table)
+            return element, keys, plan_probes(self)
 
     def plan_node(self, name: str) -> None:
         """Plan one node; a name that it should register and does not is known as wrong."""
@@ -109,7 +114,7 @@ class Planner(Resolver):
             for key in ("init", "node_entrypoint"):
                 found = written_key(key, name, table, self.shape.globals)
                 if found is not None:
-                    todo += _parsed_quietly(found.written.value, name)
+                    todo += _parsed_quietly(found.value, name)
             while todo:
                 call = todo.pop()
                 todo.extend(call.children)
@@ -129,11 +134,11 @@ class Planner(Resolver):
             (one,) = self.definitions[name]
             source = replace(one.source, origin="definition", expanding=(name,))
             with self.within(Parameters(node, {}, {}, NodeKeys())):
-                self.by_itself(one.written, source)
+                self.by_itself(one.text, source)
 
-    def by_itself(self, written: Written, source: Source) -> Element | None:
+    def by_itself(self, text: Any, source: Source) -> Element | None:
         """Plan an expression that is looked at by itself: options and instances may be missing."""
-        call = None if self.too_large else self.read(written, source)
+        call = None if self.too_large else self.read(text, source)
         if call is None:
             return None
         return self.plan(call, Scope(entry=True, named=True, slot=open_slot(call), lenient=True))
@@ -177,7 +182,7 @@ class Planner(Resolver):
             if hooked is not None:
                 text, distribution = hooked
                 source = Source(f"node_entrypoint of {distribution}", origin="definition")
-        call = self.read(Written(text, Path()), source)
+        call = self.read(text, source)
         return None if call is None else self.plan(call, Scope(depth=-_AROUND, entry=True))
 
     def _only_prepares(self) -> bool:
@@ -241,7 +246,7 @@ class Planner(Resolver):
         others = ("init", "node_entrypoint")
         if found is None or any(self.parameters.key(key) is not None for key in others):
             return None
-        for call in _parsed_quietly(found.written.value, self.node):
+        for call in _parsed_quietly(found.value, self.node):
             target = core_word(call.name)._door_to(call)
             if target in self.shape.nodes:
                 self._check_keys_of_door(str(target))
@@ -249,15 +254,14 @@ class Planner(Resolver):
         return None
 
     def _check_keys_of_door(self, target: str) -> None:
-        for key in NODE_KEYS:
-            written = None if key in _OF_A_DOOR else self.parameters.own_key(key)
-            if written is not None:
-                self.problems.add(
-                    "door",
-                    f"{self.node!r} is another door to {target!r} and has no {key!r} of its own",
-                    **written.place(at_key=True),
-                    hint=f"Write it in {target!r}.",
-                )
+        table = self.parameters.table
+        for key in (key for key in NODE_KEYS if key in table and key not in _OF_A_DOOR):
+            self.problems.add(
+                "door",
+                f"{self.node!r} is another door to {target!r} and has no {key!r} of its own",
+                **key_of(self.node, key, table[key], "node").place(at_key=True),
+                hint=f"Write it in {target!r}.",
+            )
 
     # What is built late.
 
@@ -267,7 +271,7 @@ class Planner(Resolver):
         Raises:
             ConfigError: It is wrong.
         """
-        other = Planner(self.shape, self.files, Problems(), allow_import=self.allow_import)
+        other = Planner(self.shape, self.files, Problems(), refused=self.refused)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
         other._begun = list(self.shape.nodes)
         name = node or "global"
@@ -275,7 +279,7 @@ class Planner(Resolver):
         keys = self.nodes[node].keys if node is not None else None
         source = Source(f"{name}: built in init")
         with other.within(Parameters(name, table, self.shape.globals, keys)):
-            call = other.read(Written(text, Path()), source)
+            call = other.read(text, source)
             element = None if call is None else other.plan(call, Scope(frames=frames))
             if element is not None:
                 other.check_called(element)
@@ -302,7 +306,7 @@ def plan_expression(text: str, files: Files, problems: Problems) -> Element | No
     """Plan one expression by itself, as ``explain`` does: options may be missing."""
     planner = Planner(Shape(), files, problems)
     with planner.within(Parameters("main", {}, {}, NodeKeys())):
-        element = planner.by_itself(Written(text, Path()), Source("expression"))
+        element = planner.by_itself(text, Source("expression"))
     if element is not None:
         give_threads_to_instances(element)
     return element

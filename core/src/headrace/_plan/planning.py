@@ -6,10 +6,8 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._config.document import Written
 from headrace._config.problems import MAX_DEPTH, Problems, key_place
 from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace._backend import Backend
+    from headrace._config.document import Written
     from headrace._config.shape import Shape
     from headrace._plan.parameters import Parameters
 
@@ -77,13 +76,13 @@ class Definition(NamedTuple):
 
     Attributes:
         name: Its name.
-        written: Its expression.
+        text: Its expression.
         source: Where that was written.
         plugin, distribution: Who brings it; both empty for one of the configuration.
     """
 
     name: str
-    written: Written
+    text: Any
     source: Source
     plugin: str = ""
     distribution: str = ""
@@ -94,11 +93,11 @@ def known_definitions(
 ) -> dict[str, list[Definition]]:
     """Give every definition that each name may mean: those of plugins, or the configuration's own."""
     known: dict[str, list[Definition]] = {}
-    for by, name, text in registry.offers("definitions"):
-        if name not in CORE_BACKENDS:  # else it is never used, as a backend of that name is not
-            source = Source(f"{name} of {by.distribution}")
-            offered = Definition(name, Written(text, Path()), source, by.plugin, by.distribution)
-            known.setdefault(name, []).append(offered)
+    for one in registry.offers("definitions"):
+        if one.name not in CORE_BACKENDS:  # else it is never used, as a backend of that name is not
+            source = Source(f"{one.name} of {one.distribution}")
+            offered = Definition(one.name, one.path, source, one.plugin, one.distribution)
+            known.setdefault(one.name, []).append(offered)
     for name, written in own.items():
         path = f"define.{name}"
         at_key = key_place(written.file, path, name, written.value, at_key=True)
@@ -111,7 +110,7 @@ def known_definitions(
             message = f"{name!r} is the name of a backend of {spec.distribution}"
             hint = "Choose another name for the definition."
             problems.add("definition", message, hint=hint, **at_key)
-        known[name] = [Definition(name, written, Source.of(written, path))]
+        known[name] = [Definition(name, written.value, Source.of(written, path))]
     return known
 
 
@@ -127,7 +126,7 @@ class Planning(ABC):
         files: The files that it imports, and what each has registered.
         problems: Where what is wrong goes.
         all_names: Whether all names can be known; False when an import has failed.
-        allow_import: Whether code that the configuration names may be imported.
+        refused: Why code that the configuration names may not be imported; None when it may.
 
     Attributes:
         definitions: The definitions that each name may mean.
@@ -142,7 +141,7 @@ class Planning(ABC):
     files: Files
     problems: Problems
     all_names: bool = True
-    allow_import: bool = True
+    refused: str | None = None
     cycles: set[frozenset[str]] = field(default_factory=set)
     registered: dict[str, Named] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
@@ -167,7 +166,7 @@ class Planning(ABC):
         """Plan a name that stands for an instance, perhaps with what it depends on."""
 
     @abstractmethod
-    def read(self, written: Written, source: Source) -> Call | None:
+    def read(self, text: Any, source: Source) -> Call | None:
         """Parse an expression and replace its placeholders; None when wrong, which is reported."""
 
     @abstractmethod
@@ -233,11 +232,15 @@ class Planning(ABC):
         hint = f"There are: {', '.join(known)}." if known else None
         self.add(code, f"no {what} is called {call.name!r}", call, suggestion=near, hint=hint)
 
-    def report_cycle(self, call: Call, node: str) -> None:
-        """Report a node that needs itself, through the nodes that are being planned."""
+    def refuse_cycle(self, call: Call) -> bool:
+        """Report a name that a node which is being planned is to register; else say False."""
+        node = self._home(call.name)
+        if node is None or node not in self._unfinished:
+            return False
         chain = [*self._unfinished[self._unfinished.index(node) :], node]
         shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
         self.add("circle", f"node {node!r} is needed to build itself{shown}", call)
+        return True
 
     # Registered instances.
 
@@ -253,11 +256,6 @@ class Planning(ABC):
         """Give the names of all instances that are registered, or will be."""
         nodes = [f"node.{name}" for name in self.shape.nodes]
         return list(dict.fromkeys([*self.registered, *nodes]))
-
-    def being_planned(self, name: str) -> str | None:
-        """Give the node that would register ``name`` if it is being planned right now."""
-        home = self._home(name)
-        return home if home in self._unfinished else None
 
     def _home(self, name: str) -> str | None:
         """Give the node that registers ``name``, None when none does."""

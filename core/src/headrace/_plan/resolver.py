@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
+from headrace._expression.tree import EMPTY
 from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import (
     DefinitionUse,
@@ -31,15 +32,14 @@ from headrace._plan.planning import (
     with_bracket,
 )
 from headrace._plan.word import Use, core_word, why_not_callable, word_of
-from headrace._registry.registry import BackendSpec, registry
+from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._backend import Backend
-    from headrace._config.document import Written
-    from headrace._expression.tree import Args, Call
+    from headrace._expression.tree import Call
     from headrace._plan.parameters import Found
 
 
@@ -59,9 +59,7 @@ class Resolver(Planning):
             return self.reference(call, named, scope)
         known = self.definitions.get(call.part, ())
         defined = [d for d in known if call.plugin in (None, d.plugin)]
-        node = None if defined else self.being_planned(call.name)
-        if node is not None:
-            self.report_cycle(call, node)
+        if not defined and self.refuse_cycle(call):
             return None
         own = any(not d.distribution for d in defined)
         specs = [] if own else registry.find(call.name, self.files)
@@ -103,9 +101,9 @@ class Resolver(Planning):
 
     # Expressions of the configuration.
 
-    def read(self, written: Written, source: Source) -> Call | None:
+    def read(self, text: Any, source: Source) -> Call | None:
         """Parse an expression and replace its placeholders; None when wrong, which is reported."""
-        call = self._parsed(written, source)
+        call = self._parsed(text, source)
         self.parameters.unresolved += call is None
         if call is None or call.prefix is None:
             return call
@@ -114,17 +112,17 @@ class Resolver(Planning):
         self.add("prefix", message, call, span=call.prefix.span, hint=hint)
         return call.replace(prefix=None)
 
-    def _parsed(self, written: Written, source: Source) -> Call | None:
-        text, node = written.value, self.known_node
+    def _parsed(self, text: Any, source: Source) -> Call | None:
+        node, file, path = self.known_node, source.file, source.path
         if not isinstance(text, str):
-            key = source.path.rpartition(".")[2]
-            place = key_place(written.file, source.path, key, text)
+            key = path.rpartition(".")[2]
+            place = key_place(file, path, key, text)
             self.problems.add("type", f"{key} is a text, an expression", **place)
             return None
         try:
             call = read_expression(text, node_name=node, environ=os.environ, source=source)
         except ConfigError as error:
-            self.problems.extend(error.problems, file=written.file, path=source.path)
+            self.problems.extend(error.problems, file=file, path=path)
             return None
         deep = too_deep(call, _joins)
         if deep is None:
@@ -134,7 +132,7 @@ class Resolver(Planning):
 
     def expression(self, found: Found, *, entry: bool = False) -> Element | None:
         """Plan the expression under a key of the node that was entered."""
-        call = self.read(found.written, found.source)
+        call = self.read(found.value, found.source)
         return None if call is None else self.plan(call, Scope(entry=entry))
 
     def check_called(self, element: Element) -> None:
@@ -207,7 +205,7 @@ class Resolver(Planning):
             expanding=(*expanding, definition.name),
             uses=(*call.source.uses, use),
         )
-        tree = self.read(definition.written, source)
+        tree = self.read(definition.text, source)
         if tree is None:
             self.plan_all(call.children, scope)
             return None
@@ -245,9 +243,7 @@ class Resolver(Planning):
 
     # A backend.
 
-    def _backend(
-        self, call: Call, spec: BackendSpec, cls: type[Backend], scope: Scope
-    ) -> Element | None:
+    def _backend(self, call: Call, spec: Offer, cls: type[Backend], scope: Scope) -> Element | None:
         word = word_of(cls)
         reader = OptionsReader(call, cls.Options, self, spec.plugin, scope.lenient)
         options, origins = reader.read()
@@ -280,7 +276,7 @@ class Resolver(Planning):
     # The class behind a name.
 
     def _class(
-        self, offers: Sequence[Definition | BackendSpec], call: Call, scope: Scope
+        self, offers: Sequence[Definition | Offer], call: Call, scope: Scope
     ) -> type[Backend] | None:
         """Give the class behind a name; report what is in the way."""
         if not offers:
@@ -372,27 +368,17 @@ def _joins(call: Call) -> bool:
 
 def _check_prefixes(use: Use) -> None:
     """Report the prefixes before the children that their container does not understand."""
-    for phase in use.phases:
-        for index, child in enumerate(phase):
-            prefix = child.prefix
-            if prefix is not None and (wrong := _wrong(use.element, child, prefix, index == 0)):
-                use.add("prefix", wrong[0], child, span=prefix.span, hint=wrong[1])
-
-
-def _wrong(
-    element: Element, child: Call, prefix: Args, first: bool
-) -> tuple[str, str | None] | None:
-    """Say what is wrong with the prefix of a child, and what to do; None for nothing."""
-    understood = element.cls.prefixes
-    wrong = [str(v) for v in prefix.positional if "*" not in understood and v not in understood]
-    wrong += [f"{key}=" for key, _ in prefix.named if f"{key}=" not in understood]
-    if wrong:
-        knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
-        hint = f"It understands {knows}." if knows else "It understands none."
-        return f"{element.name} does not understand the prefix ({wrong[0]})", hint
-    found = word_of(element.cls)._check_prefix(element, child, first=first)
-    if found is not None:
-        return found
-    if any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
-        return "(key=...) takes the name of a key", None
-    return None
+    understood = use.element.cls.prefixes
+    for child in use.children:
+        prefix, hint = child.prefix or EMPTY, None
+        wrong = [str(v) for v in prefix.positional if "*" not in understood and v not in understood]
+        wrong += [f"{key}=" for key, _ in prefix.named if f"{key}=" not in understood]
+        if wrong:
+            knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
+            hint = f"It understands {knows or 'none'}."
+            what = f"{use.element.name} does not understand the prefix ({wrong[0]})"
+        elif any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
+            what = "(key=...) takes the name of a key"
+        else:
+            continue
+        use.add("prefix", what, child, span=prefix.span, hint=hint)

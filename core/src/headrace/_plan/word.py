@@ -79,23 +79,9 @@ class Word(Backend):
         Returns:
             ``use.element``, which is given its ``phases``, or another one that it only stands for.
         """
-        element = use.element
-        for phase in use.phases:
-            row = []
-            for call in phase:
-                child = use.child(call, parent=element.cls)
-                if child is not None:
-                    row.append(child)
-                    element.prefixes.append(prefix_values(call.prefix))
-            element.phases.append(row)
-        return element if len(element.children) == len(use.children) else None
-
-    @classmethod
-    def _check_prefix(
-        cls, element: Element, child: Call, *, first: bool
-    ) -> tuple[str, str | None] | None:
-        """Say what is wrong with a prefix that it understands, and what to do; None for nothing."""
-        return None
+        parent = use.element.cls
+        use.element.prefixes = [prefix_values(child.prefix) for child in use.children]
+        return use.holding(*([use.child(one, parent=parent) for one in row] for row in use.phases))
 
     @classmethod
     def _check(cls, use: Use) -> None:
@@ -235,6 +221,12 @@ class Use:
         """Plan a child that is going to be called."""
         planned = self.plan(child, **changes)
         return planned if planned is not None and self.may_call(planned) else None
+
+    def holding(self, *phases: list[Element | None]) -> Element | None:
+        """Give the word with what was planned of its bracket; None where some of it is wrong."""
+        rows = [[child for child in phase if child is not None] for phase in phases]
+        self.element.phases = rows
+        return self.element if list(map(len, rows)) == list(map(len, phases)) else None
 
     def may_call(self, child: Element) -> bool:
         """Check that an element that is going to be called can be."""

@@ -71,11 +71,20 @@ def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, ty
     return tuple(dict(tables).items())
 
 
-def refused() -> str | None:
-    """Say why the environment does not allow running code, None when it does.
+HOW_TO_ALLOW = (
+    "Allow it with allow_import=True, without --no-import, and with HEADRACE_IMPORT=1 or without "
+    "that variable."
+)
 
-    ``HEADRACE_IMPORT`` allows it when it is not set, and when it says yes in a way that is known.
+
+def refused(*, allow_import: bool) -> str | None:
+    """Say why no code may run, None when it may.
+
+    The environment variable ``HEADRACE_IMPORT`` allows it when it is not set, and when it says yes in a
+    way that is known.
     """
+    if not allow_import:
+        return "allow_import=False or --no-import refuses it"
     value = os.environ.get("HEADRACE_IMPORT", "yes")
     word = value.strip().lower()
     if word in _YES:

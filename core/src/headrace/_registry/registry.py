@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from headrace._portable import nearest
 from headrace._registry.discovery import (
@@ -35,20 +35,20 @@ C = TypeVar("C", bound="Callable[..., Any]")
 
 
 @dataclass(frozen=True)
-class BackendSpec:
-    """One backend that a name may mean.
+class Offer:
+    """One thing that a name may mean: a backend, a policy, a probe, a definition.
 
     Attributes:
         name: The name without a qualifier.
         plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
         distribution, version: Who brings it; ``version`` empty when no distribution does.
-        path: Import path ``module:Class``, empty for a registered class.
+        path: Import path ``module:Class``, empty for a registered class; the text of a definition.
         cls: The class, when it was registered.
     """
 
     name: str
-    plugin: str
-    distribution: str
+    plugin: str = ""
+    distribution: str = ""
     version: str = ""
     path: str = ""
     cls: type[Any] | None = field(default=None, repr=False)
@@ -67,23 +67,9 @@ class BackendSpec:
         return load_backend(self.name, self.path, self.distribution)
 
 
-class Offer(NamedTuple):
-    """One entry of what the hooks of a plugin gave.
-
-    Attributes:
-        by: The plugin.
-        name: The name it offers.
-        path: The import path behind it, or the expression.
-    """
-
-    by: Plugin
-    name: str
-    path: str
-
-
-def _brought(plugins: Iterable[Plugin], name: str) -> list[BackendSpec]:
+def _brought(plugins: Iterable[Plugin], name: str) -> list[Offer]:
     return [
-        BackendSpec(name, one.plugin, one.distribution, one.version, one.backends[name])
+        Offer(name, one.plugin, one.distribution, one.version, one.backends[name])
         for one in plugins
         if one.usable and name in one.backends
     ]
@@ -188,7 +174,7 @@ class Registry:
 
     def find(
         self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()
-    ) -> list[BackendSpec]:
+    ) -> list[Offer]:
         """Give every backend that ``name``, perhaps ``plugin:Name``, may mean here.
 
         Args:
@@ -203,16 +189,16 @@ class Registry:
 
     def _candidates(
         self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]]
-    ) -> list[list[BackendSpec]]:
+    ) -> list[list[Offer]]:
         """Give core's, then what imported files, the process and plugins have under a name."""
         imported = [
-            BackendSpec(name, Path(path).stem, path, cls=table[name])
+            Offer(name, Path(path).stem, path, cls=table[name])
             for path, table in files
             if name in table and not is_policy(table[name])
         ]
         cls = self.local.get(name)
         known = cls is not None and not is_policy(cls)
-        local = [BackendSpec(name, cls.__module__, cls.__module__, cls=cls)] if known else []
+        local = [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
         return [_brought([CORE], name), imported, local, _brought(self.plugins(), name)]
 
     def names(self, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()) -> list[str]:
@@ -251,7 +237,7 @@ class Registry:
     def offers(self, table: str) -> list[Offer]:
         """Give every entry of one table of the hooks: ``definitions``, ``probes``, ..."""
         return [
-            Offer(one, name, path)
+            Offer(name, one.plugin, one.distribution, one.version, path)
             for one in self.plugins()
             for name, path in one.hooks[table].items()
         ]
@@ -271,12 +257,12 @@ class Registry:
         same = [
             offer
             for offer in self.offers(table)
-            if offer.name == part and plugin in ("", offer.by.plugin)
+            if offer.name == part and plugin in ("", offer.plugin)
         ]
         if len(same) < 2:
             return same[0] if same else None
-        names = " and ".join(offer.by.distribution for offer in same)
-        written = " or ".join(f"{offer.by.plugin}:{part}" for offer in same)
+        names = " and ".join(offer.distribution for offer in same)
+        written = " or ".join(f"{offer.plugin}:{part}" for offer in same)
         raise PluginError(
             f"the {noun} {part!r} is offered by {names}",
             hint=f"Write {written}, or disable one of them with HEADRACE_PLUGINS.",

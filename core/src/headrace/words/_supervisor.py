@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.process")
 
-_CODE = (
-    "import sys; sys.path[:] = {path!r}; from headrace._worker import main; main({files}, {parent})"
-)
+_CODE = "import sys; sys.path[:] = {path!r}; from headrace.words._exchange import main; main({files}, {parent})"
 _CLOSE_S = 10.0
 """Seconds that what is in the process has to close itself, before the process is killed."""
 

@@ -15,7 +15,7 @@ from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
 from headrace._registry.backends import FunctionBackend, is_async
-from headrace._registry.imports import refused
+from headrace._registry.imports import HOW_TO_ALLOW
 from headrace.errors import InputError, SetupError
 
 if TYPE_CHECKING:
@@ -101,16 +101,12 @@ class Call(FunctionBackend, Word):
         name = use.element.name
         if options is None:
             return  # missing, where an expression is looked at by itself
-        if not use.planning.allow_import:
-            why = refused() or "allow_import=False or --no-import refuses it"
-            message = (
+        why = use.planning.refused
+        if why is not None:
+            what = (
                 f"{name} imports {options.function!r}, and running its code is not allowed: {why}"
             )
-            hint = (
-                "Allow it with allow_import=True, without --no-import, and with HEADRACE_IMPORT=1 or "
-                "without that variable."
-            )
-            use.add("import_refused", message, hint=hint)
+            use.add("import_refused", what, hint=HOW_TO_ALLOW)
             return
         missing = _missing_module(options.function.partition(":")[0])
         if missing is not None:

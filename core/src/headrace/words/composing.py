@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._checked import Outcomes
-    from headrace._expression.tree import Call
 
 __all__ = ["DI", "Aspect", "BackgroundThread", "IoC", "S", "Sequential", "With"]
 
@@ -71,16 +70,14 @@ class Sequential(Word):
         return sequence(children)
 
     @classmethod
-    def _check_prefix(
-        cls, element: Element, child: Call, *, first: bool
-    ) -> tuple[str, str | None] | None:
-        """Refuse ``(or)`` before the first element."""
-        if not first or child.prefix is None or "or" not in child.prefix.positional:
-            return None
-        return (
-            f"(or) cannot stand before the first element of {element.name}",
-            "It means: if the element before gave no result.",
-        )
+    def _plan(cls, use: Use) -> Element | None:
+        """Plan the elements; refuse ``(or)`` before the first."""
+        first = use.children[0]
+        if first.prefix is not None and "or" in first.prefix.positional:
+            message = f"(or) cannot stand before the first element of {use.element.name}"
+            hint = "It means: if the element before gave no result."
+            use.add("prefix", message, first, span=first.prefix.span, hint=hint)
+        return super()._plan(use)
 
     @classmethod
     def _through(cls, element: Element, place: int) -> Element | None:
@@ -179,12 +176,9 @@ class Sequential(Word):
 
     def _nothing_before(self, index: int, request: Request) -> NoResultError:
         before = self._last_label(request, index)
-        return NoResultError(
-            f"{before} wrote no 'result' for the next element, {self._steps[index].child._label()}",
-            node=self._node,
-            backend=before,
-            instance=self._index,
-        )
+        after = self._steps[index].child._label()
+        what = f"{before} wrote no 'result' for the next element, {after}"
+        return NoResultError(what, backend=before)
 
 
 class _Step:
@@ -261,21 +255,20 @@ class IoC(Wiring):
             use.add("arity", message, fronts[1], hint=hint)
         frame: dict[str, Named] = {}
         frames = (*use.scope.frames, frame)
-        named: list[Element] = []
+        named: list[Element | None] = []
         for child in first:
             if child.name in frame:
                 use.add("twice", f"{child.name!r} stands twice before ';'", child)
             one = use.plan(child, frames=frames, named=True)
-            if one is not None:
-                named.append(one)
+            named.append(one)
             if one is None or one.named or not word_of(one.cls)._registers_names:
                 frame[child.name] = Named(child.name, one)
         front, *_ = [use.plan(child, frames=frames) for child in fronts]
-        if front is None or len(named) < len(first):
+        planned = use.holding(named, [front])
+        if front is None or planned is None:
             return None
         check_used(use.planning, frame.values())
-        use.element.phases = [named, [front]]
-        return use.element if use.may_call(front) else None
+        return planned if use.may_call(front) else None
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:

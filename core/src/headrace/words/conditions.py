@@ -292,9 +292,7 @@ class CatSplit(Word):
 
     def _no_result(self, backend: Backend, request: Request) -> NoResultError:
         silent = backend._last_label(request)
-        return NoResultError(
-            f"{silent} wrote no 'result'", node=self._node, backend=silent, instance=self._index
-        )
+        return NoResultError(f"{silent} wrote no 'result'", backend=silent)
 
 
 def _copy(error: Exception) -> Exception:

@@ -200,10 +200,9 @@ class Again(Word, ABC):
 
     def _ready(self, request: Request, index: int, outcomes: list[Exception | None]) -> bool:
         if "result" not in request:
-            outcomes[index] = NoResultError(
-                f"{self._last_label(request)} wrote no 'result' to go on with",
-                backend=self._last_label(request),
-            )
+            silent = self._last_label(request)
+            what = f"{silent} wrote no 'result' to go on with"
+            outcomes[index] = NoResultError(what, backend=silent)
             return False
         request["data"] = request.pop("result")
         return True

@@ -124,7 +124,7 @@ class InstanceFromParam(Word):
             hint = f"Write {key} = ... in the node, with the name of an instance."
             use.add("missing_option", message, child, hint=hint)
             return None
-        call = use.planning.read(found.written, found.source)
+        call = use.planning.read(found.value, found.source)
         if call is None:
             return None
         if len(call.args) or call.phases:
@@ -148,10 +148,7 @@ def _stand_for(use: Use, call: Call) -> Element | None:
 
 
 def _report_unknown(use: Use, call: Call) -> None:
-    node = use.planning.being_planned(call.name)
-    if node is not None:
-        use.planning.report_cycle(call, node)
-    elif not use.scope.lenient:
+    if not use.planning.refuse_cycle(call) and not use.scope.lenient:
         known = sorted({*use.planning.instances()}.union(*use.scope.frames))
         meant = f"node.{call.name}" if f"node.{call.name}" in known else call.name
         use.planning.add_unknown("unknown_instance", "instance", call, meant, known)
@@ -201,7 +198,7 @@ class Reflect(Wiring):
         entry = scope.entry and key != "backend"
         found = parameter(use, key)
         if found is not None:
-            call = planning.read(found.written, found.source)
+            call = planning.read(found.value, found.source)
             reflecting = (*scope.reflecting, mark)
             child = call and use.plan(call, entry=entry, named=scope.named, reflecting=reflecting)
             if child is not None and not entry and not use.may_call(child):
@@ -213,11 +210,8 @@ class Reflect(Wiring):
         else:
             _report_missing(planning, name, key)
             return None
-        if child is None:
-            return None
         use.element.parameter = key
-        use.element.phases = [[child]]
-        return use.element
+        return use.holding([child])
 
 
 def parameter(use: Use, key: str) -> Found | None:

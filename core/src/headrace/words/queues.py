@@ -112,7 +112,6 @@ class QueueUser(Word):
     """Base of the words that use a queue of the pipeline.
 
     Attributes:
-        queues: The queues of the pipeline.
         waits_while: What a queue is while this word waits for it, holding its instance; None: it never waits.
     """
 
@@ -125,17 +124,12 @@ class QueueUser(Word):
         positional = ("queue",)
         queue: str = Field(description="Name of the queue.")
 
-    queues: dict[str, Any]
     waits_while: ClassVar[str | None] = None
     _queue: NamedQueue
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
-        """Take the queues of the pipeline."""
-        self.queues = building.commons.queues
-
-    def init(self, options: Any, context: InitContext) -> None:
         """Find the queue."""
-        self._queue = _found(self.queues, options.queue)
+        self._queue = _found(building.commons, element)
 
     def describe(self) -> dict[str, Any]:
         """Give the queue, and whether this word waits for it."""
@@ -143,10 +137,12 @@ class QueueUser(Word):
         return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
 
 
-def _found(queues: dict[str, Any], name: str, most: int = _DEFAULT_MAX) -> NamedQueue:
+def _found(commons: Commons, element: Element) -> NamedQueue:
     """Give a queue; the first that asks for it makes it. One step of the interpreter: no lock is needed."""
-    queue: NamedQueue = queues.setdefault(name, NamedQueue(name, most))
-    return queue
+    options: Any = element.options
+    made = NamedQueue(options.queue, getattr(options, "max", _DEFAULT_MAX))
+    queue: Any = commons.queues.setdefault(made.name, made)
+    return queue  # type: ignore[no-any-return]
 
 
 def _deadlines(batch: list[Request]) -> list[float | None]:
@@ -226,16 +222,15 @@ class Queue(QueueUser):
     @classmethod
     def _expect(cls, element: Element, commons: Commons) -> None:
         """Let its users find it as it is declared, whichever node is built first."""
-        options: Any = element.options
-        _found(commons.queues, options.queue, options.max)
+        _found(commons, element)
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Make the queue.
+        """Look at the queue.
 
         Raises:
             ContractError: There is one of another size.
         """
-        self._queue = queue = _found(self.queues, options.queue, options.max)
+        queue = self._queue
         if queue.max != options.max:
             raise ContractError(
                 f"queue {queue.name!r} holds {queue.max}, and is declared with max={options.max} as well",

@@ -75,10 +75,7 @@ class Register(_Registering):
         (call,) = use.children
         child = use.plan(call, named=True)
         _register(use, _name_of(use.element, use.planning.node), child)
-        if child is None or not allowed:
-            return None
-        use.element.phases = [[child]]
-        return use.element
+        return use.holding([child]) if allowed else None
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
@@ -125,10 +122,8 @@ class InstancesRegister(_Registering):
         keys = use.planning.parameters.keys
         for index in range(keys.instance_num if keys is not None else 1):
             _register(use, f"{use.planning.node}.{index}", child, index)
-        if child is None or not allowed:
-            return None
-        use.element.phases = [[child]]
-        return use.element if use.may_call(child) else None
+        planned = use.holding([child]) if allowed else None
+        return planned if child is not None and use.may_call(child) else None
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
@@ -177,9 +172,7 @@ class List(_Registering):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Plan all; they need not be callable."""
-        planned = [use.plan(child) for child in use.children]
-        use.element.phases = [[child for child in planned if child is not None]]
-        return None if None in planned else use.element
+        return use.holding([use.plan(child) for child in use.children])
 
 
 def _name_of(element: Element, node: str) -> str:
