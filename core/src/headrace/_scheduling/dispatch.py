@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from headrace.policies import BatchPolicy, DispatchPolicy
 
 
+new_work: Callable[..., Work] = tuple.__new__
+"""As the class makes one, without a call of Python."""
+
 _SOONEST_S = 0.001
 """A policy that asks to be asked again at once is asked after this, so that it cannot spin."""
 
@@ -143,7 +146,7 @@ class Dispatcher(Assignment):
                 self.press()
                 if node.outside:
                     node.let_in()
-                return Work(instance, entries)
+                return new_work(Work, (instance, entries))
         self.release(work)
         return self.dispatch(me)
 
@@ -213,9 +216,9 @@ class Dispatcher(Assignment):
             if not instance.living:
                 node.lose(instance)
                 return None
-            take, again_at = 1, inf
+            take, again_at = instance.max or 0, inf
             all_weigh_one = node.queue.weight == node.queue.count
-            if not (self._takes_what_is_full and instance.max == 1 and all_weigh_one):
+            if not (self._takes_what_is_full and 0 < take <= node.queue.count and all_weigh_one):
                 take, again_at = self._cut(QueueView(node), instance, now)
         except ContractError as failed:
             # Who cannot be decided upon would wait for ever.
@@ -312,7 +315,7 @@ class Dispatcher(Assignment):
         instance.holder = entries  # until a thread is found for them
         node.free.remove(instance)
         self._begin(instance, entries, weight, now)
-        return Work(instance, entries)
+        return new_work(Work, (instance, entries))
 
     def _begin(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> None:
         """Let entries be the batch of an instance, and count it."""

@@ -50,7 +50,10 @@ class Driver:
         """Run ``work`` and what follows for ``me``; raises the interrupt that hit a caller."""
         node = self._node
         while work is not None:
-            errors, interrupt = self._ran(work)
+            try:
+                errors, interrupt = self.run(work, node)
+            except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
+                errors, interrupt = self._hit(work, error)
             if interrupt is not None and all(entry.owner is not me for entry in work.entries):
                 interrupt = None  # it costs others their batch, and this thread goes on
             with node.section, node.lock:
@@ -59,16 +62,12 @@ class Driver:
             if interrupt is not None:
                 raise interrupt
 
-    def _ran(self, work: Work) -> _batch.Outcome:
-        """Run a batch; give its outcomes, of which none is lost where an error leaves its run."""
-        node = self._node
-        try:
-            return self.run(work, node)
-        except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
-            return (
-                [_batch.wrapped(node.name, work.instance, error) for _ in work.entries],
-                None if isinstance(error, Exception) else error,
-            )
+    def _hit(self, work: Work, error: BaseException) -> _batch.Outcome:
+        """Give the outcomes of a batch of which an error has left the run."""
+        return (
+            [_batch.wrapped(self._node.name, work.instance, error) for _ in work.entries],
+            None if isinstance(error, Exception) else error,
+        )
 
     # Callers.
 
@@ -226,7 +225,10 @@ class Driver:
 
     def run_and_finish(self, work: Work) -> None:
         """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
-        errors, interrupt = self._ran(work)
+        try:
+            errors, interrupt = self.run(work, self._node)
+        except BaseException as error:  # noqa: BLE001 - as in `drive`
+            errors, interrupt = self._hit(work, error)
         try:
             errand(self._finish, work, errors)
             if interrupt is not None:

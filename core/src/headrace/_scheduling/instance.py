@@ -267,10 +267,9 @@ class Instance(Counts):
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
-        mean_s = duration_s
+        before, mean_s = self.mean_s, duration_s
         if self.busy_s:
             # A thread that was kept from running for a while says little about the backend.
-            before = self.mean_s
             mean_s = 0.75 * before + 0.25 * min(duration_s, 4 * before)
         self.busy_s += duration_s * (self.mask + 1)
         self.mean_s = mean_s

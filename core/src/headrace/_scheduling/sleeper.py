@@ -164,12 +164,12 @@ class Sleeper(Blocked):
         if not scheduler.served_by_workers:
             return False
         request = entry.request
+        weight = 1
         try:
             if "result" in request:  # else this thread was hit after it had handed it over
-                request["data"] = request["result"]
-                del request["result"]
-            plain = scheduler.needs is DATA_ALONE and "request_size" not in request
-            weight = 1 if plain else scheduler.checked(request)
+                request["data"] = request.pop("result")
+            if "request_size" in request or scheduler.needs is not DATA_ALONE:
+                weight = scheduler.checked(request)
         except Exception as error:  # noqa: BLE001 - anybody's dict, or one that the node refuses
             entry.error = error
             return False
