@@ -153,24 +153,21 @@ def _pad(batch: list[Request], weights: Sequence[int], instance: Instance) -> No
     batch += [filler(batch[item]) for item in repeated(weights, instance) or ()]
 
 
-def run_alone(instance: Instance, request: Request, node: Node) -> BaseException | None:
+def run_alone(
+    instance: Instance, request: Request, node: Node, *, timed: bool
+) -> BaseException | None:
     """Run a caller's own request on the instance that it claimed; give its error."""
-    if instance.unqueued & instance.mask:
-        return run_untimed(instance, request, node)
-    begun = time.perf_counter()
-    try:
-        return run_untimed(instance, request, node)  # in no variable: see `Entry.take_error`
-    finally:
-        instance.timed(time.perf_counter() - begun)
-        instance.waited.add(0.0)
-
-
-def run_untimed(instance: Instance, request: Request, node: Node) -> BaseException | None:
-    """Do what `run_alone` does, without looking at a clock."""
+    begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run([request])
     except Exception as error:  # noqa: BLE001 - raised past the backend's own guard
         return wrapped(node.name, instance, error)
+    finally:
+        if timed:
+            instance.timed(time.perf_counter() - begun)
+            instance.waited.add(0.0)
+    if outcomes is None and "result" in request:
+        return None
     return judged(instance, request, outcomes, node)
 
 

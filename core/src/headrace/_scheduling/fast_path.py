@@ -100,7 +100,7 @@ class FastPath(SchedulerBase):
             weight <= self._unqueued_max
             and (idle[0] or (self._slow_list[0] and (idle := self._others(me))[0]))
             and not self._queue.count
-            and (home is not None or len(self._quota.waiting) < self.limits.queue_size)
+            and (home is not None or not self._quota.waiting or not self._node.full)
             and (not self._linger or self._node.idle_count == len(self.instances))
         ):
             return self._call_slowly(request, data, weight, internal, home, rest)
@@ -241,7 +241,7 @@ class FastPath(SchedulerBase):
         with node.section, node.lock:
             if (
                 weight <= self._unqueued_max
-                and (home is not None or len(self._quota.waiting) < self.limits.queue_size)
+                and (home is not None or not self._quota.waiting or not node.full)
                 and (not self._linger or node.idle_count == len(self.instances))
                 and node.collect_one()
                 and self._may_start(node.free[0])
@@ -268,7 +268,8 @@ class FastPath(SchedulerBase):
 
     def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
         """Run a caller's own request on the instance it claimed; give its error."""
-        return run_alone(instance, request, self._node)
+        timed = not instance.unqueued & instance.mask
+        return run_alone(instance, request, self._node, timed=timed)
 
     # Giving an instance back.
 

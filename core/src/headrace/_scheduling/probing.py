@@ -12,7 +12,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.batch import run, run_untimed
+from headrace._scheduling.batch import run, run_alone
 from headrace._scheduling.entry import DATA_ALONE, MISSING
 from headrace._scheduling.instance import FAST_S, SAMPLED
 from headrace._scheduling.locks import main_thread, taking
@@ -94,7 +94,7 @@ def _run_alone(
     started = node.clock()
     error: BaseException | None
     try:
-        error = run_untimed(instance, request, node)
+        error = run_alone(instance, request, node, timed=False)
     except BaseException as interrupt:
         reporter.ran_alone(instance.index, request, started, node.clock(), interrupt)
         raise

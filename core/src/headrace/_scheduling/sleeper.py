@@ -193,7 +193,7 @@ class Sleeper(Blocked):
                 admit(node, entry)
             else:
                 enter(node, (entry,), internal=internal)
-            if entry.state != QUEUED or node.queue.weight >= node.enough:
+            if entry.state != QUEUED or node.free or node.publishes:
                 node.arrived(entry)
         # It is noted as waiting, and in the queue, before it looks for others that wait.
         if may_be_cycle(node):
