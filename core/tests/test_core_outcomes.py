@@ -10,12 +10,14 @@ import threading
 import traceback
 import weakref
 from collections import deque
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
+from headrace._scheduling import queue as queue_module
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.process_threads import shared_timer
 from headrace._scheduling.queue import NodeQuota, RequestQueue, Waits
@@ -456,9 +458,15 @@ STEPS = st.tuples(
 )
 
 
-@given(st.lists(STEPS, max_size=60))
-def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(steps):
+@pytest.mark.parametrize("few", [queue_module._FEW, 0], ids=["at once", "passed by later"])
+@given(steps=st.lists(STEPS, max_size=60))
+def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(few, steps):
     """Beside plain lists that are searched each time; a guest belongs to one of three requests."""
+    with mock.patch.object(queue_module, "_FEW", few):
+        compare_a_queue_with_plain_lists(steps)
+
+
+def compare_a_queue_with_plain_lists(steps):
     outside, afterwards, arrival = [], deque(), 0.0
     home = NodeQuota(outside, let_in := object(), sheds=True)
     line = RequestQueue(evict := object(), afterwards)
@@ -504,16 +512,33 @@ def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(ste
         own = [entry for entry in model if entry.waits is None]
         assert list(line) == ordered
         assert line.head(2) == ordered[:2]
+        assert not model or line.head(1) == ordered[:1]
         assert line.count == len(model)
         assert line.guests == len(model) - len(own)
         assert line.weight == sum(entry.weight for entry in model)
         assert len(line._levels) <= max(1, len({entry.priority for entry in model}))
+        kept = sum(len(level) for level in line._levels.values())
+        assert kept <= 2 * len(model) + len(line._levels)  # most of what is kept waits
         lowest = min(own, key=lambda entry: (entry.priority, entry.arrival), default=None)
         assert line.oldest_of_lowest() is lowest
         if model:
             assert line.oldest() == min(entry.arrival for entry in model)
         assert len(home.waiting) == len(counted)
         assert home.lowest == min((one[1] for one in counted), default=None)
+
+
+def test_few_are_kept_of_those_that_have_left_the_midst_of_a_long_queue():
+    line = RequestQueue(object(), deque())
+    entries = [Entry({"data": number}) for number in range(1000)]
+    for entry in entries:
+        line.push(entry)
+    line.remove(entries[1:-1])
+    assert list(line) == [entries[0], entries[-1]]
+    assert sum(len(level) for level in line._levels.values()) <= 2 * queue_module._FEW
+    line.remove(entries[:1])
+    assert list(line) == line.head(1) == [entries[-1]]
+    line.remove(entries[-1:])
+    assert list(line) == []
 
 
 # Memory.

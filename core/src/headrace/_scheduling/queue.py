@@ -45,7 +45,7 @@ class Line(deque["Entry"]):
         """Take out an entry that is not QUEUED any more; costs O(1), however many there are."""
         if self[0] is entry:
             self.popleft()
-        elif len(self) <= _FEW and not self.gone:
+        elif len(self) <= _FEW:
             self.remove(entry)
         else:
             self.gone += 1
