@@ -18,7 +18,7 @@ from headrace._engine.blueprint import BuiltNode
 from headrace._explain import describe_element
 from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
-from headrace._plan.word import needed_keys, word_of
+from headrace._plan.word import needed_keys
 from headrace._process import usable_cpus
 from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError
@@ -91,7 +91,6 @@ class Builder(Build):
     """
 
     def __init__(self, plan: PipelinePlan, commons: Commons | None = None) -> None:
-        begins = commons is None
         commons = commons or Commons(times={} if plan.timings else None)
         super().__init__(
             plan,
@@ -105,9 +104,6 @@ class Builder(Build):
         self.front: ComposedNode | None = None
         self._all = Parts()
         self._builds = threading.Lock()
-        if begins:
-            for element in (one for root in plan.roots for one in root.walk()):
-                word_of(element.cls)._expect(element, commons)
 
     def close(self) -> list[Exception]:
         """Close all that was built, once nothing is built any more; give what that raised."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,7 @@ class ChildPlan:
         """
         files = run_imports([(path, Path()) for path in self._files])
         try:
-            about = _unpacked(self._content)
+            about = pickle.loads(self._content)  # noqa: S301 - of our own making
         except Exception as error:
             raise SetupError(
                 f"something in {self.expression} is not known here: {error_text(error)}",
@@ -189,23 +190,17 @@ def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    def persistent_id(self, obj: Any) -> Any:
+    def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
             raise pickle.PicklingError(
                 f"{obj.__qualname__} is part of the program itself, __main__"
             )
-        if not isinstance(obj, type) or not issubclass(obj, Backend):
-            return None
-        source = source_of(obj)
-        if source is obj:
-            return None
-        return source, obj.batched if issubclass(obj, FunctionBackend) else None
-
-
-class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, pid: Any) -> Any:
-        source, batched = pid
-        return as_backend(source) if batched is None else of_function(source, batched=batched)
+        made = isinstance(obj, type) and issubclass(obj, Backend) and source_of(obj) is not obj
+        if not made:
+            return NotImplemented
+        if issubclass(obj, FunctionBackend):
+            return partial(of_function, batched=obj.batched), (source_of(obj),)
+        return as_backend, (source_of(obj),)
 
 
 def _packed(value: Any) -> bytes:
@@ -213,8 +208,3 @@ def _packed(value: Any) -> bytes:
     stream = io.BytesIO()
     _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(value)
     return stream.getvalue()
-
-
-def _unpacked(content: bytes) -> Any:
-    """Give what `_packed` was given; imports what its classes are part of."""
-    return _Unpickler(io.BytesIO(content)).load()

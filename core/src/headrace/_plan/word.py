@@ -125,10 +125,6 @@ class Word(Backend):
     # How it is built.
 
     @classmethod
-    def _expect(cls, element: Element, commons: Any) -> None:
-        """Prepare what all nodes share, before any node is built."""
-
-    @classmethod
     def _build(cls, building: Any, element: Element, at: Any) -> Backend:
         """Build an element and all below it.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
-    from headrace._build.parts import At, Commons
+    from headrace._build.parts import At
     from headrace._plan.element import Element
     from headrace.keys import Request
 
@@ -129,7 +129,7 @@ class QueueUser(Word):
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Find the queue."""
-        self._queue = _found(building.commons, element)
+        self._queue = _found(building, element)
 
     def describe(self) -> dict[str, Any]:
         """Give the queue, and whether this word waits for it."""
@@ -137,12 +137,18 @@ class QueueUser(Word):
         return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
 
 
-def _found(commons: Commons, element: Element) -> NamedQueue:
-    """Give a queue; the first that asks for it makes it. One step of the interpreter: no lock is needed."""
-    options: Any = element.options
-    made = NamedQueue(options.queue, getattr(options, "max", _DEFAULT_MAX))
-    queue: Any = commons.queues.setdefault(made.name, made)
-    return queue  # type: ignore[no-any-return]
+def _found(building: ElementBuilder, element: Element) -> NamedQueue:
+    """Give a queue; the first that asks for it makes it, as it is declared, whichever node that is in."""
+    queues: dict[str, Any] = building.commons.queues
+    name = element.options.queue  # type: ignore[union-attr]
+    if name not in queues:
+        roots = [element, *building.build.plan.roots]
+        known: list[Any] = [one for root in roots for one in root.walk() if one.cls is Queue]
+        sizes = [one.options.max for one in known if one.options.queue == name]
+        # One step of the interpreter: no lock is needed.
+        queues.setdefault(name, NamedQueue(name, next(iter(sizes), _DEFAULT_MAX)))
+    queue: NamedQueue = queues[name]
+    return queue
 
 
 def _deadlines(batch: list[Request]) -> list[float | None]:
@@ -218,11 +224,6 @@ class Queue(QueueUser):
     writes = ()
     _why_not_callable = "only declares a queue"
     _not_callable_hint = "It belongs in the init of a node."
-
-    @classmethod
-    def _expect(cls, element: Element, commons: Commons) -> None:
-        """Let its users find it as it is declared, whichever node is built first."""
-        _found(commons, element)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Look at the queue.
