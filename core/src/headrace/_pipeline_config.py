@@ -15,6 +15,7 @@ from headrace._plan.element import PipelinePlan
 from headrace._plan.planner import Planner
 from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
+from headrace._registry.registry import Files
 from headrace.errors import PluginError
 
 
@@ -203,9 +204,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _run_imports(
-    document: Document, why: str | None, problems: Problems
-) -> tuple[tuple[str, dict[str, type[Any]]], ...]:
+def _run_imports(document: Document, why: str | None, problems: Problems) -> Files:
     """Run what the configuration imports; what fails is reported, the rest still runs.
 
     Args:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace._expression.tree import Args, Call
     from headrace._graph.route import Links
     from headrace._options import Options
-    from headrace._registry.registry import Offer
+    from headrace._registry.registry import Files, Offer
     from headrace.errors import Problem
 
 
@@ -277,7 +277,7 @@ class PipelinePlan:
     nodes: dict[str, NodePlan]
     entrypoint: Element | None = None
     threads: int | None = None
-    files: tuple[tuple[str, dict[str, type[Any]]], ...] = ()
+    files: Files = ()
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
     links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[NamedPlan, ...] = ()

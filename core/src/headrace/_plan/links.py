@@ -32,7 +32,6 @@ from headrace._plan.word import needs_of, word_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace._config.document import Written
     from headrace._config.problems import Problems
     from headrace._expression.tree import Call
 
@@ -81,9 +80,7 @@ class _Graph:
         self.places: dict[str, dict[str, Place]] = {}
         self.reposts: dict[str, dict[str, Call]] = {}
         self.complete = True
-        self.links = {
-            name: self._read(name, table, shape.globals) for name, table in shape.nodes.items()
-        }
+        self.links = {name: self._read(name, shape) for name in shape.nodes}
 
     def wrong(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
         """Report what is wrong with a key of a node."""
@@ -91,13 +88,11 @@ class _Graph:
 
     # What the keys of one node say.
 
-    def _read(
-        self, name: str, table: Mapping[str, Written], shared: Mapping[str, Written]
-    ) -> Links:
-        before = len(self.problems)
-        keys, _ = check_keys(LinkKeys, table, shared, name, self.problems)
+    def _read(self, name: str, shape: Shape) -> Links:
+        before, table = len(self.problems), shape.nodes[name]
+        keys, _ = check_keys(LinkKeys, name, shape, self.problems)
         self.complete &= len(self.problems) == before
-        found = ((key, written_key(key, name, table, shared)) for key in LINK_KEYS)
+        found = ((key, written_key(key, name, shape)) for key in LINK_KEYS)
         self.places[name] = {key: one.place() for key, one in found if one is not None}
         if "each_errors" in table and "each" not in table:
             self.wrong(name, "each_errors", "the node has no 'each'")

@@ -108,19 +108,17 @@ def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
     return Found(origin, written.value, Source.of(written, f"{owner}.{key}"), key)
 
 
-def written_key(
-    key: str, node: str, table: Mapping[str, Written], shared: Mapping[str, Written]
-) -> Found | None:
+def written_key(key: str, node: str, shape: Shape) -> Found | None:
     """Give what is written under a key: in the table of a node, else in ``[global]``."""
-    return next(_written(key, node, table, shared), None)
+    return next(_written(key, node, shape), None)
 
 
-def _written(
-    key: str, node: str, table: Mapping[str, Written], shared: Mapping[str, Written]
-) -> Iterator[Found]:
-    for origin, owner, values in (("node", node, table), ("global", "global", shared)):
-        if key in values and not (origin == "global" and key in NODE_ONLY):
-            yield key_of(owner, key, values[key], origin)
+def _written(key: str, node: str, shape: Shape) -> Iterator[Found]:
+    table, shared = shape.nodes.get(node, {}), shape.globals
+    if key in table:
+        yield key_of(node, key, table[key], "node")
+    if key in shared and key not in NODE_ONLY:
+        yield key_of("global", key, shared[key], "global")
 
 
 @dataclass(eq=False)
@@ -128,10 +126,9 @@ class Parameters:
     """The plain keys of one node and of ``[global]``, and which of them some backend has.
 
     Args:
-        node: Name of the node.
-        table: The node's keys.
-        shared: The global keys.
-        keys: The keys of the node itself, checked; None for the front of the pipeline.
+        node: Name of the node; ``global`` for the front of the pipeline.
+        shape: The configuration.
+        keys: The keys of the node itself, checked; None for the front.
         origins: Where each of those came from.
 
     Attributes:
@@ -147,8 +144,7 @@ class Parameters:
     """
 
     node: str
-    table: Mapping[str, Written]
-    shared: Mapping[str, Written]
+    shape: Shape
     keys: NodeKeys | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
@@ -163,7 +159,7 @@ class Parameters:
 
         None stands for no key, also in the node, whatever ``[global]`` says.
         """
-        found = written_key(key, self.node, self.table, self.shared)
+        found = written_key(key, self.node, self.shape)
         return None if found is None or found.value is None else found
 
     def find(
@@ -202,7 +198,7 @@ class Parameters:
         """Give the keys of the node, then those of ``[global]``, that hold an option."""
         spelt = [*(f"{name}::{key}" for name in names), *([key] if key not in OWN_KEYS else [])]
         self.asked.update(spelt)
-        found = [one for key in spelt for one in _written(key, self.node, self.table, self.shared)]
+        found = [one for key in spelt for one in _written(key, self.node, self.shape)]
         return sorted(found, key=lambda one: one.origin == "global")
 
     @property
@@ -212,10 +208,9 @@ class Parameters:
 
     def unused(self) -> list[str]:
         """Give the keys of the node that no backend has asked for so far."""
-        used = self.used
-        return [
-            key for key in self.table if key not in OWN_KEYS and f"{self.node}.{key}" not in used
-        ]
+        node, used = self.node, self.used
+        others = (key for key in self.shape.nodes.get(node, {}) if key not in OWN_KEYS)
+        return [key for key in others if f"{node}.{key}" not in used]
 
 
 def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
@@ -230,7 +225,7 @@ def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
 def report_keys(nodes: Sequence[Parameters], shape: Shape, problems: Problems) -> Problems:
     """Report the keys that belong elsewhere, and those that no backend has; give warnings about others."""
     for one in nodes:
-        _report_unknown(one.node, one.table, [one], problems)
+        _report_unknown(one.node, shape.nodes.get(one.node, {}), [one], problems)
     if shape.nodes:
         _report_unknown("global", shape.globals, nodes, problems)
     warnings = Problems()
@@ -311,13 +306,9 @@ def _meant(
 
 
 def check_keys(
-    model: type[K],
-    table: Mapping[str, Written],
-    shared: Mapping[str, Written],
-    name: str,
-    problems: Problems,
+    model: type[K], name: str, shape: Shape, problems: Problems
 ) -> tuple[K, dict[str, str]]:
-    """Read the keys of ``model`` from ``table``, else from ``shared``.
+    """Read the keys of ``model`` from the table of a node, else from ``[global]``.
 
     Returns:
         The checked keys, with the default in place of a value that is wrong, so that the rest can
@@ -329,7 +320,7 @@ def check_keys(
         (field.alias or k for k, field in model.model_fields.items()), "default"
     )
     for key in origins:
-        found = written_key(key, name, table, shared)
+        found = written_key(key, name, shape)
         if found is None or found.value is None:  # None stands for no key
             continue
         places[key], origins[key] = found.place(), found.origin

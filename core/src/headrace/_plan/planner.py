@@ -21,10 +21,10 @@ from headrace._plan.parameters import (
     report_keys,
     written_key,
 )
-from headrace._plan.planning import Files, Scope, open_slot
+from headrace._plan.planning import Scope, open_slot
 from headrace._plan.resolver import Resolver
 from headrace._plan.word import called, check_used, core_word, give_threads_to_instances, word_of
-from headrace._registry.registry import registry
+from headrace._registry.registry import Files, registry
 from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
@@ -75,9 +75,8 @@ class Planner(Resolver):
 
     def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
         """Plan the front and the probes, and read the other keys of the whole pipeline."""
-        table = self.shape.globals
-        keys, _ = check_keys(GlobalKeys, {}, table, "global", self.problems)
-        parameters = Parameters("global", {}, table)
+        keys, _ = check_keys(GlobalKeys, "global", self.shape, self.problems)
+        parameters = Parameters("global", self.shape)
         self.all_parameters.append(parameters)
         with self.within(parameters):
             found = parameters.key("entrypoint")
@@ -91,9 +90,8 @@ class Planner(Resolver):
         """Plan one node; a name that it should register and does not is known as wrong."""
         self._begun.append(name)
         self._unfinished.append(name)
-        table, shared = self.shape.nodes[name], self.shape.globals
-        keys, origins = check_keys(NodeKeys, table, shared, name, self.problems)
-        self.all_parameters.append(Parameters(name, table, shared, keys, origins))
+        keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
+        self.all_parameters.append(Parameters(name, self.shape, keys, origins))
         before = len(self.problems)
         with self.within(self.all_parameters[-1]):
             plan = self._planned_node(keys, origins)
@@ -108,11 +106,11 @@ class Planner(Resolver):
         standard = {f"node.{name}": name for name in self.shape.nodes}
         standard |= {f"{name}.": name for name in self.shape.nodes}  # and a number
         homes: dict[str, str] = {}
-        for name, table in self.shape.nodes.items():
+        for name in self.shape.nodes:
             read: set[str] = set()
             todo: list[Call] = []
             for key in ("init", "node_entrypoint"):
-                found = written_key(key, name, table, self.shape.globals)
+                found = written_key(key, name, self.shape)
                 if found is not None:
                     todo += _parsed_quietly(found.value, name)
             while todo:
@@ -133,7 +131,7 @@ class Planner(Resolver):
         for name in self.shape.definitions:
             (one,) = self.definitions[name]
             source = replace(one.source, origin="definition", expanding=(name,))
-            with self.within(Parameters(node, {}, {}, NodeKeys())):
+            with self.within(Parameters(node, Shape(), NodeKeys())):
                 self.by_itself(one.text, source)
 
     def by_itself(self, text: Any, source: Source) -> Element | None:
@@ -254,7 +252,7 @@ class Planner(Resolver):
         return None
 
     def _check_keys_of_door(self, target: str) -> None:
-        table = self.parameters.table
+        table = self.shape.nodes[self.node]
         for key in (key for key in NODE_KEYS if key in table and key not in _OF_A_DOOR):
             self.problems.add(
                 "door",
@@ -275,10 +273,9 @@ class Planner(Resolver):
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
         other._begun = list(self.shape.nodes)
         name = node or "global"
-        table = self.shape.nodes[node] if node is not None else {}
         keys = self.nodes[node].keys if node is not None else None
         source = Source(f"{name}: built in init")
-        with other.within(Parameters(name, table, self.shape.globals, keys)):
+        with other.within(Parameters(name, self.shape, keys)):
             call = other.read(text, source)
             element = None if call is None else other.plan(call, Scope(frames=frames))
             if element is not None:
@@ -305,7 +302,7 @@ def _parsed_quietly(text: Any, node: str) -> list[Call]:
 def plan_expression(text: str, files: Files, problems: Problems) -> Element | None:
     """Plan one expression by itself, as ``explain`` does: options may be missing."""
     planner = Planner(Shape(), files, problems)
-    with planner.within(Parameters("main", {}, {}, NodeKeys())):
+    with planner.within(Parameters("main", planner.shape, NodeKeys())):
         element = planner.by_itself(text, Source("expression"))
     if element is not None:
         give_threads_to_instances(element)

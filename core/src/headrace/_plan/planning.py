@@ -13,7 +13,7 @@ from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
 from headrace._registry.discovery import CORE_BACKENDS
-from headrace._registry.registry import registry
+from headrace._registry.registry import Files, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from headrace._config.shape import Shape
     from headrace._plan.parameters import Parameters
 
-
-Files = tuple[tuple[str, dict[str, type[Any]]], ...]
-"""The files that a configuration imports, and what each has registered."""
 
 MAX_ELEMENTS = 10_000
 """Most elements that an expression may become through definitions and parameters."""

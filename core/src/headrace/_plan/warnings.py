@@ -50,7 +50,7 @@ def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
 
 def _place(name: str, key: str, shape: Shape) -> dict[str, Any]:
     """Give the place of a key of a node, or of the node where the key is not written."""
-    found = written_key(key, name, shape.nodes[name], shape.globals)
+    found = written_key(key, name, shape)
     return {"file": shape.file, "path": name} if found is None else found.place(at_key=True)
 
 

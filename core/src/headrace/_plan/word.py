@@ -18,7 +18,7 @@ from headrace._registry.discovery import CORE_BACKENDS, load
 from headrace.keys import DATA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named
@@ -100,9 +100,7 @@ class Word(Backend):
         return element.children[-1] if cls._wiring else None
 
     @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
         """Give the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or what was built, says that it reads. One with children
@@ -110,17 +108,17 @@ class Word(Backend):
 
         Args:
             element: The word.
-            inner: Gives what another element needs, one inside of it.
-            built: What was built from the element, None before it is built.
+            built: What was built, by the identity of its element; see `needs_of` for those inside.
         """
         children = element.children
         if children and cls._needs_of is not None:
-            return inner(children[cls._needs_of])
-        if children and "reads" not in getattr(built, "__dict__", ()):
+            return needs_of(children[cls._needs_of], built)
+        made = built.get(id(element), element.cls)
+        if children and (made is element.cls or "reads" not in vars(made)):
             return {DATA: element.name}  # it is not known what it does with them
-        keys = keys_named(built or element.cls, element.options, "reads")
+        keys = keys_named(made, element.options, "reads")
         own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
-        return {**inner(children[0]), **own} if len(children) == 1 else own
+        return {**needs_of(children[0], built), **own} if len(children) == 1 else own
 
     # How it is built.
 
@@ -177,8 +175,7 @@ def needs_of(element: Element, built: Mapping[int, Backend]) -> Needs:
         known = not element.named.registered and not element.children
         inner = element.named.element if known else None
         return {DATA: element.name} if inner is None else needs_of(inner, built)
-    word = word_of(element.cls)
-    return word._needs(element, lambda one: needs_of(one, built), built.get(id(element)))
+    return word_of(element.cls)._needs(element, built)
 
 
 # What it is asked with.

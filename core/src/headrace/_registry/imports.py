@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import error_text
-from headrace._registry.registry import registry
+from headrace._registry.registry import Files, registry
 from headrace.errors import PluginLoadError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _is_file(item: str) -> bool:
     return item.endswith(".py") or "/" in item or os.sep in item
 
 
-def run_imports(wanted: list[tuple[str, Path]]) -> tuple[tuple[str, dict[str, type[Any]]], ...]:
+def run_imports(wanted: list[tuple[str, Path]]) -> Files:
     """Run what ``import`` lists.
 
     Args:

@@ -33,6 +33,9 @@ _lock = threading.RLock()
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 C = TypeVar("C", bound="Callable[..., Any]")
 
+Files = tuple[tuple[str, dict[str, type[Any]]], ...]
+"""The files that a configuration imports, and what each has registered."""
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -172,9 +175,7 @@ class Registry:
         finally:
             stack.pop()
 
-    def find(
-        self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()
-    ) -> list[Offer]:
+    def find(self, name: str, files: Files = ()) -> list[Offer]:
         """Give every backend that ``name``, perhaps ``plugin:Name``, may mean here.
 
         Args:
@@ -187,9 +188,7 @@ class Registry:
             return [spec for specs in nearest_first for spec in specs if spec.plugin == plugin]
         return next((specs for specs in nearest_first if specs), [])
 
-    def _candidates(
-        self, name: str, files: Iterable[tuple[str, dict[str, type[Any]]]]
-    ) -> list[list[Offer]]:
+    def _candidates(self, name: str, files: Files) -> list[list[Offer]]:
         """Give core's, then what imported files, the process and plugins have under a name."""
         imported = [
             Offer(name, Path(path).stem, path, cls=table[name])
@@ -201,7 +200,7 @@ class Registry:
         local = [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
         return [_brought([CORE], name), imported, local, _brought(self.plugins(), name)]
 
-    def names(self, files: Iterable[tuple[str, dict[str, type[Any]]]] = ()) -> list[str]:
+    def names(self, files: Files = ()) -> list[str]:
         """Give every name that may stand in an expression."""
         names = set(CORE_BACKENDS)
         for table in (self.local, *(table for _, table in files)):

@@ -11,11 +11,11 @@ from pydantic import Field
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
 from headrace._plan.planning import prefix_values
-from headrace._plan.word import Use, Word
+from headrace._plan.word import Use, Word, needs_of
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
@@ -158,14 +158,13 @@ class Fallback(_Chosen):
         return element if row or use.scope.lenient else None
 
     @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
         """Give what the chosen child needs; before it is chosen, what all need."""
         labels = [_label_of(child.call, element.call.children) for child in element.children]
-        if built is not None:
-            return inner(element.children[labels.index(built.chosen)])  # type: ignore[attr-defined]
-        first, *rest = [inner(child) for child in element.children]
+        made: Any = built.get(id(element))
+        if made is not None:
+            return needs_of(element.children[labels.index(made.chosen)], built)
+        first, *rest = [needs_of(child, built) for child in element.children]
         return {key: reader for key, reader in first.items() if all(key in one for one in rest)}
 
     @classmethod

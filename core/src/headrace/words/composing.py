@@ -9,12 +9,12 @@ from headrace._backend import Backend, InitContext, Shared
 from headrace._build.callees import NotCallable, child_call, run_some
 from headrace._plan.declared import Needs, Ranged, sequence
 from headrace._plan.element import Element, Named, Range
-from headrace._plan.word import Use, Word, check_used, word_of
+from headrace._plan.word import Use, Word, check_used, needs_of, word_of
 from headrace.errors import NoResultError
 from headrace.keys import DATA, REPOST, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
@@ -85,18 +85,16 @@ class Sequential(Word):
         return element.children[place]
 
     @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
         """Give what the first element needs, if none is passed by."""
         first, *rest = element.children
         prefixes = element.prefixes or [((), {}) for _ in element.children]
         if any(prefixes[0]):
             return {DATA: element.name}  # passed by, an item has its data as result
         for child, (flags, _) in zip(rest, prefixes[1:], strict=True):
-            if "or" in flags and DATA in inner(child):
+            if "or" in flags and DATA in needs_of(child, built):
                 return {DATA: child.name}  # it runs on the data of an item without a result
-        return inner(first)
+        return needs_of(first, built)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the children."""

@@ -13,12 +13,12 @@ from headrace._checked import weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, Ranged, branches
 from headrace._plan.element import Element, Range, elements_run
-from headrace._plan.word import Use, Word
+from headrace._plan.word import Use, Word, needs_of
 from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._checked import Outcomes
@@ -46,11 +46,9 @@ class Branches(Word, ABC):
         return branches(children)
 
     @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
         """Give what both branches need; without the second, what passes has its data as result."""
-        found = [inner(child) for child in element.children]
+        found = [needs_of(child, built) for child in element.children]
         if len(found) < 2 or any(DATA in needs for needs in found):
             return {DATA: element.name}
         return {key: reader for key, reader in found[0].items() if key in found[1]}

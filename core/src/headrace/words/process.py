@@ -12,13 +12,13 @@ from pydantic import Field
 from headrace._checked import Presence
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, keys_named
-from headrace._plan.word import Word
+from headrace._plan.word import Word, needs_of
 from headrace.errors import ContractError, InstanceLostError
 from headrace.words._exchange import Exchange, lend
 from headrace.words._supervisor import Child, Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
@@ -85,13 +85,12 @@ class Process(Word):
     builds_elsewhere = True
 
     @classmethod
-    def _needs(
-        cls, element: Element, inner: Callable[[Element], Needs], built: Backend | None
-    ) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
         """Give what is needed inside, which the other process has told once it is built."""
-        if built is None:
-            return inner(element.children[0])
-        return dict.fromkeys(keys_named(built, None, "reads"), element.name)
+        made = built.get(id(element))
+        if made is None:
+            return needs_of(element.children[0], built)
+        return dict.fromkeys(keys_named(made, None, "reads"), element.name)
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Take note of which of the node's words this is."""
