@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace import errors
 from headrace._plan.element import Named
-from headrace._plan.word import Word
+from headrace._plan.word import Word, needs_of
 
 SOURCE = Path(headrace.__file__).parent
 
@@ -44,8 +44,8 @@ class Twice(Word):
         return children[0].range
 
     @classmethod
-    def _needs(cls, element, inner, built):
-        return inner(element.children[0])
+    def _needs(cls, element, built):
+        return needs_of(element.children[0], built)
 
     @classmethod
     def _build(cls, building, element, at):

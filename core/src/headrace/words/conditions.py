@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 
 
-class _KeyOptions(_Options):
-    """Options of HasKey and NotHasKey."""
-
-    positional = ("key",)
-    key: str = Field(description="The key of the request that decides.")
-
-
 class Branches(Word, ABC):
     """Base of the containers with a branch for yes and perhaps one for no."""
 
@@ -110,7 +103,12 @@ class HasKey(Branches):
             backend = "HasKey(loud)[Upper,Reverse]"
     """
 
-    Options = _KeyOptions
+    class Options(_Options):
+        """Options of HasKey and NotHasKey."""
+
+        positional = ("key",)
+        key: str = Field(description="The key of the request that decides.")
+
     reads = ("{key}", "data")
 
     def says_yes(self, request: Request) -> bool:
@@ -118,7 +116,7 @@ class HasKey(Branches):
         return self.options.key in request
 
 
-class NotHasKey(Branches):
+class NotHasKey(HasKey):
     """Send items that have no such key to A, the others to B: ``NotHasKey(mask)[A,B]``.
 
     Without B the others pass: their ``result`` is their ``data``.
@@ -140,9 +138,6 @@ class NotHasKey(Branches):
 
             backend = "NotHasKey(loud)[Reverse]"
     """
-
-    Options = _KeyOptions
-    reads = ("{key}", "data")
 
     def says_yes(self, request: Request) -> bool:
         """Tell whether the item lacks the key."""

@@ -30,6 +30,14 @@ class _Registering(Wiring):
     _registers_names = True
 
 
+class _Building(_Registering):
+    """Base of those that only build others: what they register is called, they are not."""
+
+    reads = ()
+    writes = ()
+    _why_not_callable = "only builds others"
+
+
 class Register(_Registering):
     """Register an instance for the whole pipeline, as ``node.{node_name}`` or a name of its own.
 
@@ -84,7 +92,7 @@ class Register(_Registering):
         return building.register(_name_of(element, building.name), built)
 
 
-class InstancesRegister(_Registering):
+class InstancesRegister(_Building):
     """Build ``instance_num`` copies and register them as ``{node_name}.0``, ``{node_name}.1``, ...
 
     Belongs in ``init`` or ``node_entrypoint``. It cannot be called.
@@ -108,10 +116,7 @@ class InstancesRegister(_Registering):
             init = "List[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
     """
 
-    reads = ()
-    writes = ()
     takes = 1
-    _why_not_callable = "only builds others"
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
@@ -138,7 +143,7 @@ class InstancesRegister(_Registering):
         return NotCallable(element.name)
 
 
-class List(_Registering):
+class List(_Building):
     """Build several, in order. It cannot be called.
 
     Reads:
@@ -159,10 +164,7 @@ class List(_Registering):
             node_entrypoint = "List[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
     """
 
-    reads = ()
-    writes = ()
     takes = (1, None)
-    _why_not_callable = "only builds others"
 
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
