@@ -7,14 +7,11 @@ import difflib
 import pickle
 import re
 import sys
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import CodeType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
+from typing import Any, TypeVar
 
 _MOST_SHOWN = 200
 

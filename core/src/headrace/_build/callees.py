@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -181,14 +182,12 @@ def run_some(
             outcomes[i] = outcome
 
 
+@dataclass(frozen=True)
 class ChildCall:
     """Calls one child: item by item where its max is 1, filled up or refused below its min."""
 
-    __slots__ = ("child", "pad")
-
-    def __init__(self, child: Backend, *, pad: bool) -> None:
-        self.child = child
-        self.pad = pad
+    child: Backend
+    pad: bool
 
     def __call__(self, batch: list[Request]) -> list[Exception | None] | None:
         """Give one outcome per item, None when all went well."""

@@ -13,16 +13,14 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from headrace._portable import nearest, shown
 from headrace.errors import ConfigError, Problem, SetupError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 MAX_DEPTH = 100
 """Greatest nesting of anything but ``S`` directly in ``S``."""

@@ -32,8 +32,9 @@ end a name or text nor begin another:
 from __future__ import annotations
 
 import copyreg
+from collections.abc import Generator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from headrace._expression.scanner import Open, Scanner
 from headrace._expression.templates import (
@@ -55,10 +56,6 @@ from headrace._expression.tree import (
     shorten,
 )
 from headrace.errors import ConfigError, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-
 
 _Rule: TypeAlias = "Generator[_Rule, Any, Any]"
 

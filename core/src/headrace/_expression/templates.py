@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from headrace._expression.tree import WORD_CHARACTER, has_surrogate, shorten
 from headrace.errors import ConfigError, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _ESCAPES = r'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
 _NAME = r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)"

@@ -117,19 +117,13 @@ class Call(_Node):
     @property
     def plugin(self) -> str | None:
         """The qualifier in front of the name, ``cv`` in ``cv:ResizeMat``, or None."""
-        return self.name[: -len(self.part) - 1] if len(self.part) < len(self.name) else None
+        found = _QUALIFIER.match(self.name)
+        return None if found is None else found[0][:-1]
 
     @property
     def part(self) -> str:
         """The name without the qualifier of a plugin."""
-        if ":" not in self.name:
-            return self.name
-        depth = 0
-        for offset, character in enumerate(self.name):
-            depth += (character == "{") - (character == "}")
-            if character == ":" and not depth:
-                return self.name[offset + 1 :]
-        return self.name
+        return _QUALIFIER.sub("", self.name)
 
     @property
     def children(self) -> tuple[Call, ...]:
@@ -213,6 +207,8 @@ NAME = re.compile(
     rf"(?:(?:[A-Za-z0-9_]|{_PLACEHOLDER})(?:[A-Za-z0-9_.\-]|{_PLACEHOLDER})*:)?"
     rf"(?:[A-Za-z_]|{_PLACEHOLDER})(?:[A-Za-z0-9_.\-/]|{_PLACEHOLDER})*"
 )
+_QUALIFIER = re.compile(r"^(?:[^:{]|\{[^}]*\})*:")
+"""The plugin in front of a name; a placeholder in that may have a ``:`` of its own."""
 _NUMBER = re.compile(r"[+-]?([0-9]+)(\.[0-9]+)?(e[+-]?[0-9]+)?")
 _CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 _SHOWN = 40

@@ -137,6 +137,11 @@ def inside(ranges: Sequence[Ranged]) -> Range:
     return low, high
 
 
+def range_of(place: int) -> Any:
+    """Give what combines ranges where that of one child counts: of the one at a place."""
+    return staticmethod(lambda ranges: ranges[place].range)
+
+
 # Keys.
 
 OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}

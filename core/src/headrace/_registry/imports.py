@@ -15,18 +15,15 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace._portable import error_text
 from headrace._registry.registry import Files, registry
 from headrace.errors import PluginLoadError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _YES = ("1", "true", "yes", "on")
 _NO = ("0", "false", "no", "off", "")

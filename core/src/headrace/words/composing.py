@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headrace._backend import Backend, InitContext, Shared
 from headrace._build.callees import NotCallable, child_call, run_some
-from headrace._plan.declared import Needs, Ranged, sequence
-from headrace._plan.element import Element, Named, Range
+from headrace._plan.declared import Needs, range_of, sequence
+from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, needs_of, word_of
 from headrace.errors import NoResultError
 from headrace.keys import DATA, REPOST, Request
@@ -62,12 +62,8 @@ class Sequential(Word):
 
     takes = (1, None)
     prefixes = ("or", "key=")
+    combine_ranges = staticmethod(sequence)
     _joins = True
-
-    @classmethod
-    def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give the range of the elements together."""
-        return sequence(children)
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
@@ -101,8 +97,8 @@ class Sequential(Word):
         children = context.children
         prefixes = context.prefixes or tuple(((), {}) for _ in children)
         self._steps = [
-            _Step(child, "or" in positional, named.get("key"), pad=self._pad)
-            for child, (positional, named) in zip(children, prefixes, strict=True)
+            _Step(child, child_call(child, pad=self._pad).__call__, "or" in flags, named.get("key"))
+            for child, (flags, named) in zip(children, prefixes, strict=True)
         ]
         self._plain = [step.run for step in self._steps]
         if self._reposts or any(step.otherwise or step.key is not None for step in self._steps):
@@ -179,16 +175,13 @@ class Sequential(Word):
         return NoResultError(what, backend=before)
 
 
-class _Step:
-    """One element with its conditions."""
+class _Step(NamedTuple):
+    """One element, what runs it, and its conditions."""
 
-    __slots__ = ("child", "key", "otherwise", "run")
-
-    def __init__(self, child: Backend, otherwise: bool, key: str | None, *, pad: bool) -> None:
-        self.child = child
-        self.run: Callable[[list[Request]], Outcomes] = child_call(child, pad=pad).__call__
-        self.otherwise = otherwise
-        self.key = key
+    child: Backend
+    run: Callable[[list[Request]], Outcomes]
+    otherwise: bool
+    key: str | None
 
     def wants(self, request: Request, ready: bool) -> bool:
         """Tell whether the conditions before the element let an item in."""
@@ -238,11 +231,7 @@ class IoC(Wiring):
 
     takes = (2, None)
     phases = 2
-
-    @classmethod
-    def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give the range of the front."""
-        return children[-1].range
+    combine_ranges = range_of(-1)
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:

@@ -11,8 +11,8 @@ from pydantic import Field
 from headrace._build.callees import ChildCall, child_call, run_some
 from headrace._checked import weight_of
 from headrace._options import Options as _Options
-from headrace._plan.declared import Needs, Ranged, branches
-from headrace._plan.element import Element, Range, elements_run
+from headrace._plan.declared import Needs, branches, range_of
+from headrace._plan.element import Element, elements_run
 from headrace._plan.word import Use, Word, needs_of
 from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
 from headrace.keys import DATA, Request
@@ -32,11 +32,7 @@ class Branches(Word, ABC):
     _reentrant = True
 
     takes = (1, 2)
-
-    @classmethod
-    def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give the range of the branches together."""
-        return branches(children)
+    combine_ranges = staticmethod(branches)
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
@@ -212,12 +208,8 @@ class CatSplit(Word):
     """
 
     takes = 3
+    combine_ranges = range_of(1)
     _needs_of = 0
-
-    @classmethod
-    def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give the range of the one in the middle."""
-        return children[1].range
 
     @classmethod
     def _check(cls, use: Use) -> None:
