@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import platform
 import statistics
@@ -164,9 +165,9 @@ def middle(loads: Sequence[Load]) -> Load:
 
 
 def ratio(ours: Sequence[Load], theirs: Sequence[Load], what: str = "rps") -> float:
-    """Give the median over the rounds of ours / theirs, for one attribute of `Load`."""
-    pairs = zip(ours, theirs, strict=True)
-    return statistics.median(getattr(a, what) / getattr(b, what) for a, b in pairs)
+    """Give the median over the rounds of ours / theirs, for one attribute of `Load`; NaN where theirs is 0 in all."""
+    pairs = [(getattr(a, what), getattr(b, what)) for a, b in zip(ours, theirs, strict=True)]
+    return statistics.median([a / b for a, b in pairs if b] or [math.nan])
 
 
 def usable_cpus() -> int:

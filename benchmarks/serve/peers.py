@@ -1,6 +1,6 @@
 """JPEG to class over HTTP: headrace-serve beside other servers, at the best settings of each.
 
-    python -m benchmarks.serve.peers [--clients 10 40] [--peer litserve mosec bentoml mlserver ray pytriton] [--folder DIRECTORY] [--json FILE]
+    python -m benchmarks.serve.peers [--clients 10 40] [--peer litserve mosec bentoml mlserver ray pytriton] [--settings N] [--folder DIRECTORY] [--json FILE]
         [--python PATH] [--server-cores 0,1 --client-cores 2-15]
 
 The work is that of `benchmarks.jpeg_http`: the bytes of a JPEG picture, decode, resize, ONNX Runtime with one
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 OURS = "headrace_serve"
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     OURS: [
-        {"most": 8, "instances": 2},
-        {"most": 4, "instances": 2},
-        {"most": 2, "instances": 2},
         {"most": 1, "instances": 2},
+        {"most": 2, "instances": 2},
+        {"most": 4, "instances": 2},
+        {"most": 8, "instances": 2},
         {"most": 8, "instances": 3},
     ],
     **PEERS,
@@ -275,6 +275,9 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", type=int, default=[10, 40])
     parser.add_argument("--seconds", type=float, default=1.5, help="length of one window")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--settings", type=int, metavar="N", help="only the first N of each, the best known first"
+    )
     parser.add_argument("--folder", type=Path, help="where the environments of the peers are kept")
     parser.add_argument(
         "--python", metavar="PATH", help="an interpreter that has the peers; here: this one"
@@ -285,7 +288,7 @@ def main() -> None:
     parser.add_argument("--client-cores", type=read_cores, metavar="2-15", help="of the clients")
     options = parser.parse_args()
     seconds, rounds = (0.05, 1) if options.quick else (options.seconds, options.rounds)
-    count = 1 if options.quick else None
+    count = 1 if options.quick else options.settings
     cv2.setNumThreads(1)
     about = environment(["headrace-serve", "uvicorn", "onnxruntime", "opencv-python-headless", "psutil"])  # fmt: skip
     with contextlib.ExitStack() as stack:

@@ -53,7 +53,8 @@ class Recording:
         max_bytes: The largest size of the file.
 
     Attributes:
-        names: The names of threads, by identifier.
+        numbers: The numbers of threads, from 1, by identifier: notes are smaller with them.
+        names: The names of threads, by number.
         inside: Per node and instance what has run since its last batch ended: five fields per
             element (path, size, started, ended, thread) or span (path, name, started, ended, track).
 
@@ -70,6 +71,9 @@ class Recording:
             raise SetupError(f"the trace {path} cannot be written: {error.strerror}") from error
         self._notes = NoteStore(self._store.folder, max_bytes // 2)
         self._origin = time.monotonic()
+        self._samples = sample < 1
+        self._count = itertools.count(1)
+        self.numbers: dict[int, int] = {}
         self.names: dict[int, str] = {}
         self.inside: dict[tuple[str, int], list[Any]] = {}
         self._chosen: set[int] = set()
@@ -83,15 +87,13 @@ class Recording:
         self, node: str, instance: int, path: str, size: int, started: float, ended: float
     ) -> None:
         """Note an element that has run; this is what is called most often."""
-        me = get_ident()
-        if me not in self.names:
-            self.names[me] = threading.current_thread().name
         try:
-            inside = self.inside[node, instance]
+            inside, thread = self.inside[node, instance], self.numbers[get_ident()]
         except KeyError:
             inside = self.inside.setdefault((node, instance), [])
+            thread = self._number(get_ident())
         if len(inside) < _MOST_INSIDE:
-            inside += (path, size, started, ended, me)
+            inside += (path, size, started, ended, thread)
 
     def span(
         self,
@@ -112,33 +114,45 @@ class Recording:
         """Note a batch that has run, if any of its requests is in the sample."""
         node, instance, thread, requests, started, ended, weight, errors = record
         inside = self.inside.get((node, instance), _NOTHING)
-        fields = len(inside)
-        if len(errors) == 1:  # as below, without the calls that comprehensions are
-            drawn = self._sample == 1 or random.random() < self._sample  # noqa: S311
-            ids = [id(requests[0][0])] if drawn else []
-            failed = 0 if errors[0] is None else 1
+        try:
+            thread = self.numbers[thread]
+        except KeyError:
+            thread = self._number(thread)
+        within, size = (*inside,), len(errors)
+        del inside[: len(within)]
+        if size == 1:  # as below, with less work: most batches of a swift backend
+            if self._samples and random.random() >= self._sample:  # noqa: S311
+                return
+            alone, failed = id(requests[0][0]), 0 if errors[0] is None else 1
+            note = (1, node, instance, thread, started, ended, 1, weight, failed, alone, *within)
+            ids = [alone] if self._samples else _NOTHING
         else:
             ids = [id(one[0]) for one in requests]
-            if self._sample < 1:
+            if self._samples:
                 ids = [one for one in ids if random.random() < self._sample]  # noqa: S311
-            failed = len(errors) - errors.count(None)
-        if ids:
-            if thread not in self.names:
-                self.names[thread] = threading.current_thread().name
-            if self._sample < 1:
-                if len(self._chosen) > MOST_PENDING:  # of requests whose owners had gone
-                    self._chosen.clear()
-                self._chosen.update(ids)
-            about = (node, instance, thread, started, ended, len(errors), weight, failed)
-            self._aside.append((len(ids), *about, *ids, *inside[:fields]))
-        del inside[:fields]
+            if not ids:
+                return
+            failed = size - errors.count(None)
+            about = (node, instance, thread, started, ended, size, weight, failed)
+            note = (len(ids), *about, *ids, *within)
+        if self._samples:
+            if len(self._chosen) > MOST_PENDING:  # of requests whose owners had gone
+                self._chosen.clear()
+            self._chosen.update(ids)
+        self._aside.append(note)
+
+    def _number(self, identifier: int) -> int:
+        """Give the number of the calling thread, which is seen for the first time."""
+        number = self.numbers.setdefault(identifier, next(self._count))
+        self.names[number] = threading.current_thread().name
+        return number
 
     def request(
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
     ) -> None:
         """Note a request that has its outcome, if it is in the sample."""
         identity = id(request)
-        if self._sample < 1:
+        if self._samples:
             if identity in self._chosen:
                 self._chosen.discard(identity)
             elif error is None or random.random() >= self._sample:  # noqa: S311

@@ -101,7 +101,7 @@ class EventMaker:
 
     Args:
         origin: When the trace begins, in seconds; what began earlier is left out.
-        thread_names: The names of threads, by identifier; it is added to meanwhile.
+        thread_names: The names of threads, by number; it is added to meanwhile.
     """
 
     def __init__(self, origin: float, thread_names: Mapping[int, str]) -> None:
@@ -191,12 +191,12 @@ class EventMaker:
     def _ns(self, at: float) -> int:
         return round((at - self._origin) * 1e9)
 
-    def _thread(self, identifier: int) -> int:
-        found = self._threads.get(identifier)
+    def _thread(self, thread: int) -> int:
+        found = self._threads.get(thread)
         if found is None:
             number = len(self._threads) + 1
-            name = self._thread_names.get(identifier, "thread")
-            found = self._threads[identifier] = (number, f"{name} [{number}]")
+            name = self._thread_names.get(thread, "thread")
+            found = self._threads[thread] = (number, f"{name} [{number}]")
         return found[0]
 
     def _device(self, where: str, start: int, end: int) -> int:
