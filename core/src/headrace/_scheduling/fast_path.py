@@ -133,9 +133,11 @@ class FastPath(SchedulerBase):
                 else:
                     error = self._run_alone(instance, request)
                 request["data"] = data
-            if (
-                error is None and idle is self._idle_list and instance.mean_s < SWIFT_S
-            ) or self._stays(instance, idle, error):
+            if error is None and (
+                idle is self._idle_list
+                if instance.mean_s < SWIFT_S
+                else idle is self._slow_list and (instance.lost is None or instance.serves)
+            ):
                 # atomic: an interrupt finds the instance held, or free.
                 instance.ident = 0
                 instance.holder = None
@@ -170,14 +172,8 @@ class FastPath(SchedulerBase):
     def _others(self, me: int) -> IdleList:
         """Give the idle list of slow backends, where thread ``me`` may use it: see `_may_start`."""
         mine = me == main_thread.ident
-        may = mine or not (self._callers or self._backlog or holds_a_lock())
+        may = mine or not (self._callers or self._backlog or holds_a_lock(me))
         return self._slow_list if may else self._idle_list
-
-    def _stays(self, instance: Instance, idle: IdleList, error: BaseException | None) -> bool:
-        """Tell whether an instance may simply go back to the idle list of slow backends."""
-        if error is not None or idle is not self._slow_list or instance.mean_s < SWIFT_S:
-            return False
-        return instance.lost is None or not (instance.lost.gone or instance.lost.away)
 
     def _call_slowly(
         self, request: Request, data: Any, weight: int, internal: bool, home: Any, rest: Rest | None
@@ -280,7 +276,7 @@ class FastPath(SchedulerBase):
             if not self._give_back(instance, error):
                 self._lead(instance, idle)
             return
-        if not instance.living or (instance.lost is not None and instance.lost.away):
+        if not (instance.living and instance.serves):
             lets = errands.run if holds_a_lock() else errand
             lets(self._give_back, instance, error)
             lets(self._dispatch_after, instance, idle)

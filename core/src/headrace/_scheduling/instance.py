@@ -264,6 +264,11 @@ class Instance(Counts):
             return False
         return self.thread is None or self.thread.alive
 
+    @property
+    def serves(self) -> bool:
+        """Whether its backend is neither lost nor away."""
+        return self.lost is None or not (self.lost.gone or self.lost.away)
+
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
