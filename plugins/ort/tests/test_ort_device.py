@@ -631,3 +631,29 @@ def test_an_array_on_a_device_is_refused_by_a_session_on_the_cpu_with_both_place
     (error,) = start(one_to_one(["n", 4]))([{"data": OnDevice()}])
     assert error.got == "OnDevice on cuda:1"
     assert str(error.expected).endswith("on the CPU")
+
+
+def test_a_thread_waits_awake_where_the_last_wait_was_short(monkeypatch):
+    flags, waits, now = [], [], [0.0]
+    takes = [1.0, cuda.SHORT_S / 2, cuda.SHORT_S / 2, 1.0, 1.0]
+
+    def call(function, *args):
+        if function == "cudaEventCreateWithFlags":
+            flags.append(args[0])
+            return args[0]
+        if function == "cudaEventSynchronize":
+            waits.append(args[0])
+            now[0] += takes.pop(0)
+        return 0
+
+    monkeypatch.setattr(cuda, "call", call)
+    destroyed = []
+    about = {"cudaEventDisableTiming": 2, "cudaEventBlockingSync": 1}
+    fake = SimpleNamespace(**about, cudaEventDestroy=destroyed.append)
+    monkeypatch.setattr(cuda, "runtime", lambda: fake)
+    event = cuda.make_event(0)
+    for _ in range(5):
+        cuda.wait_for(7, event, lambda: now[0])
+    assert waits == [3, 3, 2, 2, 3]
+    cuda.close_event(event)
+    assert sorted(destroyed) == sorted(flags) == [2, 3]

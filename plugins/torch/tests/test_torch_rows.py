@@ -1,6 +1,7 @@
 """What words of a chain hand each other: the rows of one tensor, and nothing that others could see."""
 
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 import headrace
 from headrace.errors import InputError
 from headrace_torch.arrays import gather
+from headrace_torch.place import Place
+from headrace_torch.pool import _tensors_in
 from headrace_torch.staging import Staging
+from headrace_torch.waiting import SHORT_S, Waiting
 
 
 @pytest.fixture
@@ -140,6 +144,51 @@ def test_a_word_that_runs_its_items_again_alone_finds_the_tensor_of_each(monkeyp
     found = piped(words, batch)
     for result, expected in zip(found, alone, strict=True):
         assert torch.allclose(result, expected)
+
+
+def test_batches_of_any_size_follow_each_other_through_a_chain():
+    words = "S[NormalizeTensor(0.5,1),CropTensor(box=[1,1,7,7]),PadTensor(8,8),SoftmaxTensor]"
+    requests = [{"data": one} for one in images(8)]
+    alone = one_by_one(words, requests)
+    with headrace.pipe({"backend": words, "max": 8}) as pipe:
+        for count in (8, 3, 1, 8, 5, 3):
+            found = [future.result(60)["result"] for future in pipe.submit(requests[:count])]
+            assert all(torch.equal(*pair) for pair in zip(found, alone, strict=False))
+
+
+def test_what_is_handed_on_is_found_in_a_request_and_let_go_with_the_batch():
+    place = Place(torch.device("cpu"), None)
+    whole, batch = torch.rand(3, 4), [{}, {}, {}]
+    place.give(batch, whole, hands_on=True)
+    found = list(_tensors_in(row for request in batch for row in request.values()))
+    assert [one.tolist() for one in found] == whole.tolist()
+    kept = weakref.ref(whole)
+    del whole, found
+    place.end()
+    assert kept() is None
+
+
+class Event:
+    """An event of a device that takes as long as it is told."""
+
+    def __init__(self, blocking=False):
+        self.blocking = blocking
+
+    def record(self, stream):
+        self.stream = stream
+
+    def synchronize(self):
+        Event.waits.append((self.blocking, self.stream))
+        Event.now += Event.takes.pop(0)
+
+
+def test_a_thread_waits_awake_where_the_last_wait_was_short(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    Event.now, Event.waits, Event.takes = 0.0, [], [1.0, SHORT_S / 2, SHORT_S / 2, 1.0, 1.0]
+    waiting = Waiting(lambda: Event.now)
+    for turn in range(5):
+        waiting.wait(turn)
+    assert Event.waits == [(True, 0), (True, 1), (False, 2), (False, 3), (True, 4)]
 
 
 @pytest.mark.parametrize("kind", ["", "(numpy=true)"])

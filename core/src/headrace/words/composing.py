@@ -109,16 +109,15 @@ class Sequential(Word):
         if not self._plain:
             ended = self._run(0, batch, [None] * len(batch))
             return ended if any(ended) else None
-        first = True
+        item = 0
         for index, call in enumerate(self._plain):
-            if not first:
-                for item, request in enumerate(batch):
-                    if "result" not in request:
-                        for earlier in batch[:item]:  # they have been moved on already
-                            earlier["result"] = earlier["data"]
-                        return self._run(index, batch, [None] * len(batch))
+            try:
+                for item, request in enumerate(batch if index else ()):  # noqa: B007 - see below
                     request["data"] = request.pop("result")
-            first = False
+            except KeyError:
+                for earlier in batch[:item]:  # they have been moved on already
+                    earlier["result"] = earlier["data"]
+                return self._run(index, batch, [None] * len(batch))
             outcomes = call(batch)
             if outcomes is not None:
                 try:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = [
+    "SHORT_S",
     "CudaStream",
     "PinnedBuffer",
     "check_ordinal",
@@ -23,6 +28,9 @@ __all__ = [
     "order_behind",
     "wait_for",
 ]
+
+SHORT_S = 0.0005
+"""The longest wait that the next one is passed awake after, in seconds."""
 
 _NON_BLOCKING = 1
 _LOST = (
@@ -202,30 +210,45 @@ def order_behind(stream: int, first: int) -> None:
         call("cudaEventDestroy", event)
 
 
+class _Awaited:
+    """Two events with which one thread waits for a stream: awake after a short wait, else asleep."""
+
+    def __init__(self, ordinal: int) -> None:
+        cudart = runtime()
+        with _On(ordinal):
+            flags = cudart.cudaEventDisableTiming | cudart.cudaEventBlockingSync
+            self.asleep = call("cudaEventCreateWithFlags", flags)
+            self.awake = call("cudaEventCreateWithFlags", cudart.cudaEventDisableTiming)
+        self.next = self.asleep
+
+
 def make_event(ordinal: int) -> Any:
-    """Make an event on which a thread sleeps while it waits; `wait_for` uses it again and again."""
-    cudart = runtime()
-    with _On(ordinal):
-        return call(
-            "cudaEventCreateWithFlags", cudart.cudaEventDisableTiming | cudart.cudaEventBlockingSync
-        )
+    """Make what `wait_for` waits with, again and again."""
+    return _Awaited(ordinal)
 
 
 def close_event(event: Any) -> None:
-    """Give an event back; None is none."""
+    """Give it back; None is none."""
     if event is not None:
-        runtime().cudaEventDestroy(event)  # of a device that is lost it may fail
+        runtime().cudaEventDestroy(event.asleep)  # of a device that is lost it may fail
+        runtime().cudaEventDestroy(event.awake)
 
 
-def wait_for(stream: int, event: Any) -> None:
-    """Wait for all that was started on a stream; the thread sleeps meanwhile.
+def wait_for(stream: int, event: Any, clock: Callable[[], float] = time.perf_counter) -> None:
+    """Wait for all that was started on a stream.
+
+    The driver wakes a sleeping thread by an interrupt, 20 to 200 us after the end, so a thread whose
+    last wait was short stays awake. The interpreter's lock is given up in both cases.
 
     Args:
         stream: The stream.
         event: One of `make_event`, on the device of the stream.
+        clock: Gives seconds.
     """
-    call("cudaEventRecord", event, stream)
-    call("cudaEventSynchronize", event)
+    call("cudaEventRecord", event.next, stream)
+    began = clock()
+    call("cudaEventSynchronize", event.next)
+    event.next = event.awake if clock() - began < SHORT_S else event.asleep
 
 
 def check_ordinal(ordinal: int) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.errors import InputError
 from headrace_ort import cuda
 from headrace_ort.dlpack import read_capsule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["DeviceArray", "DeviceView", "is_on_device", "view_of"]
 
@@ -136,8 +139,17 @@ def _view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
         return None
     if not value.is_contiguous() or value.is_conj() or value.is_neg():
         return None
-    cuda.order_behind(stream, torch.cuda.current_stream(ordinal).cuda_stream)
+    cuda.order_behind(stream, _torch_stream(torch)(ordinal))
     return DeviceView(value.data_ptr(), tuple(value.shape), dtype, value)
+
+
+@functools.cache
+def _torch_stream(torch: Any) -> Callable[[int], int]:
+    """Give what tells torch's current stream on a device, without an object around it where it can."""
+    raw: Callable[[int], int] | None = getattr(
+        getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None
+    )
+    return raw or (lambda ordinal: int(torch.cuda.current_stream(ordinal).cuda_stream))
 
 
 @functools.cache

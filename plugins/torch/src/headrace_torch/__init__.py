@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace_torch.loading import Model, kind_of, load_model
     from headrace_torch.modules import load_module, load_weights
     from headrace_torch.normalization import Normalization
-    from headrace_torch.place import OwnStream
+    from headrace_torch.own_stream import OwnStream
     from headrace_torch.tensors import as_tensor
 
 __version__ = "0.1.0"
@@ -51,7 +51,7 @@ _HOME = {
     "JpegHeader": "jpeg",
     "Model": "loading",
     "Normalization": "normalization",
-    "OwnStream": "place",
+    "OwnStream": "own_stream",
     "as_tensor": "tensors",
     "check_device": "devices",
     "check_jpeg": "jpeg",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import headrace
 from headrace.errors import InputError, InstanceLostError
-from headrace_torch._each import each_holds
+from headrace_torch._each import each_holds, of_each, put_in_each
 from headrace_torch.rows import Row
 
 if TYPE_CHECKING:
@@ -240,19 +240,18 @@ class PerTensor(TensorBackend):
 
     def _at_once(self, batch: list[Request], whole: torch.Tensor) -> bool:
         """Compute samples that come as the rows of one tensor, if all want the same."""
+        hands_on, key = self._hands_on, self.told_by
         try:
             how = self._judged(batch[0], whole)
-            key = self.told_by
             if key is not None and not self._agreed(key, batch, whole, how):
                 return False
             result = self.compute(whole, how)
         except InputError:
             return False  # one by one, so that each says what is wrong with it
-        if result is whole and (self._hands_on or type(batch[0]["data"]) is not Row):
-            for request in batch:
-                request["result"] = request["data"]
+        if result is whole and (hands_on or type(batch[0]["data"]) is not Row):
+            put_in_each(batch, "result", of_each(batch, "data"))
         else:
-            self.give(batch, result, hands_on=self._hands_on)
+            self.give(batch, result, hands_on=hands_on)
         if self.tells:
             self.done(batch, how)
         return True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
 import headrace
 from headrace.errors import InputError
+from headrace_torch._each import put_in_each
 from headrace_torch._fields import ColorName, PerChannel
 from headrace_torch._tensor_backend import PerImage, read_key
 
@@ -86,8 +88,7 @@ class CvtColorTensor(PerImage):
 
     def done(self, requests: Sequence[Request], how: Any) -> None:
         """Say what the results are."""
-        for request in requests:
-            request["color"] = self._target
+        put_in_each(requests, "color", repeat(self._target))
 
 
 class NormalizeTensor(PerImage):

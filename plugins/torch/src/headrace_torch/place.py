@@ -9,7 +9,6 @@ at the end of each batch it waits for that stream once. Other plugins find the s
 from __future__ import annotations
 
 import contextlib
-import threading
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
@@ -25,10 +24,11 @@ from headrace_torch.memory import (
     as_backend_error,
     give_back_memory,
     is_lost,
-    unless_lost,
 )
-from headrace_torch.rows import Row
+from headrace_torch.own_stream import OwnStream
+from headrace_torch.rows import Handed
 from headrace_torch.threads import limit_torch_threads
+from headrace_torch.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
     from headrace import InitContext
     from headrace.keys import Request
+    from headrace_torch.rows import Row
 
-__all__ = ["INFERENCE", "OwnStream", "Passing", "Place", "place_of", "places_of"]
+__all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
 
 INFERENCE: Any = getattr(torch._C, "_InferenceMode", torch.inference_mode)
 """What `torch.inference_mode` enters and leaves, where torch has it without the calls of Python around."""
@@ -45,48 +46,6 @@ INFERENCE: Any = getattr(torch._C, "_InferenceMode", torch.inference_mode)
 _DEFAULT = "headrace_torch.default_device"
 _PLACES = "headrace_torch.places"
 _DTYPE = attrgetter("dtype")
-
-
-class OwnStream:
-    """A CUDA stream of one instance, in the form that plugins share.
-
-    torch has 32 streams per device and gives them out in turn. Those that are in use here are not
-    given out a second time, as long as there are others; one that is closed is the first to be used
-    again, so that what libraries keep per stream does not grow with every reload.
-
-    Attributes:
-        handle: The ``cudaStream_t`` as an int.
-        stream: The same for torch.
-    """
-
-    _lock = threading.Lock()
-    _free: dict[int, list[torch.cuda.Stream]] = {}  # noqa: RUF012 - of the process, under the lock
-    _used: set[tuple[int, int]] = set()  # noqa: RUF012 - of the process, under the lock
-
-    def __init__(self, ordinal: int) -> None:
-        self._ordinal = ordinal
-        with OwnStream._lock:
-            free = OwnStream._free.setdefault(ordinal, [])
-            self.stream = free.pop() if free else self._new(ordinal)
-            OwnStream._used.add((ordinal, self.stream.cuda_stream))
-        self.handle: int = self.stream.cuda_stream
-
-    @staticmethod
-    def _new(ordinal: int) -> torch.cuda.Stream:
-        for _ in range(32):
-            stream = torch.cuda.Stream(device=ordinal)
-            if (ordinal, stream.cuda_stream) not in OwnStream._used:
-                break
-        return stream
-
-    def close(self) -> None:
-        """Wait for the stream, and leave it to the next instance."""
-        with unless_lost("waiting for a stream that is given up"):
-            self.stream.synchronize()
-        with OwnStream._lock:
-            if (self._ordinal, self.handle) in OwnStream._used:
-                OwnStream._used.discard((self._ordinal, self.handle))
-                OwnStream._free[self._ordinal].append(self.stream)
 
 
 class Place:
@@ -115,14 +74,20 @@ class Place:
         self._others: dict[torch.device, Passing] = {}
         self._whole: torch.Tensor | None = None
         self._rows: Sequence[torch.Tensor | Row] = ()
+        self._handed: Handed | None = None
         self._one_each: list[tuple[int, int, bool]] = []
-        self._event = torch.cuda.Event(blocking=True) if stream is not None else None
+        self._waiting: Waiting | None = None
         self._before: tuple[int, torch.cuda.Stream] | None = None
         if stream is not None:
+            self._watch(device)
             self._before = torch.cuda.current_device(), torch.cuda.current_stream(device)
             torch.cuda.set_device(device)
             torch.cuda.set_stream(stream)
             LivePlaces.add(1)
+
+    def _watch(self, device: torch.device) -> None:
+        """Make what waits for the stream, and find the one that others work on."""
+        self._waiting, self._default = Waiting(), torch.cuda.default_stream(device)
 
     # Order on the device.
 
@@ -145,9 +110,8 @@ class Place:
         """Order the current stream behind the device's default one, once in a batch."""
         if not self._ordered:
             self._ordered = True
-            default = torch.cuda.default_stream(self.device)
-            if not default.query():
-                torch.cuda.current_stream(self.device).wait_stream(default)
+            if not self._default.query():
+                torch.cuda.current_stream(self.device).wait_stream(self._default)
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """Give what makes the stream current: nothing is to be done in the instance's thread."""
@@ -175,9 +139,8 @@ class Place:
         if not self.used:
             return
         try:
-            if self._event is not None:
-                self._event.record(torch.cuda.current_stream(self.device))
-                self._event.synchronize()
+            if self._waiting is not None:
+                self._waiting.wait(torch.cuda.current_stream(self.device))
             else:
                 wait_for_device(self.device)
         except RuntimeError as error:
@@ -196,8 +159,14 @@ class Place:
             self._kept.clear()
             self._with_axis.clear()
             self._ordered = False
-            self._whole, self._rows, self.made = None, (), None
+            self._let_go()
             self.turns += 1
+
+    def _let_go(self) -> None:
+        """Let go of the tensors of the batch."""
+        self._whole, self._rows, self.made = None, (), None
+        if self._handed is not None:
+            self._handed.whole = None
 
     def note_axis(self, request: Mapping[str, Any], result: Any) -> None:
         """Note that what a request is given has its batch axis, where no `request_size` says so."""
@@ -218,15 +187,19 @@ class Place:
         Args:
             batch: As many requests as ``whole`` has rows.
             whole: ``[N, ...]``.
-            hands_on: Give a `Row` in place of a tensor.
+            hands_on: Give a `Row` in place of a tensor; none of the requests has a `request_size`.
         """
+        number = len(batch)
+        if whole.shape[0] != number:
+            raise ValueError(f"{whole.shape[0]} results of {number} samples")
         rows: Sequence[Any]
         if hands_on:
-            rows = list(map(Row, zip(repeat(whole), range(whole.shape[0]), strict=False)))
+            handed = self._handed
+            if handed is None or len(handed.rows) != number:
+                handed = self._handed = Handed(number)
+            handed.whole, rows = whole, handed.rows
         else:
             rows = whole.unbind(0)
-        if len(rows) != len(batch):
-            raise ValueError(f"{len(rows)} results of {len(batch)} samples")
         put_in_each(batch, "result", rows)
         self._whole, self._rows = whole, rows
 
@@ -238,10 +211,12 @@ class Place:
 
     def carried(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give the tensor whose rows are the ``data`` of these samples in order, if there is one."""
-        rows = self._rows
-        if len(rows) != len(batch) or any_has(batch, "request_size"):
+        rows, handed = self._rows, self._handed
+        if len(rows) != len(batch) or not each_holds(batch, "data", rows):
             return None
-        return self._whole if each_holds(batch, "data", rows) else None
+        if handed is not None and rows is handed.rows:
+            return self._whole  # whoever handed them on has looked
+        return None if any_has(batch, "request_size") else self._whole
 
     def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give samples of one shape and dtype on this device as one new tensor.
@@ -300,7 +275,7 @@ class Place:
         for other in self._others.values():
             other.close()
         self._others.clear()
-        self._whole, self._rows, self.made = None, (), None
+        self._let_go()
         if self.stream is None:
             give_back_memory(self.device)
             return
@@ -314,7 +289,7 @@ class Place:
             if not is_lost(error):
                 raise
         finally:
-            self._event = self._before = None
+            self._waiting = self._before = None
             give_back_memory(self.device, last=LivePlaces.add(-1) == 0)
 
 
@@ -326,7 +301,7 @@ class Passing(Place):
         super().__init__(device, None)
         if self._owner is not None:
             self.stream = self._owner.stream
-            self._event = torch.cuda.Event(blocking=True)
+            self._watch(device)
 
     def on_stream(self) -> AbstractContextManager[Any]:
         """Give what makes the stream, and its device, current for a while."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace_torch.place import OwnStream
+from headrace_torch.own_stream import OwnStream
+from headrace_torch.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -68,6 +69,8 @@ def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
+        elif type(value) is Row:
+            yield value.tensor()
         elif isinstance(value, dict):
             yield from _tensors_in(value.values())
         elif isinstance(value, (list, tuple)):
