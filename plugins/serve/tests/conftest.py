@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shutil
 import subprocess
 import sys
 import threading
+import venv
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +57,29 @@ class Picky(headrace.Backend):
 
 
 headrace.register("ServePicky", Picky)
+
+
+@pytest.fixture
+def tools(pytestconfig):
+    """Give the folder of programs of an environment with what pip installs.
+
+    It lies in pytest's cache, where the next run finds it.
+    """
+
+    def make(*requirements: str) -> Path:
+        asked = repr((sys.version, sys.prefix, requirements)).encode()
+        name = hashlib.sha256(asked).hexdigest()[:16]
+        folder = pytestconfig.rootpath / ".pytest_cache" / "environments" / name
+        programs = folder / ("Scripts" if sys.platform == "win32" else "bin")
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            venv.create(folder)
+            pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
+            subprocess.run([*pip, "install", "-q", "--no-compile", *requirements], check=True)
+            (folder / "complete").touch()
+        return programs
+
+    return make
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +51,9 @@ OLDEST = ("tritonclient[all]==2.3.0", "numpy<1.24", "protobuf<3.21", "setuptools
 @pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="its numpy has no wheel there")
-def test_the_oldest_tritonclient(addresses, tmp_path):
-    venv.create(tmp_path)
-    python = tmp_path / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python]
-    subprocess.run([*pip, "install", "-q", "--no-compile", *OLDEST], check=True)
-    done = subprocess.run(
-        [python, HERE / "triton_calls.py", *addresses], capture_output=True, text=True, check=False
-    )
+def test_the_oldest_tritonclient(addresses, tools):
+    command = [tools(*OLDEST) / "python", HERE / "triton_calls.py", *addresses]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

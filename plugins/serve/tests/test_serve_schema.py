@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,16 @@ PATHS = "simple(_identity)?/|same_(bool|u?int|fp32|fp64|bytes)|/v2$|/run/|stats|
 
 @pytest.mark.network
 @pytest.mark.stress
-def test_schemathesis_finds_the_document_and_the_server_at_one(tmp_path, request):
+def test_schemathesis_finds_the_document_and_the_server_at_one(tools, tmp_path, request):
     examples = "20" if request.config.getoption("--stress") else "3"
-    venv.create(tmp_path)
-    programs = tmp_path / ("Scripts" if sys.platform == "win32" else "bin")
-    pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
-    subprocess.run([*pip, "install", "-q", "--no-compile", TOOL], check=True)
+    schemathesis = tools(TOOL) / "schemathesis"
     served = [sys.executable, HERE / "served_examples.py", "0", "0"]
     with subprocess.Popen(served, stdout=subprocess.PIPE, text=True, cwd=HERE) as server:
         try:
             assert server.stdout is not None
             port = server.stdout.readline().split()[0]
             done = subprocess.run(
-                [programs / "schemathesis", "run", f"http://127.0.0.1:{port}/openapi.json",
+                [schemathesis, "run", f"http://127.0.0.1:{port}/openapi.json",
                  "--phases", "fuzzing,stateful",
                  "--max-examples", examples, "--seed", "1", "--include-path-regex", PATHS],
                 env={**os.environ, "PYTHONPATH": str(HERE), "SCHEMATHESIS_HOOKS": "schema_hooks"},
