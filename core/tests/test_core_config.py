@@ -1163,3 +1163,25 @@ def test_the_name_of_a_table_that_is_none_for_a_node_is_marked_whole():
     (found,) = problems({"a": {"backend": "Show"}, "1st": {"backend": "Show"}})
     assert found.code == "node_name"
     assert found.text[slice(*found.span)] == "1st"
+
+
+@pytest.mark.parametrize(
+    ("source", "marked"),
+    [
+        ({"main": {"backend": "Show", "instance_num": "x"}}, '"x"'),
+        ({"main": {"backend": "Show", "min": 3, "max": 2}}, "2"),
+        ({"main": {"backend": "Show", "min": 9, "batch_sizes": [3]}}, "[3]"),
+        ({"main": {"backend": "Show", "next": "none"}}, '"none"'),
+        ({"main": {"backend": "Show", "init": 5}}, "5"),
+        ({"main": {"backend": "Show", "instances": 1}}, "instances"),
+        ({"main": {"backend": "Show", "batch_policy": "Nope(x=1)"}}, "Nope"),
+        ({"main": {"backend": "Show", "a": "x"}}, '"x"'),
+        ({"main": {"backend": "Show", "Show::a": "x"}}, '"x"'),
+        ({"main": {"backend": "Show"}, "global": {"a": "x"}}, '"x"'),
+        ({"main": {"backend": "Show(a=x)"}}, "a=x"),
+        ({"main": {"backend": "Show"}, "define": {"Z": 7}}, "7"),
+    ],
+)
+def test_a_problem_marks_the_value_that_is_wrong_or_the_key_where_it_is_the_key(source, marked):
+    (found,) = problems(source)
+    assert found.text[slice(*found.span)] == marked

@@ -632,24 +632,31 @@ def test_nodes_are_built_after_those_they_name_else_in_file_order():
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "said"),
     [
-        {"x": {"backend": "A[Forward[node.x]]"}},
-        {"x": {"backend": "A[node.x]"}},
-        {"x": {"backend": "A[Proxy[x.0]]"}},
-        {"x": {"backend": "Forward[node.x]"}},
-        {"x": {"backend": "A[Forward[node.y]]"}, "y": {"backend": "B[Forward[node.x]]"}},
-        {"x": {"backend": "A[Reflect[p]]", "p": "Forward[node.x]"}},
-        {
-            "x": {"backend": "A[Forward[node.y]]"},
-            "y": {"backend": "B[Forward[node.z]]"},
-            "z": {"backend": "Z"},
-            "define": {"Z": "C[Forward[node.y]]"},
-        },
+        ({"x": {"backend": "Forward[node.x]"}}, "node 'x' is needed to build itself"),
+        (
+            {"x": {"backend": "A[Forward[node.y]]"}, "y": {"backend": "B[Forward[node.x]]"}},
+            "node 'x' is needed to build itself: x needs y needs x",
+        ),
+        (
+            {"x": {"backend": "A[Reflect[p]]", "p": "Forward[node.x]"}},
+            "node 'x' is needed to build itself",
+        ),
+        (
+            {
+                "x": {"backend": "A[Forward[node.y]]"},
+                "y": {"backend": "B[Forward[node.z]]"},
+                "z": {"backend": "Z"},
+                "define": {"Z": "C[Forward[node.y]]"},
+            },
+            "node 'y' is needed to build itself: y needs z needs y",
+        ),
     ],
 )
-def test_nodes_that_need_each_other_are_an_error(source):
-    assert problem(source).code == "circle"
+def test_nodes_that_need_each_other_are_an_error(source, said):
+    found = problem(source)
+    assert (found.code, found.message) == ("circle", said)
 
 
 @pytest.mark.parametrize(

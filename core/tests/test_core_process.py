@@ -827,6 +827,22 @@ def test_who_waits_for_another_process_looks_again_when_the_last_is_closed(clien
     assert siblings.members == [own]
 
 
+def test_who_waits_for_another_process_has_it_when_the_batch_there_has_ended(client, until):
+    siblings = Siblings()
+    own, other = sibling(siblings, over=True), sibling(siblings, lives=True)
+    waits = []
+
+    def run(batch, entries):
+        waits.append(client(siblings.borrow, own))
+        until(lambda: siblings.waiting == 1)
+        with siblings._changed:  # it sleeps
+            pass
+
+    other.min, other._entries, other.run = 1, dict, run
+    Process.forward(other, [])
+    assert waits[0].outcome() is other
+
+
 @pytest.mark.parametrize("alone", [True, False])
 def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(alone):
     siblings, lost = Siblings(), []

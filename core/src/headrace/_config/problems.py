@@ -178,7 +178,7 @@ def _plain(name: str) -> str:
 def _placed(problem: Problem, path: str, pieces: _Pieces) -> Problem:
     """Look for the key, for the same key at the top of the file, then for the table around it."""
     node, _, key = path.partition(".")
-    for name in (path, key, path.rpartition(".")[0], node):
+    for name in (path, key, node):
         if name in pieces:
             start, end, text = pieces[name]
             at = _offset(problem, text[start:end]) + start
