@@ -110,6 +110,14 @@ def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text, chi
     assert [child["name"] for child in told["tree"]["children"]] == children
 
 
+def test_a_loader_by_itself_has_chosen_nothing():
+    told = headrace.explain(
+        headrace.parse("ModelLoader[(.a)Identity,(.b)Nope,(.c)Process(restart_limit=-1)[Identity]]")
+    )
+    assert [child["name"] for child in told["tree"]["children"]] == ["Identity"]
+    assert told["tree"]["not_chosen"] == {"Nope": "unknown backend 'Nope'"}
+
+
 @pytest.mark.parametrize(
     "text", ["S[", "Nope", "Many(z=1)", "S[HasKey,Identity]", "Identity[Many]"]
 )
