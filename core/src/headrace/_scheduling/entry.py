@@ -82,9 +82,6 @@ HANDED = Quota()
 """That of what a backend hands to another node: its request runs, so no bound counts it."""
 
 
-get = dict.get
-
-
 class Entry:
     """A request that waits at a node or runs there.
 
@@ -134,7 +131,7 @@ class Entry:
         self.arrival = 0.0
         self.deadline = deadline
         self.priority = priority
-        self.data: Any = get(request, "data", MISSING) if isinstance(request, dict) else None
+        self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
         self.state = NEW
         self.error = self.code = self.alarm = self.room = self.lent = None
         self.waits = waits

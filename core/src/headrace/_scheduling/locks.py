@@ -139,14 +139,11 @@ def _around_collection(phase: str, _: object) -> None:
 gc.callbacks.append(_around_collection)  # one thread at a time collects
 
 
-def near_stack_end(
-    _limit: Callable[[], int] = sys.getrecursionlimit,
-    _frame: Callable[[int], object] = sys._getframe,
-) -> bool:
+def near_stack_end() -> bool:
     """Tell whether the calling thread may not have room on its stack for what is done under a lock."""
-    limit = _limit()
+    limit = sys.getrecursionlimit()
     try:
-        _frame(limit - _ROOM if limit > 2 * _ROOM else limit - limit // 2)
+        sys._getframe(limit - _ROOM if limit > 2 * _ROOM else limit - limit // 2)
     except ValueError:  # there are not so many frames
         return False
     return True
