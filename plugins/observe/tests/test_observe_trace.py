@@ -17,6 +17,8 @@ import pytest
 import headrace
 import headrace_observe
 from headrace.errors import ClosedError, ConfigError, InputError, MissingDependencyError, SetupError
+from headrace.hookspecs import BatchRecord, BatchRequest
+from headrace_observe.recording import Recording
 from headrace_observe.trace_events import (
     TAIL,
     BatchHeard,
@@ -444,3 +446,62 @@ def test_many_threads_trace_at_a_time(tmp_path):
         for one in clients:
             one.join()
     assert len(of(checked(path), "request")) == 800
+
+
+def test_requests_that_their_callers_run_are_noted_with_their_batches(tmp_path):
+    path = tmp_path / "trace.json"
+    config = {
+        "first": {"backend": "S[TracePicky,Forward[node.second]]", "max": 4},
+        "second": {"backend": "TracePicky", "max": 4},
+    }
+    outcomes = []
+
+    def client(pipe):
+        for data in (1, 2, "bad", 3):
+            try:
+                outcomes.append(pipe({"data": data, "node_name": "first"})["result"])
+            except InputError:
+                outcomes.append("failed")
+
+    with traced(path, config) as pipe:
+        thread = threading.Thread(target=client, args=(pipe,), name="client")
+        thread.start()
+        thread.join()
+    assert outcomes == [1, 2, "failed", 3]
+    events = checked(path)
+    batches = {one["args"]["batch"]: one["args"] for one in of(events, "batch")}
+    assert sorted((one["node"], one["failed"]) for one in batches.values()) == [
+        *([("first", 0)] * 3), ("first", 1), *([("second", 0)] * 3),
+    ]  # fmt: skip
+    requests = [one["args"] for one in of(events, "request")]
+    assert sorted(one["batch"] for one in requests) == sorted(batches)
+    assert all(
+        (one["outcome"] == "input") == (batches[one["batch"]]["failed"] == 1) for one in requests
+    )
+
+
+def test_a_request_inside_of_another_s_end_and_one_that_is_never_told_of_lose_nothing(tmp_path):
+    recording = Recording(tmp_path / "trace.json", 1.0, 1_000_000)
+    began = time.monotonic()
+    outer, inner, last = ({"data": k} for k in range(3))
+    ends = {}
+
+    def ran(request, after):
+        started = began + after
+        ends[id(request)] = ended = started + 0.001
+        only = [BatchRequest(request, started, started, 1)]
+        about = (threading.get_ident(), only, started, ended, 1, [None])
+        recording.batch(BatchRecord("main", 0, *about))
+
+    def answered(request, after):
+        recording.request("main", request, began + after, ends[id(request)], None)
+
+    ran(outer, 0.01)
+    ran(inner, 0.02)  # by a destructor in the same thread, say, before the outer one is told of
+    answered(inner, 0.02)
+    answered(outer, 0.01)
+    ran(last, 0.03)  # the probe is taken away in between
+    recording.finish()
+    events = checked(tmp_path / "trace.json")
+    assert len(of(events, "batch")) == 3
+    assert sorted(one["args"]["batch"] for one in of(events, "request")) == [1, 2, 3]

@@ -36,6 +36,12 @@ _log = logging.getLogger("headrace.observe.trace")
 
 _NOTHING: list[Any] = []
 
+_ALONE = -1
+"""The first field of the note of a batch of one request and of that request."""
+
+_ENDED = 5
+"""The field of a batch that says when it ended."""
+
 _FIELDS_OF_A_BATCH = 9
 
 _FIELDS_INSIDE = 5
@@ -77,6 +83,7 @@ class Recording:
         self.names: dict[int, str] = {}
         self.inside: dict[tuple[str, int], list[Any]] = {}
         self._chosen: set[int] = set()
+        self._run_alone: dict[int, tuple[Any, ...]] = {}
         self._aside = Aside(self._keep, self._make, name="headrace-trace")
 
     # What is called while requests run: it leaves tuples of plain values, one per batch and per request,
@@ -112,18 +119,26 @@ class Recording:
 
     def batch(self, record: BatchRecord) -> None:
         """Note a batch that has run, if any of its requests is in the sample."""
-        node, instance, thread, requests, started, ended, weight, errors = record
+        node, instance, me, requests, started, ended, weight, errors = record
         inside = self.inside.get((node, instance), _NOTHING)
         try:
-            thread = self.numbers[thread]
+            thread = self.numbers[me]
         except KeyError:
-            thread = self._number(thread)
+            thread = self._number(me)
         within, size = (*inside,), len(errors)
         del inside[: len(within)]
         if size == 1:  # as below, with less work: most batches of a swift backend
             if self._samples and random.random() >= self._sample:  # noqa: S311
                 return
-            alone, failed = id(requests[0][0]), 0 if errors[0] is None else 1
+            only, error = requests[0], errors[0]
+            alone = id(only[0])
+            if only[1] is started and not self._samples:
+                # Its caller runs it, and `request` is to follow in this thread: one note is enough for both.
+                code = None if error is None else code_of(error)
+                note = (_ALONE, node, instance, thread, started, ended, 1, weight, code, *within)
+                if self._run_alone.setdefault(me, note) is note:
+                    return
+            failed = 0 if error is None else 1
             note = (1, node, instance, thread, started, ended, 1, weight, failed, alone, *within)
             ids = [alone] if self._samples else _NOTHING
         else:
@@ -151,6 +166,12 @@ class Recording:
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
     ) -> None:
         """Note a request that has its outcome, if it is in the sample."""
+        me = get_ident()
+        alone = self._run_alone.get(me)
+        if alone is not None and alone[_ENDED] is ended:  # the very reading of the clock
+            del self._run_alone[me]
+            self._aside.leave(alone)
+            return
         identity = id(request)
         if self._samples:
             if identity in self._chosen:
@@ -195,6 +216,10 @@ class Recording:
         Raises:
             OSError: It could not be written; what was at the path is untouched.
         """
+        for alone in [
+            *self._run_alone.values()
+        ]:  # the pipeline lets go of the probe before it told of the request
+            self._aside.append(alone)
         self._aside.finish()
 
 
@@ -208,17 +233,25 @@ def _heard(notes: Iterable[tuple[Any, ...]]) -> Iterator[BatchHeard | RequestHea
     numbers = itertools.count(1)
     for note in notes:
         if note[0]:  # a batch, of so many requests in the sample
-            end = _FIELDS_OF_A_BATCH + note[0]
+            alone = note[0] == _ALONE
+            end = _FIELDS_OF_A_BATCH + (0 if alone else note[0])
             groups = [note[k : k + _FIELDS_INSIDE] for k in range(end, len(note), _FIELDS_INSIDE)]
             inside = [
                 ElementHeard(*one) if isinstance(one[1], int) else SpanHeard(*one) for one in groups
             ]
-            about, ids = note[1:_FIELDS_OF_A_BATCH], note[_FIELDS_OF_A_BATCH:end]
-            heard = BatchHeard._make((next(numbers), *about, inside))
+            *about, failed = note[1:_FIELDS_OF_A_BATCH]
+            if alone:
+                code, failed = failed, 0 if failed is None else 1
+            heard = BatchHeard._make((next(numbers), *about, failed, inside))
+            yield heard
+            if alone:
+                yield RequestHeard(
+                    heard.node, heard.started, heard.ended, code, heard._replace(inside=())
+                )
+                continue
             if len(ran) > MOST_PENDING:  # of requests whose owners had gone before they ran
                 ran.clear()
-            ran.update(dict.fromkeys(ids, heard._replace(inside=())))
-            yield heard
+            ran.update(dict.fromkeys(note[_FIELDS_OF_A_BATCH:end], heard._replace(inside=())))
         else:
             _, identity, node, started, ended, code = note
             batch = ran.pop(identity, None)
