@@ -63,7 +63,7 @@ def functions_of(value: object) -> list[object]:
     """A public function; a class with the public functions it has; those of a module's names."""
     if inspect.ismodule(value):
         return [one for name in value.__all__ for one in functions_of(getattr(value, name))]
-    if not inspect.isclass(value):
+    if not inspect.isclass(value) or typing.get_origin(value):
         return [value] if inspect.isfunction(value) else []
     names = [name for name in dir(value) if not name.startswith("_") or name == "__call__"]
     found = [inspect.getattr_static(value, name) for name in names]
