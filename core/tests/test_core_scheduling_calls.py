@@ -352,11 +352,13 @@ def test_a_deadline_while_queued_withdraws_the_request(gate, client, way):
         assert node(pipe)["waiting"] == 0
 
 
-def test_an_infinite_timeout_is_none(gate):
+@pytest.mark.parametrize("long", [float("inf"), 1e300, 10**400], ids=["inf", "1e300", "10**400"])
+def test_a_timeout_beyond_all_clocks_is_none(gate, long):
     gate.shut = False
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        assert pipe({"data": 1}, timeout=float("inf"))["result"] == 1
-        assert pipe({"data": 1}, timeout=1e300)["result"] == 1
+        assert pipe({"data": 1}, timeout=long)["result"] == 1
+        pipe.reload("main", {"max": 2}, timeout=long)
+        pipe.close(timeout=long)
 
 
 # Priority and order.

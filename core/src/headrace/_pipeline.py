@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping
 from concurrent.futures import Future
 from numbers import Real
+from threading import TIMEOUT_MAX
 from types import TracebackType
 from typing import Any, overload
 
@@ -26,9 +26,9 @@ from headrace.keys import Request
 def _seconds(timeout: float) -> float:
     """Give a number of seconds of any type as a float; refuse what is none."""
     number = isinstance(timeout, Real) and not isinstance(timeout, bool)
-    if not number or math.isnan(timeout) or timeout < 0:
+    if not number or not timeout >= 0:  # NaN is neither
         raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
-    return float(timeout)
+    return float(min(timeout, TIMEOUT_MAX))
 
 
 class Pipeline:

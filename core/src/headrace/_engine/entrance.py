@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from numbers import Integral, Real
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any
 
 from headrace._engine.futures import AsyncOwner, NodeRequest
@@ -163,11 +163,9 @@ def _deadline_after(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     number = isinstance(timeout, (int, float, Real)) and not isinstance(timeout, bool)
-    if not number or math.isnan(timeout):
+    if not number or timeout != timeout:  # NaN
         raise TypeError(f"timeout is a number of seconds or None, got {timeout!r}")
-    if math.isinf(timeout) and timeout > 0:
-        return None
-    return time.monotonic() + max(0.0, float(timeout))
+    return time.monotonic() + float(max(0, timeout)) if timeout < TIMEOUT_MAX else None
 
 
 def raise_failed(entries: list[Entry]) -> None:
