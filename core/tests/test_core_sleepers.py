@@ -141,6 +141,32 @@ def test_the_caller_wakes_up_once_for_the_whole_way(clients, signals):
         assert counts(pipe) == dict.fromkeys("abc", (1, 1, 0))
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_worker_that_is_hit_while_it_moves_a_request_on_tries_again_and_then_says_so(
+    clients, monkeypatch, times
+):
+    hits, enters = [MemoryError("none left") for _ in range(times)], sleeper_module.Sleeper._enter
+
+    def enter(self, *, internal):
+        if self.at[0].name == "b" and hits:
+            raise hits.pop()
+        enters(self, internal=internal)
+
+    monkeypatch.setattr(sleeper_module.Sleeper, "_enter", enter)
+    with headrace.pipe(CHAIN) as pipe:
+        request = {"data": 1}
+        answer = clients.submit(pipe, request)
+        if times == 1:
+            assert answer.result(LATE_S)["result"] == 4
+        else:
+            with pytest.raises(BackendError, match="cannot go on") as raised:
+                answer.result(LATE_S)
+            assert isinstance(raised.value.__cause__, MemoryError)
+            assert (raised.value.node, raised.value.abandoned) == ("b", False)
+            assert request == {"data": 1}
+        assert clients.submit(pipe, {"data": 1}).result(LATE_S)["result"] == 4
+
+
 @pytest.mark.usefixtures("takes_turns")
 def test_where_callers_run_what_waits_the_caller_takes_its_request_on_itself(clients, signals):
     signal = CountingSignal()

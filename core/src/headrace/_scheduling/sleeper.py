@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace._portable import caused
 from headrace._scheduling.admission import admit, enter, held_here, interrupted, refuse
 from headrace._scheduling.entry import (
     DATA_ALONE,
@@ -35,6 +36,7 @@ from headrace._scheduling.threads import (
     may_be_cycle,
     waiting,
 )
+from headrace.errors import BackendError
 
 if TYPE_CHECKING:
     from collections import deque
@@ -143,9 +145,17 @@ class Sleeper(Blocked):
         """Do what `finished` does, whatever hits this thread meanwhile."""
         entry = self.at[1]
         try:
-            self.finished(entry)
-        except BaseException:  # noqa: BLE001 - it is meant for the thread, and not for the request
-            self.finished(entry)
+            try:
+                self.finished(entry)
+            except BaseException:  # noqa: BLE001 - it may be meant for the thread, and not for the request
+                self.finished(entry)
+        except BaseException as error:  # noqa: BLE001 - the memory ends, say: the caller is to hear of it
+            scheduler, entry, _ = self.at
+            lost = entry.state in (QUEUED, OUTSIDE, RUNNING)
+            what = BackendError("the request cannot go on", node=scheduler.name, abandoned=lost)
+            entry.error = caused(what, error)
+            self.over = True
+            self._signal.wake()
 
     def finished(self, entry: Entry) -> None:
         """Move the request on to the next node, or wake the caller. A second time changes nothing."""
