@@ -215,11 +215,10 @@ class Backend(Checked):
         """
         with_dependency = getattr(self, "forward_with_dep", None)
         if with_dependency is None or self._dependency is None:
-            raise ContractError(
-                f"{type(self).__name__} has no forward"
-                if with_dependency is None
-                else f"{type(self).__name__} was called without its dependency"
+            lacks = (
+                "has no forward" if with_dependency is None else "was called without its dependency"
             )
+            raise ContractError(f"{type(self).__name__} {lacks}")
         outcomes: Outcomes = with_dependency(batch, self._dependency)
         return outcomes
 

@@ -16,7 +16,7 @@ from headrace._plan.planner import Planner
 from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
 from headrace._registry.registry import Files
-from headrace.errors import PluginError
+from headrace.errors import ConfigError, PluginError, Problem
 
 
 class PipelineConfig:
@@ -125,13 +125,9 @@ class PipelineConfig:
             )
         problems = Problems()
         if node not in self.nodes:
-            problems.add(
-                "unknown_node",
-                f"no node is called {node!r}",
-                suggestion=nearest(node, self.nodes) if isinstance(node, str) else None,
-                hint=f"There are: {', '.join(self.nodes)}.",
-            )
-            problems.raise_if_any()
+            near = nearest(node, self.nodes) if isinstance(node, str) else None
+            what, hint = f"no node is called {node!r}", f"There are: {', '.join(self.nodes)}."
+            raise ConfigError(Problem("unknown_node", what, suggestion=near, hint=hint))
         document, single = self._document, self._shape.single
         table = document.top[node] if not single else None
         keys: dict[str, Any] = dict(table.keys if isinstance(table, Table) else document.top)
@@ -143,12 +139,9 @@ class PipelineConfig:
             if key in _FIXED:
                 problems.add("fixed", f"reload cannot change {key!r}", **place, hint=_FIXED[key])
             elif new.value is None and not names & {key, key.rpartition("::")[2]}:
-                problems.add(
-                    "unknown_key",
-                    f"node {node!r} has no key {key!r} that could be taken away",
-                    **place,
-                    suggestion=nearest(key, sorted(names)),
-                )
+                message = f"node {node!r} has no key {key!r} that could be taken away"
+                near = nearest(key, sorted(names))
+                problems.add("unknown_key", message, suggestion=near, **place)
             elif single and key == "backend" and not isinstance(new.value, str):
                 place = key_place(None, f"{node}.{key}", key, new.value)
                 problems.add("type", "backend is a text, an expression", **place)
@@ -215,13 +208,9 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
     items = [item for item, _ in document.imports]
     place = key_place(document.file, "import", "import", items)
     if items and why is not None:
-        problems.add(
-            "import_refused",
-            f"the configuration imports {', '.join(items)}, and running its code is not allowed: "
-            f"{why}",
-            hint=HOW_TO_ALLOW,
-            **place,
-        )
+        imports = f"the configuration imports {', '.join(items)}"
+        message = f"{imports}, and running its code is not allowed: {why}"
+        problems.add("import_refused", message, hint=HOW_TO_ALLOW, **place)
         return ()
     tables: dict[str, dict[str, type[Any]]] = {}
     for item in document.imports:

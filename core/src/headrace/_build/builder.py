@@ -167,11 +167,9 @@ class Builder(Build):
     def _second_door(self, node: NodePlan, _: Schedule) -> ComposedNode:
         """Make a second door to a node: the same queue, batches and instances."""
         target = self.nodes[node.door_to or ""]
-        self.registered[f"node.{node.name}"] = NodeCall(
-            target.scheduler,
-            self.plan.links[node.name].levels,
-            self.plan.links[node.name].timeout_ms,
-        )
+        links = self.plan.links[node.name]
+        call = NodeCall(target.scheduler, links.levels, links.timeout_ms)
+        self.registered[f"node.{node.name}"] = call
         parts = self._all.nested()
         return ComposedNode(target.scheduler, parts, plan=node, elements=target.elements)
 
@@ -195,14 +193,9 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     """
     low, high = narrowed((backend.min, backend.max), keys)
     if low > high:
-        raise SetupError(
-            f"no batch fits: {backend._label()} takes {backend.min} to "
-            f"{backend.max or 'any number'}, the node leaves {low} to {high}",
-            node=backend._node,
-            backend=backend._label(),
-            instance=index,
-            hint="Change the node's min and max.",
-        )
+        takes = f"{backend._label()} takes {backend.min} to {backend.max or 'any number'}"
+        what = f"no batch fits: {takes}, the node leaves {low} to {high}"
+        raise backend._located(SetupError(what, hint="Change the node's min and max."))
     thread = None
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child

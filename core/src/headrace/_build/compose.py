@@ -194,11 +194,8 @@ def _change(
     changed = config._changed(name, changes)
     old, new = config._plan.nodes[name], changed._plan.nodes[name]
     if new.door_to != old.door_to:
-        raise SetupError(
-            "a node cannot become a second door to another one, nor the other way round",
-            node=name,
-            hint="Build the pipeline again.",
-        )
+        what = "a node cannot become a second door to another one, nor the other way round"
+        raise SetupError(what, node=name, hint="Build the pipeline again.")
     aside = _Aside(changed._plan, name, builder)
     blueprint = _blueprint(changed, builder, aside)
     return Change(blueprint, aside.adopt, aside.cancelled.set, aside.close)
@@ -278,19 +275,14 @@ class _Aside(Builder):
             for one in sorted(held & own.registers):
                 call = service.commons.registered[one]
                 if not (isinstance(call, NodeCall) and call.scheduler is own.scheduler):
-                    raise SetupError(
-                        f"{holder} holds the instance {one!r} itself, so it cannot be exchanged",
-                        node=name,
-                        hint=f"Let it call Forward[node.{name}], or build the pipeline again.",
-                    )
+                    what = f"{holder} holds the instance {one!r} itself, so it cannot be exchanged"
+                    hint = f"Let it call Forward[node.{name}], or build the pipeline again."
+                    raise SetupError(what, node=name, hint=hint)
 
     def _check_guards(self, node: ComposedNode) -> None:
         """Refuse instances of other nodes that were built to be called through their queue only."""
         for one in sorted(node.holds):
             if not isinstance(self.registered[one], (NodeCall, Guarded, NotCallable)):
-                raise SetupError(
-                    f"{one!r} was built for its own node alone, and cannot be called from here "
-                    "as well",
-                    node=self._name,
-                    hint="Build the pipeline again.",
-                )
+                alone = f"{one!r} was built for its own node alone"
+                what = f"{alone}, and cannot be called from here as well"
+                raise SetupError(what, node=self._name, hint="Build the pipeline again.")

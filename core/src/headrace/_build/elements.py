@@ -142,12 +142,9 @@ class ElementBuilder:
         try:
             backend = cls()
         except Exception as error:
-            raise self.failed(
-                f"{cls.__name__}() failed: {error_text(error)}",
-                element.name,
-                at,
-                hint="A backend is made without arguments; the work belongs in init.",
-            ) from error
+            what = f"{cls.__name__}() failed: {error_text(error)}"
+            hint = "A backend is made without arguments; the work belongs in init."
+            raise self.failed(what, element.name, at, hint) from error
         if self.node is None:  # any number of threads are inside a front at a time
             at = replace(at, end=BatchEnd())
         backend._name, backend._lost = element.name, at.lost
@@ -272,11 +269,9 @@ class ElementBuilder:
         self.looked_up.add(named.name)
         built = self.build.registered.get(named.name)
         if built is None:
-            raise SetupError(
-                f"{named.name!r} is asked for in init, where it is not built yet",
-                node=self.name,
-                hint="Name it in the configuration: nodes are built after those they name.",
-            )
+            what = f"{named.name!r} is asked for in init, where it is not built yet"
+            hint = "Name it in the configuration: nodes are built after those they name."
+            raise SetupError(what, node=self.name, hint=hint)
         return FrontCall(built) if self.node is None and isinstance(built, NodeCall) else built
 
     def _bound(self, element: Element, named: Named, at: At) -> Backend:

@@ -222,11 +222,7 @@ def read_shape(document: Document, problems: Problems) -> Shape:
         if isinstance(table, Table):
             part.update(table.keys)
         elif table is not None:
-            problems.add(
-                "type",
-                f"[{name}] is a table",
-                **key_place(table.file, name, name, table.value),
-            )
+            problems.add("type", f"[{name}] is a table", **_place(name, table))
     rest = {key: value for key, value in document.top.items() if key not in _RESERVED}
     if "backend" in rest and not isinstance(rest["backend"], Table):
         shape.single = True
@@ -245,7 +241,7 @@ def _report_no_node(document: Document, shape: Shape, problems: Problems) -> Non
     if like is not None:
         written = shape.globals[like]
         path = like if like in document.top else f"global.{like}"
-        place = key_place(written.file, path, like, written.value, at_key=True)
+        place = _place(like, written, path, at_key=True)
     if like == "backend":
         hint = "In [global] it is the default of nodes: write it at the top, or a table per node."
     suggestion = "backend" if like not in (None, "backend") else None
@@ -263,12 +259,10 @@ def _one_node(rest: dict[str, Written], shape: Shape, problems: Problems) -> Non
             shape.globals[key] = value
         elif isinstance(value, Table) and "backend" in value.keys:
             written = value.keys["backend"]
-            problems.add(
-                "two_shapes",
-                f"the table [{key}] has a backend, and so has the top level",
-                **key_place(written.file, f"{key}.backend", "backend", written.value, at_key=True),
-                hint="Move the keys of the top level into a table of their own.",
-            )
+            message = f"the table [{key}] has a backend, and so has the top level"
+            hint = "Move the keys of the top level into a table of their own."
+            place = _place("backend", written, f"{key}.backend", at_key=True)
+            problems.add("two_shapes", message, hint=hint, **place)
         else:
             node[key] = value
 
@@ -279,12 +273,9 @@ def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -
             if key in shape.globals:
                 _report_twice(key, value, problems)
             if _is_list_of_tables(value.value):
-                problems.add(
-                    "type",
-                    f"{key!r} is a list of tables, and a node is one table",
-                    hint=f"Write [{key}], with one pair of brackets.",
-                    **key_place(value.file, key, key, value.value),
-                )
+                message = f"{key!r} is a list of tables, and a node is one table"
+                hint = f"Write [{key}], with one pair of brackets."
+                problems.add("type", message, hint=hint, **_place(key, value))
             shape.globals.setdefault(key, value)
         elif _is_misspelt(key, value, shape, problems):
             _report_misspelt(key, value, shape, problems)
@@ -293,6 +284,11 @@ def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -
         else:
             message = f"{key!r} is no name for a node: a letter, then letters, digits, '_' and '-'"
             problems.add("node_name", message, **_table_place(key, value))
+
+
+def _place(key: str, written: Written, path: str = "", *, at_key: bool = False) -> dict[str, Any]:
+    """Give the place of a key for a problem; its ``path``, where that is not the key alone."""
+    return key_place(written.file, path or key, key, written.value, at_key=at_key)
 
 
 def _table_place(name: str, table: Table) -> dict[str, Any]:
@@ -319,23 +315,16 @@ def _report_misspelt(name: str, table: Table, shape: Shape, problems: Problems) 
     part, holds = shape.definitions, "names for expressions"
     if meant == "global":
         part, holds = shape.globals, "the defaults of all nodes"
-    problems.add(
-        "unknown_table",
-        f"the table [{name}] is no node, for it has no backend",
-        suggestion=meant,
-        hint=f"Write [{meant}], which holds {holds}.",
-        **_table_place(name, table),
-    )
+    message = f"the table [{name}] is no node, for it has no backend"
+    more = {"suggestion": meant, "hint": f"Write [{meant}], which holds {holds}."}
+    problems.add("unknown_table", message, **more, **_table_place(name, table))
     for key, written in table.keys.items():
         part.setdefault(key, written)
 
 
 def _report_twice(key: str, value: Written, problems: Problems) -> None:
-    problems.add(
-        "twice",
-        f"{key!r} stands at the top level and in [global]",
-        **key_place(value.file, key, key, value.value, at_key=True),
-    )
+    message = f"{key!r} stands at the top level and in [global]"
+    problems.add("twice", message, **_place(key, value, at_key=True))
 
 
 def _is_list_of_tables(value: Any) -> bool:

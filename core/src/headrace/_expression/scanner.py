@@ -173,13 +173,12 @@ class Scanner:
         if PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word)):
             return
         self.pieces_of(word, start)
-        raise self.refuse(
-            f"expected a name, got {shorten(word)!r}",
-            start,
-            start + len(word),
-            hint="A name is a letter or '_', then letters, digits and '_', '.', '-', '/'; "
-            "a plugin and ':' may stand in front.",
+        hint = (
+            "A name is a letter or '_', then letters, digits and '_', '.', '-', '/'; a plugin and ':' "
+            "may stand in front."
         )
+        message = f"expected a name, got {shorten(word)!r}"
+        raise self.refuse(message, start, start + len(word), hint=hint)
 
     def finish(self) -> None:
         """Refuse whatever follows the finished expression."""

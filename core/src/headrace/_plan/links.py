@@ -96,13 +96,8 @@ class _Graph:
         self.places[name] = {key: one.place() for key, one in found if one is not None}
         if "each_errors" in table and "each" not in table:
             self.wrong(name, "each_errors", "the node has no 'each'")
-        return Links(
-            name,
-            self._next(name, keys.next),
-            self._map(name, keys.map),
-            keys.otherwise,
-            self._each(name, keys),
-        )
+        following, pairs = self._next(name, keys.next), self._map(name, keys.map)
+        return Links(name, following, pairs, keys.otherwise, self._each(name, keys))
 
     def _next(self, name: str, value: str | tuple[str, ...]) -> tuple[str, ...]:
         pieces = value.split(",") if isinstance(value, str) else value

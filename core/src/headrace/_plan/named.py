@@ -105,13 +105,10 @@ class OptionsReader:
             found[positional[index]] = argument(call, index, plain_value(value))
         for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
-                self._add(
-                    "unknown_option",
-                    f"{call.name} has no option {key!r}",
-                    index,
-                    suggestion=self.planning.problems.nearest(key, self.keys),
-                    hint=_of_the_node(key) or _known(self.keys),
-                )
+                near = self.planning.problems.nearest(key, self.keys)
+                hint = _of_the_node(key) or _known(self.keys)
+                message = f"{call.name} has no option {key!r}"
+                self._add("unknown_option", message, index, suggestion=near, hint=hint)
             elif key in found:
                 self._add("twice", f"{key!r} stands there twice", key)
             else:
@@ -195,11 +192,8 @@ class OptionsReader:
         if self.lenient:
             return
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
-        self._add(
-            "missing_option",
-            f"{self.call.name} needs the option {key!r}",
-            hint=f"Write {ways} in the node, or {self.call.name}({key}=...).",
-        )
+        hint = f"Write {ways} in the node, or {self.call.name}({key}=...)."
+        self._add("missing_option", f"{self.call.name} needs the option {key!r}", hint=hint)
 
 
 def _is_options(options: Any) -> bool:
@@ -324,13 +318,9 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
     if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
         unusable.append(f"It comes with {brings}. {how_to_install(brings)}.")
     are = f"There are: {', '.join(sorted(known))}." if known else f"No plugin offers a {kind.noun}."
-    planning.add(
-        f"unknown_{kind.noun}",
-        f"unknown {kind.noun} {call.name!r}",
-        call,
-        suggestion=nearest(call.part, sorted(known)),
-        hint=" ".join([are, *unusable]),
-    )
+    message = f"unknown {kind.noun} {call.name!r}"
+    more = {"suggestion": nearest(call.part, sorted(known)), "hint": " ".join([are, *unusable])}
+    planning.add(f"unknown_{kind.noun}", message, call, **more)
 
 
 # Policies.

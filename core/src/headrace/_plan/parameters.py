@@ -243,12 +243,9 @@ def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
     for path, (found, names) in overruled.items():
         if path not in effective:
             shown = " and ".join(dict.fromkeys(names))
-            warnings.add(
-                "unused_option",
-                f"nothing uses {found.key!r}: {shown} has a value from a nearer place",
-                **found.place(at_key=True),
-                hint='Nearest is ( ) in the expression, then "Name::key", then key, then [global].',
-            )
+            what = f"nothing uses {found.key!r}: {shown} has a value from a nearer place"
+            hint = 'Nearest is ( ) in the expression, then "Name::key", then key, then [global].'
+            warnings.add("unused_option", what, hint=hint, **found.place(at_key=True))
 
 
 def _report_unknown(

@@ -193,12 +193,9 @@ class Planner(Resolver):
         name = f"node.{self.node}"
         if name in self.registered:
             return True
-        self.problems.add(
-            "unknown_instance",
-            f"init registers nothing as {name!r}, through which the node is called",
-            **init.place(),
-            hint="Add Register[...] to it, or write a node_entrypoint.",
-        )
+        what = f"init registers nothing as {name!r}, through which the node is called"
+        hint = "Add Register[...] to it, or write a node_entrypoint."
+        self.problems.add("unknown_instance", what, hint=hint, **init.place())
         return False
 
     def _finish(self, plan: NodePlan) -> None:
@@ -254,12 +251,9 @@ class Planner(Resolver):
     def _check_keys_of_door(self, target: str) -> None:
         table = self.shape.nodes[self.node]
         for key in (key for key in NODE_KEYS if key in table and key not in _OF_A_DOOR):
-            self.problems.add(
-                "door",
-                f"{self.node!r} is another door to {target!r} and has no {key!r} of its own",
-                **key_of(self.node, key, table[key], "node").place(at_key=True),
-                hint=f"Write it in {target!r}.",
-            )
+            what = f"{self.node!r} is another door to {target!r} and has no {key!r} of its own"
+            place = key_of(self.node, key, table[key], "node").place(at_key=True)
+            self.problems.add("door", what, hint=f"Write it in {target!r}.", **place)
 
     # What is built late.
 

@@ -208,9 +208,11 @@ class Planning(ABC):
 
     # Problems.
 
-    def add(self, code: str, message: str, call: Call, **more: Any) -> None:
-        """Report a problem at ``call``."""
-        self.problems.add(code, message, **{**place_of(call), **more})
+    def add(
+        self, code: str, message: str, call: Call, which: int | str | None = None, **more: Any
+    ) -> None:
+        """Report a problem at ``call``, or at one of its args."""
+        self.problems.add(code, message, **{**place_of(call, which), **more})
 
     def refuse_bracket(self, call: Call) -> bool:
         """Report a bracket that a definition has brought to a name that takes none; else say False."""

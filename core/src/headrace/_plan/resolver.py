@@ -191,20 +191,12 @@ class Resolver(Planning):
             self._report_definition_cycle(call, expanding[expanding.index(definition.name) :])
             return None
         if call.args.positional:
-            self.add(
-                "args",
-                f"{call.name!r} is a definition and takes no positional args",
-                call,
-                span=call.args.span_of(0) or call.name_span,
-                hint="Write key=value: it goes to every backend of the definition that has the key.",
-            )
+            message = f"{call.name!r} is a definition and takes no positional args"
+            hint = "Write key=value: it goes to every backend of the definition that has the key."
+            self.add("args", message, call, 0, hint=hint)
         use = DefinitionUse(call, {key: plain_value(value) for key, value in call.args.named})
-        source = replace(
-            definition.source,
-            origin="definition",
-            expanding=(*expanding, definition.name),
-            uses=(*call.source.uses, use),
-        )
+        inside, uses = (*expanding, definition.name), (*call.source.uses, use)
+        source = replace(definition.source, origin="definition", expanding=inside, uses=uses)
         tree = self.read(definition.text, source)
         if tree is None:
             self.plan_all(call.children, scope)
@@ -233,13 +225,9 @@ class Resolver(Planning):
 
     def _report_unused(self, call: Call, use: DefinitionUse) -> None:
         for key in (key for key in use.values if key not in use.used):
-            self.add(
-                "unknown_option",
-                f"no backend of the definition {call.name!r} has an option {key!r}",
-                call,
-                span=call.args.span_of(key) or call.name_span,
-                suggestion=self.problems.nearest(key, use.asked),
-            )
+            message = f"no backend of the definition {call.name!r} has an option {key!r}"
+            near = self.problems.nearest(key, use.asked)
+            self.add("unknown_option", message, call, key, suggestion=near)
 
     # A backend.
 

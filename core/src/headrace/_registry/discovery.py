@@ -218,11 +218,10 @@ def _compared(plugin: Plugin) -> Plugin:
             continue
         plugin = replace(plugin, range=str(wanted.specifier))
         if not wanted.specifier.contains(headrace.__version__, prereleases=True):
-            plugin = plugin._refused(
-                "incompatible",
-                f"it requires headrace {plugin.range}, this is {headrace.__version__}",
-                f"Install versions that fit: pip install --upgrade {plugin.distribution} headrace",
-            )
+            reason = f"it requires headrace {plugin.range}, this is {headrace.__version__}"
+            both = f"{plugin.distribution} headrace"
+            remedy = f"Install versions that fit: pip install --upgrade {both}"
+            plugin = plugin._refused("incompatible", reason, remedy)
     return plugin
 
 

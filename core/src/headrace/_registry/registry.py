@@ -213,20 +213,14 @@ class Registry:
         _, _, part = name.rpartition(":")
         for one in self.plugins():
             if part in one.backends and not one.usable:
-                return Problem(
-                    "plugin_" + one.state,
-                    f"{name!r} comes with {one.distribution} {one.version}, which cannot be "
-                    f"used: {one.reason}",
-                    hint=one.remedy,
-                )
+                comes = f"{name!r} comes with {one.distribution} {one.version}"
+                what = f"{comes}, which cannot be used: {one.reason}"
+                return Problem("plugin_" + one.state, what, hint=one.remedy)
         installed = {one.distribution for one in self.plugins()}
         if part in KNOWN_ELSEWHERE and KNOWN_ELSEWHERE[part] not in installed:
             distribution = KNOWN_ELSEWHERE[part]
-            return Problem(
-                "missing_plugin",
-                f"{name!r} comes with {distribution}, which is not installed",
-                hint=how_to_install(distribution),
-            )
+            what = f"{name!r} comes with {distribution}, which is not installed"
+            return Problem("missing_plugin", what, hint=how_to_install(distribution))
         names = [*known]
         near = nearest(name, names) or nearest(part, names)
         return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near)

@@ -191,11 +191,9 @@ class Again(Word, ABC):
             if not left:
                 break
         for i in left:
-            outcomes[i] = LimitError(
-                f"{self._label()} ran {self.options.limit} times and is not done",
-                limit=self.options.limit,
-                hint="Raise its option limit, or see why the item is never done.",
-            )
+            what = f"{self._label()} ran {self.options.limit} times and is not done"
+            hint = "Raise its option limit, or see why the item is never done."
+            outcomes[i] = LimitError(what, limit=self.options.limit, hint=hint)
         return outcomes if any(outcomes) else None
 
     def _ready(self, request: Request, index: int, outcomes: list[Exception | None]) -> bool:
