@@ -235,10 +235,9 @@ class Checked:
             self._located(error)
             raise
         except ImportError as error:
-            raise MissingDependencyError(
-                f"{self._label()} needs a library that cannot be imported: {error}",
-                hint="Install it, or look at what `headrace plugins doctor` says.",
-            ) from error
+            what = f"{self._label()} needs a library that cannot be imported: {error}"
+            hint = "Install it, or look at what `headrace plugins doctor` says."
+            raise MissingDependencyError(what, hint=hint) from error
         except Exception as error:
             raise self._located(SetupError(failed + error_text(error))) from error
 

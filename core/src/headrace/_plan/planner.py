@@ -278,10 +278,8 @@ class Planner(Resolver):
         if element is None:
             raise SetupError(f"nothing can be built from {text!r}")
         if any(one.target is not None for one in element.walk()):
-            raise SetupError(
-                f"{text!r} is built in init and has a Repost, of which the graph cannot know",
-                hint="Write it in the configuration.",
-            )
+            what = f"{text!r} is built in init and has a Repost, of which the graph cannot know"
+            raise SetupError(what, hint="Write it in the configuration.")
         return element
 
 

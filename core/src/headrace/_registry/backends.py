@@ -69,10 +69,8 @@ def _check_class(cls: type[Any]) -> None:
     """
     wrong = [*_wrong_methods(cls), *_wrong_words(cls)]
     if wrong:
-        raise PluginError(
-            f"the class {cls.__module__}.{cls.__qualname__} is no backend: {'; '.join(wrong)}",
-            hint="See headrace.Backend for what a class may say.",
-        )
+        what = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {'; '.join(wrong)}"
+        raise PluginError(what, hint="See headrace.Backend for what a class may say.")
 
 
 def _wrong_methods(cls: type[Any]) -> Iterator[str]:
@@ -207,10 +205,9 @@ def _no_data() -> InputError:
 
 
 def _wrong_results(got: str) -> ContractError:
-    return ContractError(
-        f"the function returned {got}",
-        hint="A function for batches takes a list of data and returns a list of as many results.",
-    )
+    what = f"the function returned {got}"
+    hint = "A function for batches takes a list of data and returns a list of as many results."
+    return ContractError(what, hint=hint)
 
 
 def is_async(function: Any) -> bool:
@@ -227,10 +224,8 @@ def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backen
     if not callable(function) or isinstance(function, Backend):
         return as_backend(function)  # which says why not
     if is_async(function):
-        raise PluginError(
-            f"{function!r} is asynchronous, and a backend is not awaited",
-            hint="Register a function that returns its result.",
-        )
+        what = f"{function!r} is asynchronous, and a backend is not awaited"
+        raise PluginError(what, hint="Register a function that returns its result.")
     named = getattr(function, "__name__", type(function).__name__)
     body = {
         "__doc__": inspect.getdoc(function),

@@ -96,19 +96,17 @@ def _import_module(name: str) -> None:
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise PluginLoadError(
-            f"import = [{name!r}] failed: {error_text(error)}",
-            hint="A file ends in .py and is relative to the configuration; a module is on sys.path.",
-        ) from error
+        what = f"import = [{name!r}] failed: {error_text(error)}"
+        hint = "A file ends in .py and is relative to the configuration; a module is on sys.path."
+        raise PluginLoadError(what, hint=hint) from error
 
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
     """Run a file, or give what it has registered if it has not changed since it was run."""
     if not path.is_file():
-        raise PluginLoadError(
-            f"import = [{item!r}]: no such file: {str(path)!r}",
-            hint="Paths are relative to the file that holds the configuration.",
-        )
+        what = f"import = [{item!r}]: no such file: {str(path)!r}"
+        hint = "Paths are relative to the file that holds the configuration."
+        raise PluginLoadError(what, hint=hint)
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
@@ -198,7 +196,6 @@ def _enter(name: str) -> None:
 
 
 def _cycle(name: str, why: str) -> PluginLoadError:
-    return PluginLoadError(
-        f"code is being imported already, so import = [{name!r}] cannot be: {why}",
-        hint="Code under 'import' registers backends; load and build configurations elsewhere.",
-    )
+    what = f"code is being imported already, so import = [{name!r}] cannot be: {why}"
+    hint = "Code under 'import' registers backends; load and build configurations elsewhere."
+    return PluginLoadError(what, hint=hint)

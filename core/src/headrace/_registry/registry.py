@@ -126,28 +126,23 @@ class Registry:
         from headrace._registry.backends import as_backend, of_function
 
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise PluginError(
-                f"{name!r} is no name for a backend",
-                hint="A letter or _, then letters, digits and _ . - /",
-            )
+            what = f"{name!r} is no name for a backend"
+            raise PluginError(what, hint="A letter or _, then letters, digits and _ . - /")
         if name in CORE_BACKENDS or name in CORE_POLICIES:
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
         elif batched:
-            raise PluginError(
-                f"{cls!r} is a class, and batched=True is for functions",
-                hint="The forward(self, batch) of a class is given batches anyway.",
-            )
+            what = f"{cls!r} is a class, and batched=True is for functions"
+            hint = "The forward(self, batch) of a class is given batches anyway."
+            raise PluginError(what, hint=hint)
         elif not is_policy(cls):
             as_backend(cls)
         table = self._table()
         known = table.get(name)
         if known is not None and not replace and not _is_again(known, cls):
-            raise PluginError(
-                f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}",
-                hint="Choose another name, or pass replace=True.",
-            )
+            what = f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}"
+            raise PluginError(what, hint="Choose another name, or pass replace=True.")
         table[name] = cls
 
     def _table(self) -> dict[str, type[Any]]:
@@ -256,10 +251,9 @@ class Registry:
             return same[0] if same else None
         names = " and ".join(offer.distribution for offer in same)
         written = " or ".join(f"{offer.plugin}:{part}" for offer in same)
-        raise PluginError(
-            f"the {noun} {part!r} is offered by {names}",
-            hint=f"Write {written}, or disable one of them with HEADRACE_PLUGINS.",
-        )
+        what = f"the {noun} {part!r} is offered by {names}"
+        hint = f"Write {written}, or disable one of them with HEADRACE_PLUGINS."
+        raise PluginError(what, hint=hint)
 
     def node_entrypoint(self) -> tuple[str, str] | None:
         """Give the expression of a node that a plugin sets, with its distribution.
@@ -273,10 +267,8 @@ class Registry:
             if one.hooks["node_entrypoint"] is not None
         ]
         if len(found) > 1:
-            raise PluginError(
-                f"{' and '.join(who for _, who in found)} both set the expression of a node",
-                hint="Disable one of them with HEADRACE_PLUGINS.",
-            )
+            what = f"{' and '.join(who for _, who in found)} both set the expression of a node"
+            raise PluginError(what, hint="Disable one of them with HEADRACE_PLUGINS.")
         return found[0] if found else None
 
 

@@ -256,10 +256,8 @@ class Supervisor:
             while self.current is None:
                 if self._failure is not None or self._closing:
                     why = self._failure or "it was closed"
-                    raise InstanceLostError(
-                        f"its process has died, and no other is started: {why}",
-                        hint="Pipeline.reload starts another.",
-                    )
+                    what = f"its process has died, and no other is started: {why}"
+                    raise InstanceLostError(what, hint="Pipeline.reload starts another.")
                 self._changed.wait()
             self._given = self.current
             return self.current

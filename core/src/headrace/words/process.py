@@ -138,10 +138,9 @@ class Process(Word):
             ContractError: This thread waits for the process already, and was interrupted there.
         """
         if self._borrower is not None and self._borrower == threading.get_ident():
-            raise ContractError(
-                "a signal handler called the pipeline in a thread that waits for this process",
-                hint="Let the handler use Pipeline.submit, or a thread of its own.",
-            )
+            what = "a signal handler called the pipeline in a thread that waits for this process"
+            hint = "Let the handler use Pipeline.submit, or a thread of its own."
+            raise ContractError(what, hint=hint)
         entries = self._entries()
         if (
             entries and self.min == 1
