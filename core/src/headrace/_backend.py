@@ -214,11 +214,10 @@ class Backend(Checked):
                 then run one by one, so that only those that are wrong fail.
         """
         with_dependency = getattr(self, "forward_with_dep", None)
-        if with_dependency is None or self._dependency is None:
-            lacks = (
-                "has no forward" if with_dependency is None else "was called without its dependency"
-            )
-            raise ContractError(f"{type(self).__name__} {lacks}")
+        if with_dependency is None:
+            raise ContractError(f"{type(self).__name__} has no forward")
+        if self._dependency is None:
+            raise ContractError(f"{type(self).__name__} was called without its dependency")
         outcomes: Outcomes = with_dependency(batch, self._dependency)
         return outcomes
 

@@ -96,9 +96,8 @@ def _explained_expression(call: Call) -> dict[str, Any]:
 
 
 def _asks_for(roots: Iterable[Element], probes: Iterable[NamedPlan] = ()) -> list[dict[str, Any]]:
-    found: dict[tuple[str, str], set[str]] = {
-        (probe.distribution, probe.version): set() for probe in probes
-    }
+    found: dict[tuple[str, str], set[str]]
+    found = {(probe.distribution, probe.version): set() for probe in probes}
     for root in roots:
         for element in root.walk():
             spec = element.spec

@@ -163,9 +163,8 @@ def _bool_became_number(value: Any, got: Any) -> bool:
 def _is_bool(value: Any) -> bool:
     """Tell whether a value is a bool, numpy's included, which is no subclass of Python's."""
     cls = type(value)
-    return isinstance(value, bool) or (
-        cls.__module__ == "numpy" and cls.__name__ in ("bool", "bool_")
-    )
+    of_numpy = cls.__module__ == "numpy" and cls.__name__ in ("bool", "bool_")
+    return isinstance(value, bool) or of_numpy
 
 
 def _has_nan(value: Any) -> bool:

@@ -120,9 +120,8 @@ class PipelineConfig:
             TypeError: ``changes`` is no mapping.
         """
         if not isinstance(changes, Mapping):
-            raise TypeError(
-                f"changes are a mapping of keys to values, got {type(changes).__name__}"
-            )
+            got = type(changes).__name__
+            raise TypeError(f"changes are a mapping of keys to values, got {got}")
         problems = Problems()
         if node not in self.nodes:
             near = nearest(node, self.nodes) if isinstance(node, str) else None
@@ -192,9 +191,8 @@ def _restore(document: Document, allow_import: bool) -> PipelineConfig:
 
 def _plain(value: Any) -> Any:
     """Copy a value, with texts in the place of path objects."""
-    return mapped(
-        value, lambda part: str(part) if isinstance(part, (PurePath, TextWithBase)) else part
-    )
+    texts = (PurePath, TextWithBase)
+    return mapped(value, lambda part: str(part) if isinstance(part, texts) else part)
 
 
 def _run_imports(document: Document, why: str | None, problems: Problems) -> Files:

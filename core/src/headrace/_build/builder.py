@@ -151,9 +151,8 @@ class Builder(Build):
             needs = needed_keys(node.backend, builder.by_element)
             if needs != ("data",):
                 scheduler.need(needs)
-        self.registered[f"node.{node.name}"] = NodeCall(
-            scheduler, self.plan.links[node.name].levels
-        )
+        call = NodeCall(scheduler, self.plan.links[node.name].levels)
+        self.registered[f"node.{node.name}"] = call
         return ComposedNode(
             scheduler,
             parts,
@@ -200,6 +199,5 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child
     backend._whole = True
-    return Instance(
-        index, backend, least=low, most=high, device=device_of(keys, index), thread=thread
-    )
+    device = device_of(keys, index)
+    return Instance(index, backend, least=low, most=high, device=device, thread=thread)

@@ -216,10 +216,8 @@ class _Aside(Builder):
         self._name = name
         self._service = service
         self._unused: Scheduler | None = None
-        registers = service.nodes[name].registers
-        self.registered = {
-            key: one for key, one in service.commons.registered.items() if key not in registers
-        }
+        known, own = service.commons.registered, service.nodes[name].registers
+        self.registered = {key: one for key, one in known.items() if key not in own}
 
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build it; all is closed again when that fails.

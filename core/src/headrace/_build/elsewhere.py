@@ -192,9 +192,8 @@ def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
-            raise pickle.PicklingError(
-                f"{obj.__qualname__} is part of the program itself, __main__"
-            )
+            what = f"{obj.__qualname__} is part of the program itself, __main__"
+            raise pickle.PicklingError(what)
         made = isinstance(obj, type) and issubclass(obj, Backend) and source_of(obj) is not obj
         if not made:
             return NotImplemented

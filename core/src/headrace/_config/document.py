@@ -120,9 +120,8 @@ def read_document(
     elif isinstance(source, (str, os.PathLike)):
         document = reader.file(Path(source), (), {})
     else:
-        raise TypeError(
-            f"a configuration is a dict, a path or a PipelineConfig, got {type(source).__name__}"
-        )
+        got = type(source).__name__
+        raise TypeError(f"a configuration is a dict, a path or a PipelineConfig, got {got}")
     reader.problems.raise_if_any()
     return document
 
@@ -141,9 +140,8 @@ class _Reader:
             if resolved in stack:
                 chain = (*stack[stack.index(resolved) :], resolved)
                 shown = " extends ".join(str(p) for p in chain)
-                self.problems.add(
-                    "extends_cycle", f"files that extend each other in a cycle: {shown}", **by
-                )
+                message = f"files that extend each other in a cycle: {shown}"
+                self.problems.add("extends_cycle", message, **by)
                 return Document()
             if resolved in self._read:
                 return self._read[resolved]

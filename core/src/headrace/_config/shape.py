@@ -245,9 +245,8 @@ def _report_no_node(document: Document, shape: Shape, problems: Problems) -> Non
     if like == "backend":
         hint = "In [global] it is the default of nodes: write it at the top, or a table per node."
     suggestion = "backend" if like not in (None, "backend") else None
-    problems.add(
-        "no_node", "the configuration has no node", suggestion=suggestion, hint=hint, **place
-    )
+    message = "the configuration has no node"
+    problems.add("no_node", message, suggestion=suggestion, hint=hint, **place)
 
 
 def _one_node(rest: dict[str, Written], shape: Shape, problems: Problems) -> None:

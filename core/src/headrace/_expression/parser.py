@@ -275,9 +275,8 @@ def read_expression(
         raise ConfigError(problem) from None
     except ConfigError as error:
         where = f"in the value of {shorten(text.strip())}: "
-        raise ConfigError(
-            [replace(problem, message=where + problem.message) for problem in error.problems]
-        ) from None
+        problems = [replace(one, message=where + one.message) for one in error.problems]
+        raise ConfigError(problems) from None
 
 
 def _parsed(

@@ -235,6 +235,5 @@ class Scanner:
             hint = f"Write it as {code}."
         else:
             hint = f"Write it as {code} between double quotes."
-        return self.refuse(
-            f"expected visible characters between quotes, got {describe(character)}", at, hint=hint
-        )
+        message = f"expected visible characters between quotes, got {describe(character)}"
+        return self.refuse(message, at, hint=hint)

@@ -116,9 +116,8 @@ def _refuse_min(ranges: Sequence[Ranged]) -> None:
     for one in ranges:
         least = one.range[0]
         if least > 1:
-            raise ValueError(
-                f"{one.name} needs at least {least}, and a branch may get a single item"
-            )
+            what = f"{one.name} needs at least {least}, and a branch may get a single item"
+            raise ValueError(what)
 
 
 def inside(ranges: Sequence[Ranged]) -> Range:

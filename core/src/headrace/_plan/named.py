@@ -82,9 +82,8 @@ class OptionsReader:
         origins = dict.fromkeys(self.keys, "default")
         values: dict[str, Any] = {}
         for key in self.keys:
-            found = self.planning.parameters.find(
-                self.names, key, self.call.source, arguments.get(key)
-            )
+            own, source = arguments.get(key), self.call.source
+            found = self.planning.parameters.find(self.names, key, source, own)
             if found is not None:
                 self._found[key], origins[key] = found, found.origin
                 values[key] = self._value(key, found)

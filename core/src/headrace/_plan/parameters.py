@@ -313,10 +313,9 @@ def check_keys(
     """
     values: dict[str, Any] = {}
     places: dict[str, dict[str, Any]] = {}
-    origins = dict.fromkeys(
-        (field.alias or k for k, field in model.model_fields.items()), "default"
-    )
-    for key in origins:
+    keys = [field.alias or name for name, field in model.model_fields.items()]
+    origins = dict.fromkeys(keys, "default")
+    for key in keys:
         found = written_key(key, name, shape)
         if found is None or found.value is None:  # None stands for no key
             continue

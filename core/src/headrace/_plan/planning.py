@@ -218,10 +218,8 @@ class Planning(ABC):
         """Report a bracket that a definition has brought to a name that takes none; else say False."""
         for use in call.source.uses:
             if call.phases and use.call.phases is call.phases:
-                message = (
-                    f"{use.call.name}[...] goes to {call.name}, which takes nothing in brackets"
-                )
-                self.add("arity", message, use.call)
+                goes = f"{use.call.name}[...] goes to {call.name}"
+                self.add("arity", f"{goes}, which takes nothing in brackets", use.call)
                 return True
         return False
 

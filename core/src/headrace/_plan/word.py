@@ -226,9 +226,8 @@ class Use:
         why = why_not_callable(child)
         if why is not None:
             message = f"{child.name} {why}: {self.element.name} cannot call it"
-            self.add(
-                "not_callable", message, child.call, hint=word_of(child.cls)._not_callable_hint
-            )
+            hint = word_of(child.cls)._not_callable_hint
+            self.add("not_callable", message, child.call, hint=hint)
         return why is None
 
     def name(self, child: Call) -> str | None:

@@ -77,9 +77,8 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
     if not _has_forward(cls):
         policy = {"cut": "BatchPolicy", "choose": "DispatchPolicy"}
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
-        yield "it has no method forward(self, batch)" + (
-            f", and a policy derives from headrace.policies.{base}" if base else ""
-        )
+        derives = f", and a policy derives from headrace.policies.{base}" if base else ""
+        yield f"it has no method forward(self, batch){derives}"
     for name in _METHODS:
         method = getattr(cls, name, None)
         if method is None:
@@ -120,9 +119,8 @@ def _has_forward(cls: type[Any]) -> bool:
     if cls.__module__.startswith("headrace.words."):
         return True
     inherited = (Backend.forward, None)
-    return any(
-        getattr(cls, name, None) not in inherited for name in ("forward", "forward_with_dep")
-    )
+    found = (getattr(cls, name, None) for name in ("forward", "forward_with_dep"))
+    return any(one not in inherited for one in found)
 
 
 def _is_count(value: Any, least: int) -> bool:
@@ -138,9 +136,8 @@ def _is_arity(takes: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, (tuple, list, set, frozenset)) and all(
-        isinstance(one, str) and one for one in value
-    )
+    listed = isinstance(value, (tuple, list, set, frozenset))
+    return listed and all(isinstance(one, str) and one for one in value)
 
 
 def _is_typed_dict(value: Any) -> bool:

@@ -130,9 +130,8 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         sys.modules.pop(name, None)
         if before is not None:
             sys.modules[name] = before
-        raise PluginLoadError(
-            f"import = [{item!r}] failed{_line(error, path)}: {error_text(error)}"
-        ) from error
+        what = f"import = [{item!r}] failed{_line(error, path)}: {error_text(error)}"
+        raise PluginLoadError(what) from error
     _files[path] = digest, table
     return table
 

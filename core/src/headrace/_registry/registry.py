@@ -315,10 +315,8 @@ def register(
     if cls is None:
 
         def decorate(decorated: Any) -> Any:
-            own: Any = getattr(decorated, "__name__", None)
-            return register(
-                own if name is None else name, decorated, replace=replace, batched=batched
-            )
+            own: Any = getattr(decorated, "__name__", None) if name is None else name
+            return register(own, decorated, replace=replace, batched=batched)
 
         return decorate
     with _lock:

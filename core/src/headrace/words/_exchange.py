@@ -88,9 +88,8 @@ class Exchange:
             child.wait_heard(heard)
         answers, unknown = unpack(told, channel)
         wrong = _wrong(told, lost, unknown) if lost or unknown else ()
-        for place, (request, new, (same, gone)) in enumerate(
-            zip(left, answers, others, strict=True)
-        ):
+        rows = zip(left, answers, others, strict=True)
+        for place, (request, new, (same, gone)) in enumerate(rows):
             if entries and not taken_back(entries, request):
                 continue
             error = new.pop(None, None) or (wrong and wrong[place]) or None

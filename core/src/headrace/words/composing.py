@@ -303,10 +303,8 @@ class DI(Word):
         *outer, nested = use.children
         for child in reversed(outer):
             if child.phases:
-                message = (
-                    f"{child.name} is to depend on {nested.name}, and has a bracket of its own"
-                )
-                use.add("arity", message, child)
+                depends = f"{child.name} is to depend on {nested.name}"
+                use.add("arity", f"{depends}, and has a bracket of its own", child)
                 use.planning.plan_all(use.children, use.scope)
                 return None
             nested = child.replace(phases=((nested,),))

@@ -105,9 +105,8 @@ class Process(Word):
         (plan,) = context.children
         self.exchanging = threading.Lock()
         self._borrower: int | None = None
-        self._siblings: Siblings = context.shared.get_or_create(
-            ("headrace.process", self._word), Siblings
-        )
+        key = ("headrace.process", self._word)
+        self._siblings: Siblings = context.shared.get_or_create(key, Siblings)
         self.supervisor = Supervisor(
             f"headrace-{context.node_name}-{context.instance_index}-process",
             {"plan": plan, "levels": _levels()},
@@ -226,9 +225,8 @@ class Process(Word):
         if outcomes is not None:
             for outcome in outcomes:
                 if isinstance(outcome, InstanceLostError):
-                    outcome.node = (
-                        None  # raised anew here, so that the instance is known to be lost
-                    )
+                    # It is raised anew here, so that the instance is known to be lost.
+                    outcome.node = None
         return outcomes
 
     def _living(self) -> Child:

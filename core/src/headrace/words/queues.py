@@ -96,9 +96,8 @@ class NamedQueue:
                 raise ClosedError(f"the pipeline was closed while queue {self.name!r} was {why}")
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise DeadlineExceededError(
-                    f"the time of the request was over while queue {self.name!r} was {why}"
-                )
+                what = f"the time of the request was over while queue {self.name!r} was {why}"
+                raise DeadlineExceededError(what)
             self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
             late = deadline is not None and time.monotonic() >= deadline
 
