@@ -69,7 +69,7 @@ def _explained(config: PipelineConfig) -> dict[str, Any]:
     roots += [n.init for n in plan.nodes.values() if n.init is not None]
     return {
         "headrace": headrace.__version__,
-        "threads": plan.threads or usable_cpus(),
+        "threads": plan.keys.threads or usable_cpus(),
         "asks_for": _asks_for(roots, plan.probes),
         "warnings": [one.to_dict() for one in warnings_about(plan, config._shape)],
         "nodes": {name: _node(plan, plan.nodes[name]) for name in plan.order},
@@ -122,7 +122,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "door_to": node.door_to,
         "owns_thread": owned,
         "run_by": run_by,
-        "threads": max(1, (plan.threads or usable_cpus()) // plan.total_instances),
+        "threads": max(1, (plan.keys.threads or usable_cpus()) // plan.total_instances),
         "next": list(plan.links[node.name].next),
         "links": _links(plan.links[node.name]),
         "keys": {

@@ -91,13 +91,13 @@ class Builder(Build):
     """
 
     def __init__(self, plan: PipelinePlan, commons: Commons | None = None) -> None:
-        commons = commons or Commons(times={} if plan.timings else None)
+        commons = commons or Commons(times={} if plan.keys.timings else None)
         super().__init__(
             plan,
             ChildPlan,
             commons,
             commons.registered,
-            max(1, (plan.threads or usable_cpus()) // plan.total_instances),
+            max(1, (plan.keys.threads or usable_cpus()) // plan.total_instances),
             frozenset(one.name for one in registered_in(plan.roots)),  # past any queue
         )
         self.nodes: dict[str, ComposedNode] = {}

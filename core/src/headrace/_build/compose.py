@@ -89,13 +89,9 @@ def _node(
     plan: PipelinePlan, node: NodePlan, build: Callable[[Schedule], ComposedNode]
 ) -> NodeBlueprint:
     batch, dispatch = node.batch_policy, node.dispatch_policy
-    return NodeBlueprint(
-        plan.links[node.name],
-        build,
-        policy_factory(batch, node.name),
-        policy_factory(dispatch, node.name) if dispatch.cls is not batch.cls else None,
-        limits_of(node),
-    )
+    first = policy_factory(batch, node.name)
+    other = policy_factory(dispatch, node.name) if dispatch.cls is not batch.cls else None
+    return NodeBlueprint(plan.links[node.name], build, first, other, limits_of(node))
 
 
 def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
@@ -105,13 +101,8 @@ def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
         return None
     following = {name for links in plan.links.values() for name in links.next}
     entries = [node.keys for name, node in plan.nodes.items() if name not in following]
-    return NodeBlueprint(
-        Links("entrypoint"),
-        partial(builder.build_front, front),
-        Greedy,
-        BestFit,
-        front_limits(entries),
-    )
+    build, limits = partial(builder.build_front, front), front_limits(entries)
+    return NodeBlueprint(Links("entrypoint"), build, Greedy, BestFit, limits)
 
 
 def limits_of(node: NodePlan) -> Limits:
@@ -148,10 +139,8 @@ def front_limits(entries: Sequence[NodeKeys]) -> Limits:
             a request that finds the front taken meets the widest of them.
     """
     rules = {keys.queue_full for keys in entries}
-    return Limits(
-        queue_size=max(keys.queue_size for keys in entries),
-        queue_full=rules.pop() if len(rules) == 1 else "wait",
-    )
+    size = max(keys.queue_size for keys in entries)
+    return Limits(queue_size=size, queue_full=rules.pop() if len(rules) == 1 else "wait")
 
 
 @dataclass(frozen=True)

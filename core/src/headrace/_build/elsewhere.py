@@ -52,17 +52,11 @@ class ChildPlan:
         Raises:
             SetupError: It names classes or functions that cannot be pickled.
         """
-        build, node = builder.build, builder.node
-        about = {
-            "node": builder.name,
-            "keys": node.keys if node is not None else None,
-            "index": at.index or 0,
-            "element": element,
-            "threads": build.threads,
-            "allow_import": build.plan.allow_import,
-        }
+        build = builder.build
+        keys = None if builder.node is None else builder.node.keys
+        where = (builder.name, keys, at.index or 0)
         try:
-            self._content = _packed(about)
+            self._content = _packed((where, element, build.threads, build.plan.allow_import))
         except Exception as error:
             raise SetupError(
                 f"{element.call} cannot be sent to another process: {error_text(error)}",
@@ -100,26 +94,27 @@ class ChildPlan:
         """
         files = run_imports([(path, Path()) for path in self._files])
         try:
-            about = pickle.loads(self._content)  # noqa: S301 - of our own making
+            where, element, threads, allow_import = pickle.loads(self._content)  # noqa: S301 - ours
         except Exception as error:
-            raise SetupError(
-                f"something in {self.expression} is not known here: {error_text(error)}",
-                hint="Put it into a module, or into a file that the configuration names under `import`.",
-            ) from error
-        element, keys = about["element"], about["keys"]
+            what = f"something in {self.expression} is not known here: {error_text(error)}"
+            hint = (
+                "Put it into a module, or into a file that the configuration names under `import`."
+            )
+            raise SetupError(what, hint=hint) from error
+        name, keys, index = where
         if not own_thread:
             element.own_thread = False
         else:
             give_threads(element)
         node = None
         if keys is not None:
-            node = NodePlan(about["node"], keys, {}, element, None, None)  # type: ignore[arg-type]
-        plan = PipelinePlan({}, files=files, allow_import=about["allow_import"])
+            node = NodePlan(name, keys, {}, element, None, None)  # type: ignore[arg-type]
+        plan = PipelinePlan({}, files=files, allow_import=allow_import)
         parts, shared = Parts(), Shared()
         parts.add(shared)
-        builder = ElementBuilder(Build(plan, ChildPlan, threads=about["threads"]), node, shared)
+        builder = ElementBuilder(Build(plan, ChildPlan, threads=threads), node, shared)
         try:
-            at = replace(At.begin(parts, index=about["index"]), end=BatchEnd())
+            at = replace(At.begin(parts, index=index), end=BatchEnd())
             child = at.end.around(builder.element(element, at), element)
         except BaseException:
             parts.close()

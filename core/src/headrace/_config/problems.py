@@ -222,9 +222,6 @@ def _called(function: Callable[[], T]) -> T:
     try:
         return function()
     except RecursionError as error:
-        problem = Problem(
-            "nesting",
-            "the recursion limit of this process leaves no room for this configuration",
-            hint=f"Nest less deep, or raise sys.setrecursionlimit({sys.getrecursionlimit()}).",
-        )
-        raise ConfigError(problem) from error
+        what = "the recursion limit of this process leaves no room for this configuration"
+        hint = f"Nest less deep, or raise sys.setrecursionlimit({sys.getrecursionlimit()})."
+        raise ConfigError(Problem("nesting", what, hint=hint)) from error

@@ -136,13 +136,8 @@ TOP_KEYS = ("extends", "import", "global", "define")
 NODE_KEYS = tuple(NodeKeys.model_fields)
 GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
 EXPRESSION_KEYS = (
-    "backend",
-    "init",
-    "node_entrypoint",
-    "entrypoint",
-    "batch_policy",
-    "dispatch_policy",
-    "probes",
+    *("backend", "init", "node_entrypoint"),
+    *("entrypoint", "batch_policy", "dispatch_policy", "probes"),
 )
 """Keys whose value is an expression, or a list of some: it is parsed first, then its placeholders are replaced."""
 
@@ -150,19 +145,14 @@ LINK_KEYS = tuple(field.alias or name for name, field in LinkKeys.model_fields.i
 NODE_ONLY = ("next", "map", "or", "each")
 """Those of `LINK_KEYS` that cannot be a default of all nodes."""
 
-KEYS_ELSEWHERE = {
-    **dict.fromkeys(("batch_size", "max_batch", "max_batch_size"), "max"),
-    **dict.fromkeys(
-        ("workers", "num_workers", "instances", "num_instances", "instance_count", "replicas"),
-        "instance_num",
-    ),
-    **dict.fromkeys(
-        ("batch_timeout", "batch_timeout_ms", "batching_timeout_ms", "max_queue_delay_ms"),
-        "batching_timeout",
-    ),
-    **dict.fromkeys(("max_queue_size", "queue_length"), "queue_size"),
-    **dict.fromkeys(("timeout", "deadline_ms"), "timeout_ms"),
+_NAMES_ELSEWHERE = {
+    "max": "batch_size max_batch max_batch_size",
+    "instance_num": "workers num_workers instances num_instances instance_count replicas",
+    "batching_timeout": "batch_timeout batch_timeout_ms batching_timeout_ms max_queue_delay_ms",
+    "queue_size": "max_queue_size queue_length",
+    "timeout_ms": "timeout deadline_ms",
 }
+KEYS_ELSEWHERE = {name: key for key, names in _NAMES_ELSEWHERE.items() for name in names.split()}
 """What other systems call a key of a node, and its name here: meant where no backend has such an option."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace._config.shape import GlobalKeys
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -262,13 +264,12 @@ class PipelinePlan:
     Attributes:
         nodes: Per node its plan, in the order in which they are built.
         entrypoint: The front that the configuration asks for, None for the default.
-        threads: The thread budget, None for the usable CPUs.
+        keys: The keys of the pipeline as a whole.
         files: The files that the configuration imports, and what each has registered.
         late: Plans an expression that a backend asks for in its ``init``: the text, the name of the
             node (None for the front) and the instances of enclosing ``IoC``s.
         links: How each node is linked to the others, in file order.
         probes: The probes that are switched on.
-        timings: Whether elements are timed for ``stats()``.
         allow_import: Whether the configuration may bring in code.
         warnings: What is allowed but hardly meant, as far as planning has seen it; see
             `headrace._plan.warnings`.
@@ -276,12 +277,11 @@ class PipelinePlan:
 
     nodes: dict[str, NodePlan]
     entrypoint: Element | None = None
-    threads: int | None = None
+    keys: GlobalKeys = field(default_factory=GlobalKeys)
     files: Files = ()
     late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
     links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[NamedPlan, ...] = ()
-    timings: bool = False
     allow_import: bool = True
     warnings: tuple[Problem, ...] = ()
 

@@ -137,11 +137,8 @@ class OptionsReader:
 
     def _validated(self, values: dict[str, Any]) -> Options | None:
         bases = {self.keys[key]: Path(found.source.base) for key, found in self._found.items()}
-        context = {
-            "bases": bases,
-            "of": self.options,
-            "allow_import": self.planning.refused is None,
-        }
+        allowed = self.planning.refused is None
+        context = {"bases": bases, "of": self.options, "allow_import": allowed}
         try:
             options: Options = self.options.model_validate(values, context=context)
         except ValidationError as error:

@@ -59,18 +59,10 @@ class Planner(Resolver):
         entrypoint, keys, probes = self._front()
         links = plan_links(self.shape, self.nodes, entrypoint, self.problems)
         self._check_definitions()
-        warnings = report_keys(self.all_parameters, self.shape, self.problems)
+        warnings = tuple(report_keys(self.all_parameters, self.shape, self.problems))
+        nodes, files, allowed = self.nodes, self.files, self.refused is None
         return PipelinePlan(
-            self.nodes,
-            entrypoint,
-            keys.threads,
-            self.files,
-            self.late,
-            links,
-            probes,
-            keys.timings,
-            self.refused is None,
-            tuple(warnings),
+            nodes, entrypoint, keys, files, self.late, links, probes, allowed, warnings
         )
 
     def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:

@@ -112,12 +112,9 @@ class Exchange:
             for key, error in wrong.items():
                 del held[key]
                 if key in self._read and id(request) not in errors:
-                    failure = InputError(
-                        f"it cannot be sent to another process: {error_text(error)}",
-                        key=key,
-                        expected="something that pickle takes",
-                        got=type(request[key]).__name__,
-                    )
+                    what = f"it cannot be sent to another process: {error_text(error)}"
+                    expected, got = "something that pickle takes", type(request[key]).__name__
+                    failure = InputError(what, key=key, expected=expected, got=got)
                     errors[id(request)] = caused(failure, error)
         here = [id(one) not in errors for one in batch]
         sent = [one for one, is_here in zip(found, here, strict=True) if is_here]
@@ -260,16 +257,9 @@ def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
 
 def _about(built: BuiltElsewhere) -> dict[str, Any]:
     """Give what the other process is told of what was built."""
-    return {
-        "min": built.min,
-        "max": built.max,
-        "rerun": built.rerun,
-        "needs": built.needs,
-        "reads": built.reads,
-        "keys": built.keys,
-        "process": os.getpid(),
-        "tree": built.describe(),
-    }
+    told = ("min", "max", "rerun", "needs", "reads", "keys")
+    about = {name: getattr(built, name) for name in told}
+    return {**about, "process": os.getpid(), "tree": built.describe()}
 
 
 def run(backend: Backend, told: Told, channel: Channel) -> Answer:
@@ -309,8 +299,6 @@ def run(backend: Backend, told: Told, channel: Channel) -> Answer:
 
 def _unknown(wrong: dict[str, Exception]) -> InputError:
     key, error = next(iter(wrong.items()))
-    return InputError(
-        f"what was sent is unknown in another process: {error_text(error)}",
-        key=key,
-        expected="something of a class in a module, or in a file that the configuration imports",
-    )
+    what = f"what was sent is unknown in another process: {error_text(error)}"
+    expected = "something of a class in a module, or in a file that the configuration imports"
+    return InputError(what, key=key, expected=expected)

@@ -358,12 +358,8 @@ class Supervisor:
                 self._presence.gone = True
             self._presence.changed()
             self._told()
-            _log.warning(
-                "%s: %s; %s",
-                self._thread.name,
-                error_text(why),
-                "it is lost" if pause_s is None else f"another is started after {pause_s:g} s",
-            )
+            then = "it is lost" if pause_s is None else f"another is started after {pause_s:g} s"
+            _log.warning("%s: %s; %s", self._thread.name, error_text(why), then)
         return pause_s
 
 

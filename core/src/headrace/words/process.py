@@ -107,13 +107,10 @@ class Process(Word):
         self._borrower: int | None = None
         key = ("headrace.process", self._word)
         self._siblings: Siblings = context.shared.get_or_create(key, Siblings)
-        self.supervisor = Supervisor(
-            f"headrace-{context.node_name}-{context.instance_index}-process",
-            {"plan": plan, "levels": _levels()},
-            Restarts(options.restart_limit),
-            self._lost or Presence(),
-            self._siblings.look,
-        )
+        name = f"headrace-{context.node_name}-{context.instance_index}-process"
+        first, restarts = {"plan": plan, "levels": _levels()}, Restarts(options.restart_limit)
+        presence = self._lost or Presence()
+        self.supervisor = Supervisor(name, first, restarts, presence, self._siblings.look)
         self._child = self.supervisor.start(context.cancelled)
         self._ends().append(self.supervisor.kill)
         self._take(self._child.about, options)

@@ -232,10 +232,9 @@ class Queue(QueueUser):
         """
         queue = self._queue
         if queue.max != options.max:
-            raise ContractError(
-                f"queue {queue.name!r} holds {queue.max}, and is declared with max={options.max} as well",
-                hint="Declare it once, in the init of one node.",
-            )
+            declared = f"and is declared with max={options.max} as well"
+            what = f"queue {queue.name!r} holds {queue.max}, {declared}"
+            raise ContractError(what, hint="Declare it once, in the init of one node.")
 
     def forward(self, batch: list[Request]) -> None:
         """Refuse."""
@@ -317,11 +316,8 @@ class Observer(_Sender):
 
     def describe(self) -> dict[str, Any]:
         """Give the queue, and how many were dropped."""
-        return {
-            "queue": self._queue.name,
-            "queue_max": self._queue.max,
-            "dropped": self._queue.dropped,
-        }
+        queue = self._queue
+        return {"queue": queue.name, "queue_max": queue.max, "dropped": queue.dropped}
 
 
 class Recv(QueueUser):
