@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import httpx
 import numpy as np
 import pytest
@@ -213,3 +215,30 @@ def test_text_that_is_no_unicode_is_escaped(serving):
     server = serving({"m": {"backend": "ServeHalfAPair"}})
     answer = httpx.post(f"{server.url}/run/m", content=b"x")
     assert answer.content == b'{"result":"\\ud800"}'
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings, keep-alive\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: 3\r\n\r\nabc",
+        b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n",
+    ],
+    ids=["length", "chunked"],
+)
+@pytest.mark.parametrize("split", [1, 200], ids=["whole", "in pieces"])
+def test_a_request_that_asks_for_http2_keeps_its_body(serving, rest, split):
+    # As clients of HTTP/2 send it that try it without TLS; the server may ignore that, and does.
+    server = serving({"m": {"backend": "ServeUpper", "max": 8}})
+    ordinary = (
+        b"POST /run/m HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nde"
+    )
+    sent = b"POST /run/m HTTP/1.1\r\nHost: x\r\n" + UPGRADE + rest + ordinary
+    with socket.create_connection((server.host, server.port), timeout=30) as connection:
+        for k in range(0, len(sent), len(sent) // split):
+            connection.sendall(sent[k : k + len(sent) // split])
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert received.count(b"HTTP/1.1 200") == 2
+    assert received.index(b'{"result":"ABC"}') < received.index(b'{"result":"DE"}')

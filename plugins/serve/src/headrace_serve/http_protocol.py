@@ -21,6 +21,9 @@ __all__ = ["protocol_class"]
 
 _NO_HTTP = "Invalid HTTP request received."
 
+_OF_UPGRADE = (b"upgrade", b"http2-settings")
+"""Headers, and words of ``Connection``, by which a client asks for another protocol."""
+
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -60,6 +63,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _was_in_body = False
     _refused = False
     _ignores = False
+    _upgrade = False
     _answered: Cycle | None = None
     _last: asyncio.Future[None] | None = None
 
@@ -116,13 +120,34 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.logger.warning(_NO_HTTP)
             self.send_400_response(_NO_HTTP)
             return
-        except httptools.HttpParserUpgrade:
-            self._unsupported_upgrade_warning()
+        except httptools.HttpParserUpgrade as raised:
+            if self._upgrade:
+                self._read_again(data[raised.args[0] :])
+                return
         if self._incomplete and not self._refused:
             if self._receiving is None:
                 self._start_receiving()
             if self._in_body:
                 self.cycle.taken()  # type: ignore[attr-defined]
+
+    def _read_again(self, rest: bytes) -> None:
+        """Read a request that asks for another protocol as one that does not, which is what a server may do.
+
+        The parser takes what follows such a head for the other protocol, and would lose the body. Clients of HTTP/2
+        that try it without TLS send such heads, with bodies.
+        """
+        self._upgrade = False
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                kept = [one.strip() for one in value.lower().split(b",")]
+                value = b", ".join(one for one in kept if one not in _OF_UPGRADE)
+            if value and name not in _OF_UPGRADE:
+                lines.append(name + b": " + value)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, and close.
@@ -172,6 +197,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Let the application begin with a request, or let it wait behind the one before."""
         parser = self.parser
+        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+            self._upgrade = True
+            return
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         version = parser.get_http_version()
@@ -223,6 +251,8 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request."""
+        if self._upgrade:
+            return
         self._incomplete = False
         if self._receiving is not None:
             self._stop_receiving()
