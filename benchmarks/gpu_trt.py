@@ -7,12 +7,13 @@ Parts, each of which runs its sides in turn:
   batch and per further request, in microseconds of the host.
 - ``limit``: JPEG → decoding on the CPU → TensorRT fp16, 40 clients, two nodes, with a wide network
   at which the engine is the limit; beside the engine alone at the same batch size (two contexts on
-  two streams, inputs on the device) and decoding alone. Then an open loop at half that load.
+  two streams, inputs on the device), decoding alone, and the same threads in a program written by
+  hand. Then an open loop at half that load.
 - ``resnet``: the same with ResNet-50, where decoding is the limit.
 - ``table``: ResNet-50 and a detector at batch 1, 8 and 32: the loop of trtexec, ours, ONNX Runtime's
   CUDA provider, torch eager and compiled, whichever are installed (`benchmarks.gpu_table`).
-- ``image``: pictures as uint8 from the host (``image_input``) beside float32, with a network that
-  does almost nothing, so that copies are the limit.
+- ``image``: pictures as uint8 from the host (``image_input``), decoded by OpenCV, beside float32, with
+  a network that does almost nothing, so that copies are the limit.
 - ``start``: building, beside a second start from the cache; memory of one and of four instances.
 
     python -m benchmarks.gpu_trt [--part overhead limit ...] [--quick] [--json FILE]
@@ -36,13 +37,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benchmarks.gpu_engine import EngineRunner
 from benchmarks.gpu_networks import mean_only, resnet, tiny
 from benchmarks.load import drive, environment, print_environment, save, usable_cpus
+from benchmarks.two_stages import TwoStages
 
 import headrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from benchmarks.load import Load
 
 ENGINE = "Onnx2Tensorrt,TensorrtInferTensor"
 GATHERED = f"IoC[{ENGINE};CatSplit[TensorrtCat,TensorrtInferTensor,TensorrtSplit]]"
@@ -196,6 +201,7 @@ class Bench:
             mean=(127.5,), std=(64.0,), max=most, **more,
         )  # fmt: skip
         alone = self.alone(engine, most, streams=2)
+        by_hand = self._by_hand(cv2, engine, pictures, most, size)
         del engine
         decode = {
             "backend": "S[DecodeMat,ResizeMat]", "resize_h": size, "resize_w": size,
@@ -229,6 +235,7 @@ class Bench:
             "pipeline_rps": whole.rps,
             "pipeline_rps_160_clients": wide.rps,
             "mean_batch": batch,
+            "by_hand_rps": by_hand.rps,
             "of_engine": whole.rps / alone.rows_per_s,
             "of_lower_stage": whole.rps / lower,
             "of_lower_stage_160_clients": wide.rps / lower,
@@ -239,9 +246,26 @@ class Bench:
             f"{part}: engine alone {alone.rows_per_s:.0f}/s at batch {most}, decoding alone"
             f" {decoding.rps:.0f}/s, pipeline {whole.rps:.0f}/s with {CLIENTS} clients"
             f" (mean batch {batch:.1f}): {whole.rps / lower:.3f} of the lower stage; with"
-            f" {4 * CLIENTS} clients {wide.rps / lower:.3f}. Open loop at {rate:.0f}/s: p99"
+            f" {4 * CLIENTS} clients {wide.rps / lower:.3f}. The same threads by hand:"
+            f" {by_hand.rps:.0f}/s, {whole.rps / by_hand.rps:.3f} x. Open loop at {rate:.0f}/s: p99"
             f" {late['p99_ms']:.1f} ms, engine {alone.latency_ms['p50']:.1f} ms a batch"
         )
+
+    def _by_hand(self, cv2: Any, engine: Any, pictures: list[bytes], most: int, size: int) -> Load:
+        """Measure the same threads in a program written by hand: the floor of Python threads."""
+
+        def decode(file: bytes) -> Any:
+            image = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
+            return cv2.resize(image, (size, size))
+
+        runners = [EngineRunner(engine, self.cuda, most, (size, size, 3)) for _ in range(2)]
+        with TwoStages(
+            decode, runners, decoders=usable_cpus(), batch=most, timeout_ms=0
+        ) as program:
+            load = drive(lambda i: program(pictures[i % len(pictures)]), CLIENTS, self.seconds)
+        for runner in runners:
+            runner.close()
+        return load
 
     def limit(self) -> None:
         """JPEG to a wide network: the engine is the limit."""
@@ -264,8 +288,12 @@ class Bench:
         """Pictures of uint8 from the host beside float32."""
         size, most = (128, 4) if self.quick else (640, 16)
         model = mean_only(self.folder)
-        random = np.random.default_rng(0)
-        picture = random.integers(0, 256, (size, size, 3), np.uint8)
+        import cv2
+
+        files = _pictures(cv2, 1)
+        picture = cv2.resize(
+            cv2.imdecode(np.frombuffer(files[0], np.uint8), cv2.IMREAD_COLOR), (size, size)
+        )
         planar = np.ascontiguousarray(picture.transpose(2, 0, 1), np.float32)
         found = {}
         shared = {"backend": GATHERED, "max": most, "instance_num": 2, "optimization_level": 0}

@@ -428,6 +428,24 @@ def test_a_device_that_is_lost_takes_the_instance_out(device, start, one_to_one,
     assert cuda.lost_device(RuntimeError("CUDA failure 2: out of memory")) is None
 
 
+def test_a_run_that_fails_late_leaves_nothing_that_the_next_one_finds(
+    device, start, one_to_one, monkeypatch
+):
+    run = onnxruntime.InferenceSession.run_with_iobinding
+    backend = start(one_to_one(["n", 2, 3], op="Neg"))
+
+    def fails(session, binding, options=None):
+        run(session, binding, options)
+        raise RuntimeError("CUDA failure 2: out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", fails)
+        assert all(backend([{"data": row} for row in ROWS]))
+    requests = [{"data": row} for row in ROWS[:2]]
+    assert backend(requests) is None
+    assert np.array_equal([one["result"] for one in requests], -ROWS[:2])
+
+
 def test_where_a_session_computes(device, monkeypatch):
     monkeypatch.setattr(on_device, "stream_options", STREAM_OPTIONS)
     monkeypatch.setattr(

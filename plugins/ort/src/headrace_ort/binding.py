@@ -124,6 +124,7 @@ class DeviceRunner:
         binding = self._binding
         if binding is None:
             binding = self._binding = self._session.io_binding()
+            self._bind_outputs(binding)
         for port in self._signature.inputs:
             arrays = [item.arrays[port.name] for item in items]
             if not port.batched:
@@ -137,18 +138,23 @@ class DeviceRunner:
                 value = self._memory.staged(port, (rows, *arrays[0].shape[1:]))
                 self._memory.fill(value, arrays, port, rows)
                 self._bind(binding, port, value.data_ptr(), (rows, *arrays[0].shape[1:]))
-        where = ("cpu", 0) if self._to_cpu else (self._kind, self._ordinal)
-        for port in self._signature.outputs:
-            binding.bind_output(port.name, *where)  # new memory at every run
         if self._shared:
             cuda.wait_for(self._stream, self._done)
-        self._session.run_with_iobinding(binding, self._options)
-        self._pending = True
-        found: list[Any] = (
-            binding.copy_outputs_to_cpu() if self._to_cpu else list(binding.get_outputs())
-        )
-        binding.clear_binding_outputs()  # they are the requests' now
-        return found
+        try:
+            self._session.run_with_iobinding(binding, self._options)
+            self._pending = True
+            return binding.copy_outputs_to_cpu() if self._to_cpu else list(binding.get_outputs())
+        finally:
+            # They are the requests' now, or what a failed run has left. The next run gets new memory:
+            # said here, while the device computes.
+            binding.clear_binding_outputs()
+            self._bind_outputs(binding)
+
+    def _bind_outputs(self, binding: Any) -> None:
+        """Say where the outputs of the next run go."""
+        where = ("cpu", 0) if self._to_cpu else (self._kind, self._ordinal)
+        for port in self._signature.outputs:
+            binding.bind_output(port.name, *where)
 
     def _bind(self, binding: Any, port: Port, pointer: int, shape: tuple[int, ...]) -> None:
         """Bind an input to memory on the device, unless it is bound there since the run before."""

@@ -134,7 +134,7 @@ def _view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
     torch = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor or value.get_device() != ordinal:
         return None
-    dtype = _torch_dtype(str(value.dtype))
+    dtype = _torch_dtype(value.dtype)
     if dtype is None or value.layout is not torch.strided or value.requires_grad:
         return None
     if not value.is_contiguous() or value.is_conj() or value.is_neg():
@@ -153,10 +153,10 @@ def _torch_stream(torch: Any) -> Callable[[int], int]:
 
 
 @functools.cache
-def _torch_dtype(name: str) -> np.dtype[Any] | None:
-    """Give numpy's dtype for the name of one of torch's, None where it has none."""
+def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """Give numpy's dtype for one of torch's, None where it has none."""
     try:
-        return np.dtype(name.removeprefix("torch."))
+        return np.dtype(str(dtype).removeprefix("torch."))
     except TypeError:
         return None
 
