@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import json
+import math
 import subprocess
 import sys
+from fractions import Fraction
 
+import numpy as np
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 import headrace
 from headrace._registry.registry import registry
@@ -134,6 +138,37 @@ def test_describe_says_what_was_really_built():
     assert (node["instance_num"], node["threads"], node["next"]) == (2, 4, [])
     assert {"expression", "range", "owns_thread", "tree"} <= set(node)
     assert json.loads(json.dumps(found)) == found
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Size(BaseModel):
+    side: int = 3
+
+
+class Kinds(headrace.Backend):
+    class Options(headrace.Options):
+        colour: Colour = Colour.RED
+        size: Size = Size()
+        scale: float = math.inf
+
+    def forward(self, batch):
+        pass
+
+    def describe(self):
+        return {"shape": (np.int64(3), Fraction(1, 2)), "mean": np.float32(math.nan)}
+
+
+def test_members_of_enumerations_models_and_numbers_of_any_library_are_plain_values():
+    headrace.register("Kinds", Kinds)
+    with headrace.pipe({"backend": "Kinds"}) as pipe:
+        tree = pipe.describe()["nodes"]["main"]["tree"]
+    values = {key: option["value"] for key, option in tree["options"].items()}
+    assert values == {"colour": "red", "size": {"side": 3}, "scale": "inf"}
+    assert tree["built"] == {"shape": [3, 0.5], "mean": "nan"}
+    assert json.loads(json.dumps(tree)) == tree
 
 
 HEAVY = """

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
+from enum import Enum
+from numbers import Integral, Real
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
 
 import headrace
 from headrace._config.problems import Problems, with_room
@@ -171,18 +175,20 @@ def _processes(root: Element, instances: int) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Give a value as JSON can hold it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
+    """Give a value as JSON can hold it: numbers of any library, members of enumerations, models too."""
+    if isinstance(value, (Enum, BaseModel)):
+        return plain(value.value if isinstance(value, Enum) else value.model_dump())
+    if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, PurePath):
-        return str(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else repr(float(value))
     if isinstance(value, dict):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(part) for part in value]
-    return repr(value)
+    return str(value) if isinstance(value, PurePath) else repr(value)
 
 
 def describe_element(element: Element, built: dict[int, Any] | None = None) -> dict[str, Any]:
