@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
+from headrace._engine.futures import LoopWaker
 from headrace._scheduling import queue as queue_module
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.process_threads import shared_timer
@@ -525,6 +526,78 @@ def compare_a_queue_with_plain_lists(steps):
             assert line.oldest() == min(entry.arrival for entry in model)
         assert len(home.waiting) == len(counted)
         assert home.lowest == min((one[1] for one in counted), default=None)
+
+
+class FakeLoop:
+    """An event loop that runs what it is given when the test says so."""
+
+    def __init__(self):
+        self.scheduled = []
+
+    def call_soon_threadsafe(self, call):
+        self.scheduled.append(call)
+
+
+class FakeFuture:
+    def __init__(self, asked=lambda: None):
+        self.asked, self.results = asked, 0
+
+    def done(self):
+        self.asked()
+        return self.results > 0
+
+    def set_result(self, _):
+        self.results += 1
+
+
+def test_all_that_is_due_in_an_event_loop_takes_one_call_into_it():
+    loop = FakeLoop()
+    waker = LoopWaker(loop)
+    futures = [FakeFuture() for _ in range(8)]
+    for future in futures:
+        waker.wake(future)
+    (call,) = loop.scheduled
+    call()
+    assert [future.results for future in futures] == [1] * 8
+    waker.wake(late := FakeFuture())
+    assert len(loop.scheduled) == 2
+    loop.scheduled.pop()()
+    assert late.results == 1
+
+
+def test_what_becomes_due_while_an_event_loop_delivers_is_delivered():
+    """A thread adds it before the loop looks whether there is more, or after it has looked at the last."""
+    loop = FakeLoop()
+    waker = LoopWaker(loop)
+    due = FakeFuture()
+    waker.wake(FakeFuture(lambda: waker.wake(due) if not due.results else None))
+    loop.scheduled.pop()()
+    assert due.results == 1
+    waker.wake(after := FakeFuture())
+    for call in loop.scheduled:
+        call()
+    assert after.results == 1
+
+
+def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate):
+    calls = []
+
+    async def main(pipe):
+        loop = asyncio.get_running_loop()
+        wakes = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *call: (calls.append(call), wakes(*call))[1]
+        tasks = [asyncio.ensure_future(pipe.call_async({"data": place})) for place in range(9)]
+        await asyncio.to_thread(gate.wait_entered)  # the first; the others wait
+        while pipe.stats()["nodes"]["main"]["waiting"] < 8:
+            await asyncio.sleep(0)
+        calls.clear()
+        gate.open()
+        return await asyncio.gather(*tasks)
+
+    with headrace.pipe({"backend": "OwnGate", "max": 8}) as pipe:
+        answers = asyncio.run(main(pipe))
+    assert [answer["result"] for answer in answers] == list(range(9))
+    assert len(calls) <= 3
 
 
 def test_few_are_kept_of_those_that_have_left_the_midst_of_a_long_queue():

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any
 
-from headrace._engine.futures import AsyncOwner, NodeRequest
+from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
 from headrace._graph.caller import is_cheap, may_wait, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
 from headrace._scheduling.calls import call_run_here, reentrant
@@ -43,6 +43,7 @@ class Entrance:
         self.only = only
         self.graph: Any = graph  # a Graph where there is no `only`
         self.any_scheduler = only or first
+        self._waker: LoopWaker | None = None  # that of the event loop which has asked last
 
     # Checking.
 
@@ -149,10 +150,13 @@ class Entrance:
         self, loop: asyncio.AbstractEventLoop, admitted: list[Admitted], waiting: list[AsyncOwner]
     ) -> None:
         """Let the requests of a coroutine run, and note the owner of each that it waits for."""
+        waker = self._waker
+        if waker is None or waker.loop is not loop:
+            waker = self._waker = LoopWaker(loop)
         for entry, route in admitted:
             if entry.state == DONE or (route is not None and not may_wait(route, entry)):
                 continue
-            owner = AsyncOwner(loop)
+            owner = AsyncOwner(waker)
             owner.pending = self._pending(entry, route, owner)
             waiting.append(owner)
         start([owner.pending for owner in waiting], waits=self.only is not None)

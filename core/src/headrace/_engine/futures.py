@@ -288,6 +288,36 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 raise
 
 
+class LoopWaker:
+    """Wakes coroutines of one event loop from other threads, all that are due with one call into the loop.
+
+    A thread adds what is due first and then tries to take the token; the loop gives the token back first and
+    then looks for what is due. Either the thread takes the token and schedules the loop; or the loop is
+    scheduled, has not given the token back, and finds what was added.
+    """
+
+    __slots__ = ("_due", "_token", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._due: deque[asyncio.Future[None]] = deque()
+        self._token = [None]
+
+    def wake(self, future: asyncio.Future[None]) -> None:
+        """Let whoever awaits a future of the loop go on."""
+        self._due.append(future)
+        if self._token and claimed(self._token):
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                self.loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._token.append(None)
+        while self._due:
+            future = self._due.popleft()
+            if not future.done():
+                future.set_result(None)
+
+
 class AsyncOwner:
     """Gives the outcome to a coroutine in its event loop.
 
@@ -296,21 +326,16 @@ class AsyncOwner:
         pending: What stands for the request.
     """
 
-    __slots__ = ("_loop", "future", "pending")
+    __slots__ = ("_waker", "future", "pending")
     pending: NodeRequest | GraphRequest
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.future: asyncio.Future[None] = loop.create_future()
+    def __init__(self, waker: LoopWaker) -> None:
+        self._waker = waker
+        self.future: asyncio.Future[None] = waker.loop.create_future()
 
     def finished(self, entry: Entry) -> None:
         """Wake the coroutine; the outcome is in the entry."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
+        self._waker.wake(self.future)
 
 
 @reentrant()

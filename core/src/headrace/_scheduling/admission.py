@@ -75,7 +75,7 @@ def enter(
         waits: The calling thread will wait for them.
     """
     refused = None
-    if node.refusing is not None or node.lost or (waits and not node.has_idle):
+    if node.refusing is not None or node.lost or waits:
         refused = _refusal(node, internal=internal, waits=waits)
     for entry in entries:
         if entry.state != DONE:  # else it was taken back before it came here
