@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._plan.word import word_of
 from headrace._portable import caused, error_text, without_locals
-from headrace.errors import (
-    BackendError,
-    InstanceLostError,
-    RequestError,
-    SetupError,
-)
+from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -37,12 +37,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from headrace._expression.scanner import Open, Scanner
-from headrace._expression.templates import (
-    MissingError,
-    Placeholder,
-    Values,
-    whole_placeholder,
-)
+from headrace._expression.templates import MissingError, Placeholder, Values, whole_placeholder
 from headrace._expression.tree import (
     EMPTY,
     KEY,

@@ -11,14 +11,7 @@ from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
 from headrace._expression.tree import EMPTY
 from headrace._plan.declared import states_range, static_range
-from headrace._plan.element import (
-    DefinitionUse,
-    Element,
-    Named,
-    Source,
-    place_of,
-    takes_dependency,
-)
+from headrace._plan.element import DefinitionUse, Element, Named, Source, place_of, takes_dependency
 from headrace._plan.named import OptionsReader
 from headrace._plan.planning import (
     MAX_ELEMENTS,

@@ -7,14 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headrace.policies._policy import (
-    Cut,
-    InstanceView,
-    Queue,
-    Sized,
-    oldest_of,
-    takes_what_is_full,
-)
+from headrace.policies._policy import Cut, InstanceView, Queue, Sized, oldest_of, takes_what_is_full
 
 
 @dataclass(frozen=True)
