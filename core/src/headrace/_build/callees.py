@@ -17,7 +17,7 @@ from headrace._scheduling.threads import entries_running_here
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from headrace._build.standing import Forward
     from headrace._checked import Outcomes
@@ -170,10 +170,7 @@ class NotCallable(Backend):
 
 
 def run_some(
-    call: Callable[[list[Request]], Outcomes],
-    batch: list[Request],
-    places: Sequence[int],
-    outcomes: list[Exception | None],
+    call: Forward, batch: list[Request], places: Sequence[int], outcomes: list[Exception | None]
 ) -> None:
     """Call something with some items of a batch; their outcomes go among those of the batch."""
     some = call([batch[i] for i in places])

@@ -17,14 +17,7 @@ from headrace._build.standing import BatchEnd, Guarded, InThread
 from headrace._config.shape import NodeKeys
 from headrace._engine.blueprint import LOOK_S
 from headrace._plan.declared import of_children, states_range
-from headrace._plan.element import (
-    Element,
-    Named,
-    NodePlan,
-    PipelinePlan,
-    elements_run,
-    takes_dependency,
-)
+from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_run, takes_dependency
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
 from headrace._scheduling.calls import OwnThread
@@ -112,13 +105,13 @@ class ElementBuilder:
     def _alone(self, element: Element, at: At) -> Backend:
         """Build one element, without the thread that may be around it."""
         if element.named is not None and not element.children:
-            return self._lookup(element.named, at)
+            return self._lookup(element, at)
         return word_of(element.cls)._build(self, element, at)
 
     def plain(self, element: Element, at: At) -> Backend:
         """Build an element that is no word, and all below it."""
         if element.named is not None:
-            return self._bound(element, element.named, at)
+            return self._bound(element, at)
         elsewhere, inner = element.cls.builds_elsewhere, element.children
         prepared = partial(self.build.plan_of, self) if elsewhere else self.child
         if word_of(element.cls)._joins and not any(p or n for p, n in element.prefixes):
@@ -159,7 +152,7 @@ class ElementBuilder:
         if element.children or element.target is not None:
             run = elements_run(self.build.plan.nodes, [element])
             backend._reposts = any(one.target is not None for one in run)
-        context = self._context(element, children, late, at.end.registering(backend))
+        context = self._context(backend, element, children, late)
         backend._start(element.options, context)
         self._take_range(backend, element, children, at)
         backend._warm()
@@ -190,11 +183,7 @@ class ElementBuilder:
         return SetupError(what, node=self.name, backend=backend, instance=at.index, hint=hint)
 
     def _context(
-        self,
-        element: Element,
-        children: tuple[Any, ...],
-        at: At,
-        at_batch_end: Callable[[Callable[[], object]], None],
+        self, backend: Backend, element: Element, children: tuple[Any, ...], at: At
     ) -> InitContext:
         keys, index = self.keys, at.index or 0
         return InitContext(
@@ -215,7 +204,7 @@ class ElementBuilder:
             build=lambda text: self._late(text, element, at),
             instance=at.instance,
             scope=at.scope,
-            at_batch_end=at_batch_end,
+            at_batch_end=at.end.registering(backend),
             allow_import=self.build.plan.allow_import,
             followed_by=self.followed_by.get(id(element)),
             span=self.measuring.span(element, index),
@@ -263,7 +252,8 @@ class ElementBuilder:
             raise SetupError("there is no node here that could have a queue")
         return NodeCall(self.put_queue(backends))
 
-    def _lookup(self, named: Named, at: At) -> Backend:
+    def _lookup(self, element: Element, at: At) -> Backend:
+        named: Any = element.named
         if not named.registered:
             return at.local[id(named.element)]
         self.looked_up.add(named.name)
@@ -274,10 +264,10 @@ class ElementBuilder:
             raise SetupError(what, node=self.name, hint=hint)
         return FrontCall(built) if self.node is None and isinstance(built, NodeCall) else built
 
-    def _bound(self, element: Element, named: Named, at: At) -> Backend:
+    def _bound(self, element: Element, at: At) -> Backend:
         """Build a name that stands for an instance, with what it depends on."""
         dependency = self.child(element.children[0], at)
-        bound = Bound(self._lookup(named, at), dependency)
+        bound = Bound(self._lookup(element, at), dependency)
         if bound.leaves:
             at.end.exit(bound, element)
         if not states_range(element.cls):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headrace._build.parts import Commons, ElementTimes
     from headrace._scheduling.probes import Probes
 
+    Run = Callable[..., Any]
+
 
 def paths_of(root: Element) -> dict[int, str]:
     """Give the path of every element, by its identity.
@@ -47,7 +49,7 @@ class Measuring:
         self._commons = commons
         self._times = commons.times
         self._told = False
-        self._measured: list[tuple[Backend, str, Callable[..., Any], int, str]] = []
+        self._measured: list[tuple[Backend, str, Run, int, str]] = []
         self._paths: dict[int, str] = {}
         if node is not None:
             self._node, self._paths = node.name, paths_of(node.backend or node.entry)
@@ -92,11 +94,7 @@ class Measuring:
         self._told = told
 
 
-def _told(
-    run: Callable[..., Any],
-    began: Callable[[int], None] | None,
-    done: Callable[[int, float, float], None] | None,
-) -> Callable[..., Any]:
+def _told(run: Run, began: Run | None, done: Run | None) -> Run:
     def measured(batch: list[Any], *dependency: Any) -> Any:
         started = time.monotonic()
         if began is not None:
@@ -110,7 +108,7 @@ def _told(
     return measured
 
 
-def _sampled(run: Callable[..., Any], times: Timings) -> Callable[..., Any]:
+def _sampled(run: Run, times: Timings) -> Run:
     runs, mask = count(1), 0
 
     def measured(batch: list[Any], *dependency: Any) -> Any:

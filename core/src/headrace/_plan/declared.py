@@ -8,11 +8,11 @@ from headrace._checked import range_problem
 from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace._backend import Backend
     from headrace._config.shape import NodeKeys
-    from headrace._plan.element import Element, Range
+    from headrace._plan.element import Element, Prefix, Range
 
 
 def static_range(element: Element) -> Range:
@@ -31,9 +31,7 @@ def static_range(element: Element) -> Range:
 
 
 def of_children(
-    cls: type[Backend],
-    children: Sequence[tuple[str, Range]],
-    prefixes: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    cls: type[Backend], children: Sequence[tuple[str, Range]], prefixes: Sequence[Prefix]
 ) -> Range | None:
     """Give the range that children make for a container; None where the class states its own.
 

@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._config.shape import LINK_KEYS, LinkKeys, Shape
 from headrace._graph.route import KEPT, Each, Links, Pairs
 from headrace._plan.declared import OPTIONAL, Needs
-from headrace._plan.element import (
-    Element,
-    NodePlan,
-    Place,
-    doors,
-    elements_run,
-    nodes_named,
-    place_of,
-)
+from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key
 from headrace._plan.word import needs_of, word_of
 
@@ -77,7 +69,7 @@ class _Graph:
     def __init__(self, shape: Shape, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
         self.nodes = nodes
         self.problems = problems
-        self.places: dict[str, dict[str, Place]] = {}
+        self.places: dict[str, dict[str, dict[str, Any]]] = {}
         self.reposts: dict[str, dict[str, Call]] = {}
         self.complete = True
         self.links = {name: self._read(name, shape) for name in shape.nodes}

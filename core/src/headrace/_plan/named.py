@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from headrace._expression.tree import Call
 
 
+Given: TypeAlias = "Mapping[str, tuple[Any, str]]"
+"""Values that are there already, by key, with their origins."""
+
+
 @dataclass(eq=False)
 class OptionsReader:
     """Finds and checks the options of one element of an expression.
@@ -63,9 +67,7 @@ class OptionsReader:
         fields = self.options.model_fields if _is_options(self.options) else {}
         self.keys = {field.alias or name: name for name, field in fields.items()}
 
-    def read(
-        self, given: Mapping[str, tuple[Any, str]] | None = None
-    ) -> tuple[Options | None, dict[str, str]]:
+    def read(self, given: Given | None = None) -> tuple[Options | None, dict[str, str]]:
         """Find the options and check them.
 
         Args:
@@ -238,11 +240,7 @@ PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS
 
 
 def _named(
-    planning: Planning,
-    kind: Kind,
-    text: str,
-    source: Source,
-    given: Mapping[str, tuple[Any, str]] | None = None,
+    planning: Planning, kind: Kind, text: str, source: Source, given: Given | None = None
 ) -> NamedPlan | None:
     """Find the class that is named, and check its options; report what is in the way."""
     call = planning.read(text, source)

@@ -13,14 +13,7 @@ from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, Named, NamedPlan, NodePlan, PipelinePlan, Source
 from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
-from headrace._plan.parameters import (
-    Found,
-    Parameters,
-    check_keys,
-    key_of,
-    report_keys,
-    written_key,
-)
+from headrace._plan.parameters import Parameters, check_keys, key_of, report_keys, written_key
 from headrace._plan.planning import Scope, open_slot
 from headrace._plan.resolver import Resolver
 from headrace._plan.word import called, check_used, core_word, give_threads_to_instances, word_of
@@ -160,8 +153,11 @@ class Planner(Resolver):
         text, source = DEFAULT_NODE, Source(f"{self.node}.node_entrypoint")
         init = self.parameters.key("init")
         if init is not None and not self._only_prepares():
-            text = _DEFAULT_FRONT
-            if not self._is_registered(init):
+            text, name = _DEFAULT_FRONT, f"node.{self.node}"
+            if name not in self.registered:
+                what = f"init registers nothing as {name!r}, through which the node is called"
+                hint = "Add Register[...] to it, or write a node_entrypoint."
+                self.problems.add("unknown_instance", what, hint=hint, **init.place())
                 return None
         else:
             try:
@@ -179,16 +175,6 @@ class Planner(Resolver):
         """Tell whether ``init`` leaves the instances of ``backend`` to the default expression."""
         made = self.registered.keys() & {f"node.{self.node}", f"{self.node}.0"}
         return self.parameters.key("backend") is not None and not made
-
-    def _is_registered(self, init: Found) -> bool:
-        """Check that ``init`` has registered what the node is called through."""
-        name = f"node.{self.node}"
-        if name in self.registered:
-            return True
-        what = f"init registers nothing as {name!r}, through which the node is called"
-        hint = "Add Register[...] to it, or write a node_entrypoint."
-        self.problems.add("unknown_instance", what, hint=hint, **init.place())
-        return False
 
     def _finish(self, plan: NodePlan) -> None:
         """Find what the node is called through, and check that it can be."""

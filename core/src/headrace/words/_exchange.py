@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     Entries = dict[int, Entry]
     """The entries whose requests nobody touches but this batch, by the identity of the request."""
 
+    Faults = dict[int, Exception]
+
     Answer = tuple[Told, list[tuple[dict[str, str], list[str]]], dict[int, str]]
 
 _EVERYWHERE = "Put it into a module, or into a file that the configuration names under `import`."
@@ -71,7 +73,7 @@ class Exchange:
             TimeoutError: It is to be killed, since it still runs after the last deadline.
         """
         channel = child.channel
-        errors: dict[int, Exception] = {}
+        errors: Faults = {}
         left = [one for one in batch if taken_back(entries, one)] if entries else batch
         told, bad = pack(left, channel, self._keys)
         if bad:
@@ -100,11 +102,7 @@ class Exchange:
         return [errors.get(id(one)) for one in batch] if errors else None
 
     def _without(
-        self,
-        bad: dict[int, Exception],
-        told: Told,
-        batch: list[Request],
-        errors: dict[int, Exception],
+        self, bad: Faults, told: Told, batch: list[Request], errors: Faults
     ) -> tuple[Told, list[Request]]:
         """Leave out what cannot be sent: a request that is read there fails."""
         values, found = told
