@@ -199,13 +199,10 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         built: What was built, by the identity of its element; None when nothing was.
     """
     fields = {field.alias or name: name for name, field in element.cls.Options.model_fields.items()}
-    options = {
-        key: {
-            "value": plain(getattr(element.options, fields.get(key, key), None)),
-            "origin": origin,
-        }
-        for key, origin in element.origins.items()
-    }
+    options = {}
+    for key, origin in element.origins.items():
+        value = plain(getattr(element.options, fields.get(key, key), None))
+        options[key] = {"value": value, "origin": origin}
     backend = (built or {}).get(id(element))
     least, most = (backend.min, backend.max) if backend is not None else element.range
     described = {

@@ -270,9 +270,8 @@ def _pickled(value: Any, channel: Channel) -> tuple[bytes | None, list[tuple[int
 def _made(told: tuple[Any, ...], channel: Channel) -> Any:
     if told[0] == _PICKLE:
         _, content, places = told
-        buffers = [
-            channel.take(at, size, bytearray if changes else bytes) for at, size, changes in places
-        ]
+        kinds = [(at, size, bytearray if changes else bytes) for at, size, changes in places]
+        buffers = [channel.take(*one) for one in kinds]
         content = buffers.pop() if content is None else content
         return pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
     buffer = channel.take(told[1], told[2], bytearray if told[3] else bytes)

@@ -68,12 +68,10 @@ class Table(Written):
     @classmethod
     def read(cls, values: dict[str, Any], base: Path, file: str | None) -> Table:
         """Make the table that one file, or a dict, holds."""
-        keys = {
-            key: cls.read(value, base, file)
-            if isinstance(value, dict)
-            else Written(value, base, file)
-            for key, value in values.items()
-        }
+        keys: dict[str, Written] = {}
+        for key, value in values.items():
+            make = cls.read if isinstance(value, dict) else Written
+            keys[key] = make(value, base, file)
         return cls.of(keys, base, file)
 
 

@@ -240,12 +240,9 @@ class NodePlan:
     @property
     def option_names(self) -> set[str]:
         """The names of all options that its backends have."""
-        return {
-            field.alias or name
-            for root in self.roots
-            for element in root.walk()
-            for name, field in element.cls.Options.model_fields.items()
-        }
+        elements = (element for root in self.roots for element in root.walk())
+        fields = (one.cls.Options.model_fields.items() for one in elements)
+        return {field.alias or name for items in fields for name, field in items}
 
     @property
     def backend(self) -> Element | None:

@@ -238,31 +238,23 @@ class _Graph:
             behind = after[one.name]
             before = {name for name in links if one.name in after[name]}
             together = {n for name in before for n in after[name]} - behind - before
-            joins = [
-                (n, name)
-                for name in sorted(together | before - {one.name})
-                for n in links[name].next
-                if n in behind - {one.name}
-            ]
-            others = {end for name in together for end in ends[name]}
+            others, later = sorted(together | before - {one.name}), behind - {one.name}
+            joins = [(n, name) for name in others for n in links[name].next if n in later]
+            apart = {end for name in together for end in ends[name]}
             for target, call in self.reposts[one.name].items():
                 if one.each is not None:
-                    what = (
-                        f"node {one.name!r} runs once per element, and an element has no walk that "
-                        f"Repost[{target}] could end"
-                    )
+                    each = f"node {one.name!r} runs once per element"
+                    what = f"{each}, and an element has no walk that Repost[{target}] could end"
                     hint = "Put it into a node after this one."
                 elif joins:
-                    what = (
-                        f"Repost[{target}] stands in a branch that joins again: {joins[0][0]!r} waits "
-                        f"for {one.name!r} and for {joins[0][1]!r}"
-                    )
+                    (join, other), branch = joins[0], "stands in a branch that joins again"
+                    waits = f"{join!r} waits for {one.name!r} and for {other!r}"
+                    what = f"Repost[{target}] {branch}: {waits}"
                     hint = "Put it before the branches part, or after they have joined."
-                elif others & ends[target]:
-                    what = (
-                        f"after Repost[{target}] the walk may end at {min(others & ends[target])!r}, "
-                        "and so may another branch: results are told apart by the node they end at"
-                    )
+                elif apart & ends[target]:
+                    may_end = f"the walk may end at {min(apart & ends[target])!r}"
+                    why = "results are told apart by the node they end at"
+                    what = f"after Repost[{target}] {may_end}, and so may another branch: {why}"
                     hint = "Let the branches end at nodes of their own."
                 else:
                     continue
@@ -317,14 +309,11 @@ class _Graph:
 def _map_table(table: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Pairs] | None:
     if table is None:
         return None
-    return {
-        node: tuple(
-            (source, target)
-            for source, to in sources.items()
-            for target in ([to] if isinstance(to, str) else to)
-        )
-        for node, sources in table.items()
-    }
+    found: dict[str, Pairs] = {}
+    for node, sources in table.items():
+        listed = {key: [to] if isinstance(to, str) else to for key, to in sources.items()}
+        found[node] = tuple((source, target) for source, to in listed.items() for target in to)
+    return found
 
 
 def _twice(names: list[str]) -> list[str]:

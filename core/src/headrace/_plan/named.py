@@ -303,11 +303,8 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
     known = {offer.name for offer in registry.offers(kind.hook)}
     if kind.base is not None:
         known.update(name for name, cls in _without_plugins(planning) if kind.has(cls))
-    unusable = [
-        f"{one.distribution} cannot be used: {one.reason}."
-        for one in registry.plugins()
-        if not one.usable
-    ]
+    refused = [one for one in registry.plugins() if not one.usable]
+    unusable = [f"{one.distribution} cannot be used: {one.reason}." for one in refused]
     brings = KNOWN_PROBES.get(call.part) if kind is PROBE else None
     if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
         unusable.append(f"It comes with {brings}. {how_to_install(brings)}.")

@@ -164,9 +164,7 @@ class FunctionBackend(Backend):
         Raises:
             ContractError: A function for batches gave another number of results.
         """
-        outcomes: list[Exception | None] = [
-            None if "data" in request else _no_data() for request in batch
-        ]
+        outcomes: list[Exception | None] = [None if "data" in one else _no_data() for one in batch]
         if self.batched:
             self._call_once([request for request in batch if "data" in request])
             return outcomes if any(outcomes) else None
@@ -209,11 +207,9 @@ def _wrong_results(got: str) -> ContractError:
 
 def is_async(function: Any) -> bool:
     """Tell whether calling a function only gives a coroutine or an asynchronous generator."""
-    return any(
-        check(one)
-        for check in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-        for one in (function, getattr(function, "__call__", None))  # noqa: B004 - of an object
-    )
+    called = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object
+    checks = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return any(check(one) for check in checks for one in called)
 
 
 def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backend]:

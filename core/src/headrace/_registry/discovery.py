@@ -378,9 +378,7 @@ _BY_DISTRIBUTION = {
     ),
 }
 
-KNOWN_ELSEWHERE = {
-    name: distribution for distribution, names in _BY_DISTRIBUTION.items() for name in names.split()
-}
+KNOWN_ELSEWHERE = {name: by for by, names in _BY_DISTRIBUTION.items() for name in names.split()}
 """Names of well-known backends and the distribution to install for each."""
 
 KNOWN_PROBES = dict.fromkeys(

@@ -185,11 +185,9 @@ class Registry:
 
     def _candidates(self, name: str, files: Files) -> list[list[Offer]]:
         """Give core's, then what imported files, the process and plugins have under a name."""
-        imported = [
-            Offer(name, Path(path).stem, path, cls=table[name])
-            for path, table in files
-            if name in table and not is_policy(table[name])
-        ]
+        classes = {path: table[name] for path, table in files if name in table}
+        found = [(path, cls) for path, cls in classes.items() if not is_policy(cls)]
+        imported = [Offer(name, Path(path).stem, path, cls=cls) for path, cls in found]
         cls = self.local.get(name)
         known = cls is not None and not is_policy(cls)
         local = [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
@@ -242,11 +240,8 @@ class Registry:
             PluginError: Two plugins offer it.
         """
         plugin, _, part = name.rpartition(":")
-        same = [
-            offer
-            for offer in self.offers(table)
-            if offer.name == part and plugin in ("", offer.plugin)
-        ]
+        named = [offer for offer in self.offers(table) if offer.name == part]
+        same = [offer for offer in named if plugin in ("", offer.plugin)]
         if len(same) < 2:
             return same[0] if same else None
         names = " and ".join(offer.distribution for offer in same)
@@ -261,11 +256,8 @@ class Registry:
         Raises:
             PluginError: Two plugins set one.
         """
-        found = [
-            (one.hooks["node_entrypoint"], one.distribution)
-            for one in self.plugins()
-            if one.hooks["node_entrypoint"] is not None
-        ]
+        texts = [(one.hooks["node_entrypoint"], one.distribution) for one in self.plugins()]
+        found = [(text, who) for text, who in texts if text is not None]
         if len(found) > 1:
             what = f"{' and '.join(who for _, who in found)} both set the expression of a node"
             raise PluginError(what, hint="Disable one of them with HEADRACE_PLUGINS.")

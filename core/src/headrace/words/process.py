@@ -298,8 +298,5 @@ class Siblings:
 def _levels() -> dict[str, int]:
     """Give the levels of all loggers that have one of their own."""
     loggers = {"": logging.getLogger(), **logging.Logger.manager.loggerDict}
-    return {
-        name: one.level
-        for name, one in loggers.items()
-        if isinstance(one, logging.Logger) and one.level
-    }
+    made = {name: one for name, one in loggers.items() if isinstance(one, logging.Logger)}
+    return {name: one.level for name, one in made.items() if one.level}
