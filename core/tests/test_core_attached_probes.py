@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 from contextlib import ExitStack
@@ -89,7 +90,14 @@ def test_what_is_asked_within_the_block_is_heard_whichever_way(shortcut):
     assert probe.instances == [("main", 0, "ready")]
 
 
-def test_the_main_thread_runs_its_own_requests_again_afterwards(takes_turns):
+class Reentrant(Recorder):
+    """A probe that signal handlers may call in the midst of its methods."""
+
+    reentrant = True
+
+
+@pytest.mark.parametrize("probe", [Recorder, Reentrant])
+def test_the_main_thread_runs_its_own_requests_again_afterwards(takes_turns, probe):
     idents = []
 
     def note(data):
@@ -99,11 +107,63 @@ def test_the_main_thread_runs_its_own_requests_again_afterwards(takes_turns):
     headrace.register("AttachedNote", note, replace=True)
     with headrace.pipe({"backend": "AttachedNote"}) as pipe:
         pipe({"data": 0})
-        with attached(pipe, Recorder()):
+        with attached(pipe, probe()):
             pipe({"data": 1})
-        pipe({"data": 2})
+            with attached(pipe, Recorder()):
+                pipe({"data": 2})  # of all that listen each must say so
+        pipe({"data": 3})
     me = threading.get_ident()
-    assert [ident == me for ident in idents] == [True, False, True]
+    assert [ident == me for ident in idents] == [True, probe is Reentrant, False, True]
+
+
+@pytest.mark.parametrize("backend", ["Identity", "BackgroundThread[Identity]"])
+@pytest.mark.parametrize("method", ["batch_done", "request_done", "batch_ran"])
+def test_a_signal_handler_may_call_in_the_midst_of_a_reentrant_probe(backend, method):
+    class Signals(Reentrant):
+        def _signal(self, *_):
+            if threading.get_ident() == threading.main_thread().ident and handled:
+                handled.pop()
+                signal.raise_signal(signal.SIGUSR1)
+
+    def handler(*_):
+        answers.append(pipe({"data": 2})["result"])
+        answers.extend(one["result"] for one in pipe([{"data": 3}, {"data": 4}]))
+
+    setattr(Signals, method, Signals._signal)
+    handled, answers = [None], []
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        config = {"backend": backend, "max": 4, "instance_num": 2}  # one is held meanwhile
+        with headrace.pipe(config) as pipe, attached(pipe, Signals()):
+            answers.append(pipe({"data": 1})["result"])
+            stats = pipe.stats()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    in_main = backend == "Identity"  # a worker calls the probe otherwise
+    assert answers == ([2, 3, 4, 1] if in_main else [1])
+    assert stats["nodes"]["main"]["ok"] == len(answers)
+    assert stats["probes"] == {"Signals": {"errors": 0, "last": None}}
+
+
+@pytest.mark.parametrize("asks", [{"data": 1}, [{"data": 1}, {"data": 2}]], ids=["one", "list"])
+@pytest.mark.parametrize("method", ["batch_done", "request_done", "batch_ran"])
+def test_ctrl_c_in_a_reentrant_probe_gives_everything_back(method, asks):
+    class Hit(Reentrant):
+        def _hit(self, *_):
+            if hits:
+                raise hits.pop()
+
+    setattr(Hit, method, Hit._hit)
+    hits = [KeyboardInterrupt()]
+    with headrace.pipe({"backend": "Identity", "max": 4}) as pipe:
+        with attached(pipe, Hit()):
+            with pytest.raises(KeyboardInterrupt):
+                pipe(asks)
+            assert pipe({"data": 3})["result"] == 3
+        assert pipe.submit({"data": 4}).result(20)["result"] == 4
+        stats = pipe.stats()["nodes"]["main"]
+        assert stats["waiting"] == 0
+        assert not any(instance["busy"] for instance in stats["instances"])
 
 
 @pytest.mark.parametrize("backend", ["Gate", "OwnGate"])

@@ -172,6 +172,10 @@ def headrace_probes() -> dict[str, str]:
     by several threads at a time, and never under a lock of Headrace: it may call ``stats()``,
     ``submit()`` or ``close()``, but must not wait for a request of this pipeline. It must be quick,
     since the answer, and often the instance, waits for it, and must guard what it changes.
+    The main thread calls no probe, for a signal handler that interrupts it may come to that probe again: a
+    helper thread runs its requests, which costs each some 30 microseconds. A class that says ``reentrant =
+    True`` takes no lock, and may be called by a signal handler in the midst of its methods; where all probes
+    say so, the main thread runs its requests itself.
     Whatever it raises harms no request: it is counted under ``"probes"`` in ``stats()``,
     ``{"Name": {"errors": n, "last": "TypeError: ..."}}``, and the first is logged by
     ``headrace.probes``. A batch that still runs when ``close()`` gives up on it is not reported to a probe.

@@ -246,7 +246,9 @@ class SchedulerBase:
             groups: Entries that are cancelled while they wait when one of their group has failed.
         """
         # A probe takes locks of its own, and so may a signal handler that calls: not in the main thread.
-        if get_ident() != main_thread.ident or self._node.reporter is not None:
+        reporter = self._node.reporter
+        may_report = reporter is None or reporter.probes.reentrant
+        if get_ident() != main_thread.ident or not may_report:
             self._call_many(entries, groups, internal=internal)
             return
         try:

@@ -76,7 +76,7 @@ class Guarded:
         self.gone = False
         self.errors = 0
         self.last: str | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def guarding(self, method: Callable[..., Any]) -> Callable[..., None]:
         """Give a method that harms nobody."""
@@ -117,6 +117,7 @@ class Probes:
     Attributes:
         all: The same.
         listening: Whether any of them has a method that a request, or an instance, gives cause to call.
+        reentrant: Whether all of them say that a signal handler may call them inside of one another.
         in_service: The instances that have not been reported as gone, by node and index.
     """
 
@@ -125,6 +126,7 @@ class Probes:
         self.in_service: dict[tuple[str, int], None] = {}
         self._heard = {name: _with(probes, name) for name in _METHODS}
         self.listening = any(self.hears(what) for what in _METHODS if what != "pipeline_started")
+        self.reentrant = all(getattr(one.probe, "reentrant", False) is True for one in probes)
         self.batch_done = self.teller("batch_done") if self.hears("batch_done") else None
         self.batch_ran = self.teller("batch_ran") if self.hears("batch_ran") else None
         self.request_done = self.teller("request_done")

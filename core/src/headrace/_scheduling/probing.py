@@ -1,8 +1,9 @@
 """Probes come to a scheduler, and go; without them nothing of this is called.
 
 A probe hears of a request before its owner has the answer: a caller that is served counts its
-outcome only when it is notified, as the owner of a future is. No probe is called under a lock, nor
-by the main thread: a probe takes locks of its own, and so may a signal handler that interrupts it and calls.
+outcome only when it is notified, as the owner of a future is. No probe is called under a lock, nor by the
+main thread, but where all are reentrant: a probe takes locks of its own, and so may a signal handler that
+interrupts it and calls.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
             changed.call = scheduler._call_with_keys
         if listens:
             changed._run_alone = partial(_run_alone, node, node.reporter)
-            changed.call = partial(_call, scheduler, scheduler.call)
+            if not probes.reentrant:
+                changed.call = partial(_call, scheduler, scheduler.call)
         scheduler._driver.run = partial(_run, node.reporter) if listens else run
         for instance in node.every:
             # Every request goes through `_run_alone`, or those that are timed.

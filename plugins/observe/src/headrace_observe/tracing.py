@@ -28,6 +28,9 @@ class Trace:
     Without ``path`` it writes nothing: it lets backends report what happens on devices, for `trace`.
     """
 
+    reentrant = True
+    """What it calls for a request takes no lock: entries of dicts and deques, each one step."""
+
     class Options(headrace.Options):
         """What is recorded, and where it goes."""
 
