@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import io
 import json
+from dataclasses import dataclass
 
 import pytest
+from pydantic import BaseModel
 
 from headrace_cli.printing import as_json, as_line, escaped, shown
 
@@ -27,6 +30,20 @@ class Key:
         return "key"
 
 
+class Label(enum.Enum):
+    CAT = "cat"
+
+
+class Model(BaseModel):
+    score: float = 0.5
+
+
+@dataclass
+class Found:
+    label: Label
+    box: object = (1, 2)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -41,6 +58,11 @@ class Key:
         (Array(7, ()), "7"),
         ([1, "ä", Array([], (2,)), {"k": Array(7, ())}], '[1, "ä", "float32 [2]", {"k": 7}]'),
         (Key(), '"key"'),
+        (Label.CAT, "cat"),
+        (
+            [Found(Label.CAT), Model(), Found],
+            f'[{{"label": "cat", "box": [1, 2]}}, {{"score": 0.5}}, "{Found}"]',
+        ),
     ],
 )
 def test_shown(value, text):
@@ -51,6 +73,7 @@ def test_one_request_is_one_line():
     line = as_line("a\tb", {"x": "1\n2\r3", "y": "\x1b[31m", "z": "a\u2028b"})
     assert line == "a\\tb\t1\\n2\\r3\t\\x1b[31m\ta\\u2028b"
     assert as_line("p", {}) == "p"
+    assert as_line("p", Found(Label.CAT)) == "p\tcat\t[1, 2]"
     assert escaped("ünchanged \\ text") == "ünchanged \\ text"
 
 
@@ -62,6 +85,9 @@ def test_one_request_is_one_line():
         ((1, [2]), [1, [2]]),
         ({1}, [1]),
         (Key(), "key"),
+        (Label.CAT, "cat"),
+        (Found(Label.CAT, Array([1], (1,))), {"label": "cat", "box": [1]}),
+        ([Model(), float("nan")], [{"score": 0.5}, None]),
         ({Key(): 1}, {"key": 1}),
         ([float("nan"), float("inf"), 1.0], [None, None, 1.0]),
         (Array([float("nan")], (1,)), [None]),
@@ -97,6 +123,11 @@ def test_what_holds_itself_is_cut_off():
     cut = {"a": [1, "..."], "twice": [[1, "..."], [1, "..."]], "self": "..."}
     assert json.loads(as_json(value)) == cut
     assert json.loads(shown(value)) == cut
+    found = Found(Label.CAT)
+    found.box = found
+    for text in (as_json(found), shown(found)):
+        assert text.startswith('{"label": "cat", "box": {"label": "cat"')
+        assert text.rstrip("}").endswith('"..."')
 
 
 def test_what_is_nested_too_deep_is_cut_off():

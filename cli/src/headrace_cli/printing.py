@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import math
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from headrace_cli.console import print_data
@@ -26,12 +28,14 @@ def escaped(text: str) -> str:
 
 def as_line(path: str, result: Any) -> str:
     """Give ``path<TAB>result`` as one line; a dict gives its values, separated by tabs."""
+    result = _opened(result)
     values = list(result.values()) if isinstance(result, dict) else [result]
     return "\t".join(escaped(text) for text in (path, *map(shown, values)))
 
 
 def shown(value: Any) -> str:
     """Give a short text: arrays and bytes by type and size, everything else in full."""
+    value = _opened(value)
     if isinstance(value, str):
         return value
     described = _described(value)
@@ -61,7 +65,20 @@ def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
         return described if isinstance(described, str) else _readable(described[0], above)
     if isinstance(value, (dict, list, tuple, set, frozenset)):
         return _inner(value, above, _readable)
-    return str(value)
+    opened = _opened(value)
+    return str(value) if opened is value else _alone(opened, above, _readable)
+
+
+def _opened(value: Any) -> Any:
+    """Give what a dataclass, a model of pydantic or a member of an enumeration holds; else the value."""
+    if isinstance(value, type):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else value
 
 
 def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
@@ -80,11 +97,17 @@ def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> A
     return [convert(part, above) for part in value]
 
 
+def _alone(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
+    """Convert what stands for another value, one level below that."""
+    found = _inner([value], above, convert)
+    return found[0] if isinstance(found, list) else found
+
+
 def as_json(value: Any, *, ascii_only: bool = False) -> str:
     """Write a value as one line of JSON, in full.
 
-    Whatever has ``tolist`` (arrays) becomes nested lists, bytes become base64, what is neither a
-    number, text, list or dict becomes its text. NaN and infinities, which JSON lacks, become null;
+    Whatever has ``tolist`` (arrays) becomes nested lists, bytes become base64, dataclasses and models of
+    pydantic become objects, what is neither a number, text, list or dict becomes its text. NaN and infinities, which JSON lacks, become null;
     what holds itself, or is nested more than 250 levels deep, is cut off with ``"..."``.
     """
     try:
@@ -106,7 +129,8 @@ def _of_other_types(value: Any) -> Any:
         return list(value)
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
-    return str(value)
+    opened = _opened(value)
+    return str(value) if opened is value else opened
 
 
 def _complete(value: Any, above: tuple[int, ...] = ()) -> Any:
@@ -116,4 +140,4 @@ def _complete(value: Any, above: tuple[int, ...] = ()) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, (dict, list, tuple)):
         return _inner(value, above, _complete)
-    return _complete(_of_other_types(value), above)
+    return _alone(_of_other_types(value), above, _complete)
