@@ -92,14 +92,9 @@ class Builder(Build):
 
     def __init__(self, plan: PipelinePlan, commons: Commons | None = None) -> None:
         commons = commons or Commons(times={} if plan.keys.timings else None)
-        super().__init__(
-            plan,
-            ChildPlan,
-            commons,
-            commons.registered,
-            max(1, (plan.keys.threads or usable_cpus()) // plan.total_instances),
-            frozenset(one.name for one in registered_in(plan.roots)),  # past any queue
-        )
+        threads = max(1, (plan.keys.threads or usable_cpus()) // plan.total_instances)
+        reached = frozenset(one.name for one in registered_in(plan.roots))  # past any queue
+        super().__init__(plan, ChildPlan, commons, commons.registered, threads, reached)
         self.nodes: dict[str, ComposedNode] = {}
         self.front: ComposedNode | None = None
         self._all = Parts()
@@ -153,15 +148,10 @@ class Builder(Build):
                 scheduler.need(needs)
         call = NodeCall(scheduler, self.plan.links[node.name].levels)
         self.registered[f"node.{node.name}"] = call
-        return ComposedNode(
-            scheduler,
-            parts,
-            builder.instance_parts,
-            plan=node,
-            elements=builder,
-            registers={f"node.{node.name}", *builder.registers},
-            holds=builder.looked_up - builder.registers,
-        )
+        built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)
+        built.registers = {f"node.{node.name}", *builder.registers}
+        built.holds = builder.looked_up - builder.registers
+        return built
 
     def _second_door(self, node: NodePlan, _: Schedule) -> ComposedNode:
         """Make a second door to a node: the same queue, batches and instances."""

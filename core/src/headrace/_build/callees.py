@@ -202,10 +202,9 @@ class ChildCall:
     def _too_few(self, batch: list[Request], weight: int) -> list[Exception | None] | None:
         child = self.child
         if not self.pad:
-            left = (
-                f"only a weight of {weight} is left for {child._label()}, whose min is {child.min}"
-            )
-            what = f"{left}: the other items of the batch failed or went another way"
+            whose = f"{child._label()}, whose min is {child.min}"
+            others = "the other items of the batch failed or went another way"
+            what = f"only a weight of {weight} is left for {whose}: {others}"
             hint, least, most = "Set pad = true to fill such batches up.", child.min, child.max
             return [
                 child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))

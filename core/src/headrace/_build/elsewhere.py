@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 
+_IMPORTABLE = "Put it into a module, or into a file that the configuration names under `import`."
+
+
 class ChildPlan:
     """One child of a container that says ``builds_elsewhere``: what it is, and how it is built.
 
@@ -97,10 +100,7 @@ class ChildPlan:
             where, element, threads, allow_import = pickle.loads(self._content)  # noqa: S301 - ours
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
-            hint = (
-                "Put it into a module, or into a file that the configuration names under `import`."
-            )
-            raise SetupError(what, hint=hint) from error
+            raise SetupError(what, hint=_IMPORTABLE) from error
         name, keys, index = where
         if not own_thread:
             element.own_thread = False

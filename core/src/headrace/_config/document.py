@@ -149,11 +149,11 @@ class _Reader:
                 return Document()
             text = _text_of(resolved)
         except FileNotFoundError:
-            hint = (
-                "A path is relative to the file that extends it."
-                if by
-                else "A text is always a path; an expression goes under the key 'backend' of a dict."
-            )
+            hint = "A path is relative to the file that extends it."
+            if not by:
+                hint = (
+                    "A text is always a path; an expression goes under the key 'backend' of a dict."
+                )
             self.problems.add("no_file", f"no such file: {str(path)!r}", **by, hint=hint)
         except IsADirectoryError:
             message = f"{str(path)!r} is a folder, not a TOML file"
@@ -275,12 +275,8 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     elif message.startswith("Invalid value") and place[1]:
         hint = 'A text stands in quotes: "..."'
     what = message.replace(place[0], "" if place[1] else ", the text ends here")
-    return {
-        "message": f"this is no TOML: line {line}, column {column}: {what}",
-        "span": (offset, offset + 1),
-        "text": text,
-        "hint": hint,
-    }
+    message = f"this is no TOML: line {line}, column {column}: {what}"
+    return {"message": message, "span": (offset, offset + 1), "text": text, "hint": hint}
 
 
 def _merge(into: Document, child: Document) -> None:

@@ -154,10 +154,9 @@ def _wrong(
     for unsent, unmade in zip(faults(told, lost), unknown or [{} for _ in told[1]], strict=True):
         error: Exception | None = None
         for key, text in unsent.items():
-            error = ContractError(
-                f"what it wrote to {key!r} cannot be sent back from its process: {text}",
-                hint="Write what pickle takes: arrays, numbers, texts, lists, dicts.",
-            )
+            what = f"what it wrote to {key!r} cannot be sent back from its process: {text}"
+            hint = "Write what pickle takes: arrays, numbers, texts, lists, dicts."
+            error = ContractError(what, hint=hint)
         for key, cause in unmade.items():
             what = f"what it wrote to {key!r} is unknown outside of its process: "
             error = ContractError(what + error_text(cause), hint=_EVERYWHERE)
