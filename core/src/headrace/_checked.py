@@ -20,7 +20,10 @@ from headrace.errors import (
 )
 from headrace.keys import Request
 
-Outcomes: TypeAlias = list[Exception | None] | None
+Answers: TypeAlias = list[Exception | None]
+"One exception or None per item of a batch."
+
+Outcomes: TypeAlias = Answers | None
 """What a batch gives: None when all went well, else one exception or None per item."""
 
 Located = TypeVar("Located", RequestError, SetupError)
@@ -110,13 +113,13 @@ class Checked:
         finally:
             del outcomes  # an error in it may keep this frame, which must not keep the error
 
-    def _refuse(self, batch: Sequence[Request]) -> list[Exception | None]:
+    def _refuse(self, batch: Sequence[Request]) -> Answers:
         why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
         what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"
         hint = "Pipelines, context.build and headrace.plugins.build run its init, and close it."
         return [self._located(ContractError(what, hint=hint)) for _ in batch]
 
-    def _out_of_range(self, batch: Sequence[Request]) -> list[Exception | None] | None:
+    def _out_of_range(self, batch: Sequence[Request]) -> Outcomes:
         if self.max == 1:
             # One item at a time, whatever its weight.
             weight, fits = len(batch), len(batch) == 1
@@ -135,10 +138,10 @@ class Checked:
             for _ in batch
         ]
 
-    def _after_failure(self, batch: Sequence[Request], error: Exception) -> list[Exception | None]:
+    def _after_failure(self, batch: Sequence[Request], error: Exception) -> Answers:
         if len(batch) == 1 or not self.rerun or self.min > 1:
             return [self._wrap(error) for _ in batch]
-        outcomes: list[Exception | None] = []
+        outcomes: Answers = []
         for request in batch:
             if isinstance(error, InstanceLostError):  # nothing runs there any more
                 outcomes.append(self._wrap(error))
@@ -154,7 +157,7 @@ class Checked:
                 outcomes.append(None if checked is None else checked[0])
         return outcomes
 
-    def _checked(self, batch: Sequence[Request], outcomes: Any) -> list[Exception | None] | None:
+    def _checked(self, batch: Sequence[Request], outcomes: Any) -> Outcomes:
         """Refuse what is no list of one exception or None per item."""
         if not isinstance(outcomes, list):
             wrong = f"returned {type(outcomes).__name__}"

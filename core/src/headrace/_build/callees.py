@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._build.standing import Forward
-    from headrace._checked import Outcomes
+    from headrace._checked import Answers, Outcomes
     from headrace._graph.route import Each
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
@@ -169,9 +169,7 @@ class NotCallable(Backend):
 # Children of a container, called with a part of a batch.
 
 
-def run_some(
-    call: Forward, batch: list[Request], places: Sequence[int], outcomes: list[Exception | None]
-) -> None:
+def run_some(call: Forward, batch: list[Request], places: Sequence[int], outcomes: Answers) -> None:
     """Call something with some items of a batch; their outcomes go among those of the batch."""
     some = call([batch[i] for i in places])
     if some is not None:
@@ -186,7 +184,7 @@ class ChildCall:
     child: Backend
     pad: bool
 
-    def __call__(self, batch: list[Request]) -> list[Exception | None] | None:
+    def __call__(self, batch: list[Request]) -> Outcomes:
         """Give one outcome per item, None when all went well."""
         child = self.child
         if child.max == 1:
@@ -199,7 +197,7 @@ class ChildCall:
         weight = weight_of(batch)
         return child(batch) if weight >= child.min else self._too_few(batch, weight)
 
-    def _too_few(self, batch: list[Request], weight: int) -> list[Exception | None] | None:
+    def _too_few(self, batch: list[Request], weight: int) -> Outcomes:
         child = self.child
         if not self.pad:
             whose = f"{child._label()}, whose min is {child.min}"

@@ -273,15 +273,13 @@ def _report_unknown(
         elif key not in OWN_KEYS and found.source.path not in used and not excused:
             with suppress(ConfigError):
                 found.read(problems)
-            near = _meant(found, known, problems, incomplete=incomplete)
+            near = _meant(found, known, problems, incomplete)
             if near is not None or not incomplete:
                 message = f"{nobody} has an option {key!r}"
                 problems.add("unknown_key", message, suggestion=near, **place)
 
 
-def _meant(
-    found: Found, known: Iterable[str], problems: Problems, *, incomplete: bool
-) -> str | None:
+def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: bool) -> str | None:
     """Give the known key that was probably meant by one that nobody has, or None.
 
     That is ``max`` for ``Name::max``, since node keys have no scope, and for ``batch_size``. Where

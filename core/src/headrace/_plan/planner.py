@@ -117,7 +117,7 @@ class Planner(Resolver):
             (one,) = self.definitions[name]
             source = replace(one.source, origin="definition", expanding=(name,))
             with self.within(Parameters(node, Shape(), NodeKeys())):
-                self.by_itself(one.text, source)
+                self.by_itself(one.path, source)
 
     def by_itself(self, text: Any, source: Source) -> Element | None:
         """Plan an expression that is looked at by itself: options and instances may be missing."""

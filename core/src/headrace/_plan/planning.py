@@ -6,14 +6,14 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH, Problems, key_place
 from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
 from headrace._registry.discovery import CORE_BACKENDS
-from headrace._registry.registry import Files, registry
+from headrace._registry.registry import Files, Offer, registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -68,21 +68,15 @@ class Scope:
         return None
 
 
-class Definition(NamedTuple):
-    """One definition.
+@dataclass(frozen=True)
+class Definition(Offer):
+    """One definition, whose text is its ``path``; no plugin brings one of the configuration.
 
     Attributes:
-        name: Its name.
-        text: Its expression.
-        source: Where that was written.
-        plugin, distribution: Who brings it; both empty for one of the configuration.
+        source: Where the text was written.
     """
 
-    name: str
-    text: Any
-    source: Source
-    plugin: str = ""
-    distribution: str = ""
+    source: Source = Source("")  # noqa: RUF009 - frozen
 
 
 def known_definitions(
@@ -93,7 +87,9 @@ def known_definitions(
     for one in registry.offers("definitions"):
         if one.name not in CORE_BACKENDS:  # else it is never used, as a backend of that name is not
             source = Source(f"{one.name} of {one.distribution}")
-            offered = Definition(one.name, one.path, source, one.plugin, one.distribution)
+            offered = Definition(
+                one.name, one.plugin, one.distribution, path=one.path, source=source
+            )
             known.setdefault(one.name, []).append(offered)
     for name, written in own.items():
         path = f"define.{name}"
@@ -107,7 +103,7 @@ def known_definitions(
             message = f"{name!r} is the name of a backend of {spec.distribution}"
             hint = "Choose another name for the definition."
             problems.add("definition", message, hint=hint, **at_key)
-        known[name] = [Definition(name, written.value, Source.of(written, path))]
+        known[name] = [Definition(name, path=written.value, source=Source.of(written, path))]
     return known
 
 

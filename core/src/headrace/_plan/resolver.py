@@ -190,7 +190,7 @@ class Resolver(Planning):
         use = DefinitionUse(call, {key: plain_value(value) for key, value in call.args.named})
         inside, uses = (*expanding, definition.name), (*call.source.uses, use)
         source = replace(definition.source, origin="definition", expanding=inside, uses=uses)
-        tree = self.read(definition.text, source)
+        tree = self.read(definition.path, source)
         if tree is None:
             self.plan_all(call.children, scope)
             return None
@@ -256,9 +256,7 @@ class Resolver(Planning):
 
     # The class behind a name.
 
-    def _class(
-        self, offers: Sequence[Definition | Offer], call: Call, scope: Scope
-    ) -> type[Backend] | None:
+    def _class(self, offers: Sequence[Offer], call: Call, scope: Scope) -> type[Backend] | None:
         """Give the class behind a name; report what is in the way."""
         if not offers:
             self._unknown(call, scope)
@@ -272,7 +270,7 @@ class Resolver(Planning):
             self.add("ambiguous", message, call, hint=hint)
         else:
             try:
-                return offers[0].load()  # type: ignore[union-attr]
+                return offers[0].load()
             except PluginError as error:
                 self.add(error.code, error.what, call, hint=error.hint)
         self.parameters.unresolved += 1

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.channel import Told
     from headrace._build.elsewhere import BuiltElsewhere
+    from headrace._checked import Answers, Outcomes
     from headrace._scheduling.entry import Entry
     from headrace.keys import Request
     from headrace.words._supervisor import Child
@@ -61,9 +62,7 @@ class Exchange:
         self._read = frozenset(read)
         self._kill_after_s = kill_after_s
 
-    def run(
-        self, child: Child, batch: list[Request], entries: Entries
-    ) -> list[Exception | None] | None:
+    def run(self, child: Child, batch: list[Request], entries: Entries) -> Outcomes:
         """Send a batch, wait for the answer, and do what it says to the requests.
 
         A request that its owner has taken back meanwhile is left out.
@@ -146,11 +145,9 @@ def taken_back(entries: Entries, request: Request) -> bool:
     return True
 
 
-def _wrong(
-    told: Told, lost: dict[int, str], unknown: list[dict[Any, Exception]]
-) -> list[Exception | None]:
+def _wrong(told: Told, lost: dict[int, str], unknown: list[dict[Any, Exception]]) -> Answers:
     """Give the error of each request of which something could not be sent, or is not known here."""
-    found: list[Exception | None] = []
+    found: Answers = []
     for unsent, unmade in zip(faults(told, lost), unknown or [{} for _ in told[1]], strict=True):
         error: Exception | None = None
         for key, text in unsent.items():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
-    from headrace._checked import Outcomes
+    from headrace._checked import Answers, Outcomes
 
 __all__ = ["DI", "Aspect", "BackgroundThread", "IoC", "S", "Sequential", "With"]
 
@@ -126,9 +126,7 @@ class Sequential(Word):
                     del outcomes  # see `Entry.take_error`
         return None
 
-    def _run(
-        self, start: int, batch: list[Request], before: list[Exception | None]
-    ) -> list[Exception | None]:
+    def _run(self, start: int, batch: list[Request], before: Answers) -> Answers:
         """Run the elements from ``start`` on the items that have not failed in those before."""
         outcomes, ready = [*before], [start == 0 or "result" in request for request in batch]
         for index in range(start, len(self._steps)):
@@ -144,7 +142,7 @@ class Sequential(Word):
         return outcomes
 
     def _taken(
-        self, index: int, batch: list[Request], outcomes: list[Exception | None], ready: list[bool]
+        self, index: int, batch: list[Request], outcomes: Answers, ready: list[bool]
     ) -> list[int]:
         """Give the items that an element takes, made ready for it; fail those it cannot take."""
         step = self._steps[index]

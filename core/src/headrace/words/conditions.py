@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._backend import Backend, InitContext
-    from headrace._checked import Outcomes
+    from headrace._checked import Answers, Outcomes
 
 __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 
@@ -57,7 +57,7 @@ class Branches(Word, ABC):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Send each item its way; without a branch for no the others pass."""
         answers = [self.says_yes(request) for request in batch]
-        outcomes: list[Exception | None] = [None] * len(batch)
+        outcomes: Answers = [None] * len(batch)
         self._silent = {}
         for branch, answer in ((self._yes, True), (self._no, False)):
             chosen = [i for i, said in enumerate(answers) if said is answer]
@@ -243,7 +243,7 @@ class CatSplit(Word):
     def _once(self, batch: list[Request]) -> Outcomes:
         self._infer_failed = False
         before = self._cat(batch)
-        outcomes: list[Exception | None] = before or [None] * len(batch)
+        outcomes: Answers = before or [None] * len(batch)
         alive = [r for r, error in zip(batch, outcomes, strict=True) if error is None]
         if not alive:
             return outcomes

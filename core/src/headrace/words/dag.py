@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
+    from headrace._checked import Answers, Outcomes
     from headrace._plan.element import Element
 
 __all__ = ["DagDispatcher", "Loop", "Repost", "Restart"]
@@ -73,11 +74,11 @@ class DagDispatcher(Word):
         """Ask for the graph, which is there once all nodes are built."""
         building.commons.dispatchers.append(self)
 
-    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+    def forward(self, batch: list[Request]) -> Outcomes:
         """Walk the requests."""
         if self.pass_on is None:
             raise ContractError("DagDispatcher was called before the graph was built")
-        outcomes: list[Exception | None] = []
+        outcomes: Answers = []
         for request in batch:
             try:
                 self.pass_on(request)
@@ -179,9 +180,9 @@ class Again(Word, ABC):
     def is_done(self, request: Request) -> bool:
         """Tell whether an item that has run is done; one that is not is made ready to run again."""
 
-    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+    def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child until all items are done or have failed."""
-        outcomes: list[Exception | None] = [None] * len(batch)
+        outcomes: Answers = [None] * len(batch)
         left = list(range(len(batch)))
         for _ in range(self.options.limit):
             run_some(self._call, batch, left, outcomes)
@@ -196,7 +197,7 @@ class Again(Word, ABC):
             outcomes[i] = LimitError(what, limit=self.options.limit, hint=hint)
         return outcomes if any(outcomes) else None
 
-    def _ready(self, request: Request, index: int, outcomes: list[Exception | None]) -> bool:
+    def _ready(self, request: Request, index: int, outcomes: Answers) -> bool:
         if "result" not in request:
             silent = self._last_label(request)
             what = f"{silent} wrote no 'result' to go on with"
@@ -285,7 +286,7 @@ class Restart(Again):
 
     reads = ("restart", "data")
 
-    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+    def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child until all items are done or have failed; each may be sent a second time."""
         entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]
         try:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
+    from headrace._checked import Answers, Outcomes
     from headrace._plan.element import Element
     from headrace.keys import Request
 
@@ -159,14 +160,12 @@ def _deadlines(batch: list[Request]) -> list[float | None]:
     return [known.get(id(request), latest) for request in batch]
 
 
-def _one_by_one(
-    batch: list[Request], action: Callable[[Request, float | None], None]
-) -> list[Exception | None] | None:
+def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], None]) -> Outcomes:
     """Do something with each request that may wait until its deadline; give the outcomes.
 
     What only fills the batch up goes the way of the item that it is a copy of.
     """
-    outcomes: list[Exception | None] = []
+    outcomes: Answers = []
     before: Request = {}
     for request, deadline in zip(batch, _deadlines(batch), strict=True):
         if isinstance(request, Filler):
@@ -276,7 +275,7 @@ class Send(_Sender):
 
     waits_while = "full"
 
-    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+    def forward(self, batch: list[Request]) -> Outcomes:
         """Queue a copy of each request."""
         return _one_by_one(batch, self._send)
 
@@ -347,7 +346,7 @@ class Recv(QueueUser):
     waits_while = "empty"
     reads = ()
 
-    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+    def forward(self, batch: list[Request]) -> Outcomes:
         """Take one item per request."""
         return _one_by_one(batch, self._receive)
 
