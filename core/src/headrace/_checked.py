@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from headrace._portable import caused, error_text, forget_earlier, shown, without_locals
+from headrace._portable import caused, error_text, shown, without_locals
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -174,7 +174,7 @@ class Checked:
 
     def _wrap(self, error: Exception) -> Exception:
         """Make an error of its own for one item: a copy of ours, or a BackendError around it."""
-        forget_earlier(error, _CATCHERS)
+        _forget_earlier(error)
         if isinstance(error, RequestError):
             if isinstance(error, InstanceLostError):
                 self._lose(error)
@@ -272,6 +272,25 @@ def _not_yours(who: str, name: str) -> str:
 
 
 _CATCHERS = (Checked.__call__.__code__, Checked._after_failure.__code__)
+"""The functions in which errors of a backend are caught."""
+
+_AGAIN = "_headrace_raised_again"
+"""The attribute of an error that was caught here more than once."""
+
+
+def _forget_earlier(error: BaseException) -> None:
+    """Let an error object that is raised again and again keep nothing of what it has failed.
+
+    Each time it is raised Python puts the new traceback before the old one, and the frames of all of
+    them hold requests: a part begins with one of `_CATCHERS`. From the second time on such an error is
+    left without a traceback.
+    """
+    last, again = error.__traceback__, _AGAIN in vars(error)
+    while last is not None and not again:
+        last = last.tb_next
+        again = last is not None and last.tb_frame.f_code in _CATCHERS
+    if again:
+        vars(error)[_AGAIN], error.__traceback__ = True, None
 
 
 RANGE_HINT = "min is an int of at least 1, max is None or an int of at least min."

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from numbers import Real
 from threading import TIMEOUT_MAX
-from types import TracebackType
 from typing import Any, overload
 
 import headrace
@@ -275,12 +274,7 @@ class Pipeline:
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(drain=kind is None)
 
     async def __aenter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11

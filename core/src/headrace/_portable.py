@@ -7,10 +7,10 @@ import difflib
 import pickle
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import CodeType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar
 
 _MOST_SHOWN = 200
@@ -240,25 +240,3 @@ def shown(value: object) -> str:
             return f"an int of {value.bit_length()} bits"
         text = object.__repr__(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-
-
-def forget_earlier(error: BaseException, catchers: Collection[CodeType]) -> None:
-    """Let an error object that is raised again and again keep nothing of what it has failed.
-
-    Each time it is raised Python puts the new traceback before the old one, and the frames of all of
-    them hold requests. From the second time on such an error is left without a traceback.
-
-    Args:
-        error: It was caught just now.
-        catchers: The functions in which such errors are caught: with one of them a part begins.
-    """
-    last, again = error.__traceback__, _AGAIN in vars(error)
-    while last is not None and not again:
-        last = last.tb_next
-        again = last is not None and last.tb_frame.f_code in catchers
-    if again:
-        vars(error)[_AGAIN], error.__traceback__ = True, None
-
-
-_AGAIN = "_headrace_raised_again"
-"""The attribute of an error that was caught here more than once."""
