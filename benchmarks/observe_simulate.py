@@ -5,7 +5,9 @@
 
 The times of batches are measured by the probe ``BatchTimes`` while the cells run; every cell is then
 simulated. Printed are the ratios of simulation to run; aimed at are 5 % for throughput and mean batch, 10 % for
-p50, 25 % for p99. On a machine that is busy with other things threads wake up late: ``--slower 10`` sleeps ten
+p50, 25 % for p99. A closed loop may have several rhythms that each keep going (4 clients on two instances that sleep
+45 ms alone and 55 ms for three run 2 or 3 batches of one per batch of three): which one a run falls into, the order of threads decides that wake up
+at almost the same time. So the range of the throughput by how fast they do is printed for these, too, over that of the run. On a machine that is busy with other things threads wake up late: ``--slower 10`` sleeps ten
 times as long (at a tenth of the rates), so that this is a tenth as large beside it.
 
     python -m benchmarks.observe_simulate [--part sleep jpeg] [--slower 1] [--seconds 2] [--json FILE]
@@ -128,6 +130,18 @@ def simulated(config: dict[str, Any], spec: LoadSpec, seconds: float, times: Pat
     return run.open_loop(came, spec.about, sum(at < 0.25 * seconds for at in came))
 
 
+def rhythms(config: dict[str, Any], clients: int, times: Path, found: float) -> tuple[float, float]:
+    """Give the lowest and highest throughput of a closed loop, by how fast threads wake up; ``found``: at once."""
+    loaded, known = headrace.PipelineConfig.load(config), read_times(times)
+    rates = [
+        simulation_of(loaded, known, 1, wake_s)
+        .closed_loop(clients, REQUESTS, REQUESTS // 10)
+        .throughput_rps
+        for wake_s in (20e-6, 100e-6)
+    ]
+    return min(found, *rates), max(found, *rates)
+
+
 def compare(
     name: str, config: dict[str, Any], data: list[Any], specs: list[LoadSpec], seconds: float
 ) -> list[dict[str, Any]]:
@@ -147,8 +161,13 @@ def compare(
             }
             # A short window of a busy machine may have no answer: then there is nothing to compare.
             ratio = {name: a / b if a and b else math.nan for name, (a, b) in pairs.items()}
-            cells.append({"config": name, "load": was["load"], "ratio": ratio})
             figures = "".join(f"{value:8.3f}" for value in ratio.values())
+            if spec.clients is not None and was["throughput_rps"]:
+                foretold = rhythms(config, spec.clients, times, is_["throughput_rps"])
+                low, high = (rate / was["throughput_rps"] for rate in foretold)
+                ratio |= {"lowest": low, "highest": high}
+                figures += f"   {low:.3f} to {high:.3f}"
+            cells.append({"config": name, "load": was["load"], "ratio": ratio})
             print(f"{name + ', ' + label:34}{was['throughput_rps']:9.1f}{figures}")
     return cells
 
@@ -165,7 +184,7 @@ def main() -> None:
     headrace.register("Patient", Patient)
     seconds = 0.2 if given.quick else given.seconds
     cells: list[dict[str, Any]] = []
-    print(f"{'load':34}{'req/s':>9}{'ratio':>8}{'batch':>8}{'p50':>8}{'p99':>8}")
+    print(f"{'load':34}{'req/s':>9}{'ratio':>8}{'batch':>8}{'p50':>8}{'p99':>8}   by wake-up")
     if "sleep" in given.part:
         rates = tuple(rate / given.slower for rate in (100.0, 600.0, 1500.0, 2500.0))
         specs = loads(rates, quick=given.quick)
