@@ -94,10 +94,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-def pytest_collection_finish() -> None:
-    """Leave what collecting the tests has made to no garbage collection: it stays to the end.
+@pytest.fixture(scope="module", autouse=True)
+def what_stays_is_no_garbage() -> None:
+    """Leave what was made before a module of tests to no garbage collection: most of it stays.
 
-    Tests that collect garbage would else walk through it each time.
+    It is what pytest has collected, and what earlier modules have imported. Tests that collect garbage
+    would else walk through all of it each time.
     """
     gc.collect()
     gc.freeze()

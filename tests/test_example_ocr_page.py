@@ -15,7 +15,8 @@ import headrace
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
 FILES = ("page.toml", "ctc.py", "detector.py", "page.py", "prepare.py", "draw.py")
-PAGES = ("letter.png", "form-tilted.webp", "strip.png", "label.png", "german.png", "scan-page.png")
+PAGES = ("letter.png", "form-tilted.webp", "strip.png", "label.png")
+MORE_PAGES = ("german.png", "scan-page.png")
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,9 @@ def pipe(example):
 
 
 @pytest.fixture(scope="module")
-def pages(example) -> dict[str, bytes]:
-    return {name: (example / "made" / "pages" / name).read_bytes() for name in PAGES}
+def pages(example, pytestconfig) -> dict[str, bytes]:
+    names = PAGES + (MORE_PAGES if pytestconfig.getoption("--stress") else ())
+    return {name: (example / "made" / "pages" / name).read_bytes() for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +89,7 @@ def test_the_text_and_the_boxes_are_those_of_rapidocr(pages, results):
         wrong, characters = wrong + edits(ours["text"], text), characters + len(text)
         quads = [line["quad"] for line in ours["lines"]]
         assert quads == pytest.approx(theirs.boxes.round(1), abs=0.2), name
-    assert characters > 1000
+    assert characters > 700
     assert wrong / characters <= 0.01
 
 
@@ -118,7 +120,7 @@ def test_pages_that_were_turned_are_read_as_well(pipe, example):
 
 
 def test_threads_agree_with_one_by_one(pipe, pages, results):
-    names = ("form-tilted.webp", "label.png", "scan-page.png", "label.png")
+    names = ("form-tilted.webp", "label.png", "strip.png", "label.png")
     with ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(lambda name: pipe({"data": pages[name]}), names))
     texts = [answer["result"]["text"] for answer in answers]

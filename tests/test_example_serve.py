@@ -72,10 +72,14 @@ def test_the_commands_of_the_page(address, tmp_path):
 
 @pytest.fixture(scope="module")
 def pages(ocr_made, tmp_path_factory):
-    """A checkout's two examples, prepared, and the address of the server that reads pages."""
+    """A checkout's two examples, prepared, and the address of the server that reads pages.
+
+    The letter is a small page here: test_example_ocr_page shows that the larger ones are read.
+    """
     folder = tmp_path_factory.mktemp("pages")
     shutil.copytree(OCR, folder / "examples" / "ocr", ignore=shutil.ignore_patterns("made"))
     shutil.copytree(ocr_made, folder / "examples" / "ocr" / "made")
+    shutil.copyfile(letter(folder).with_name("scan-page.png"), letter(folder))
     shutil.copytree(FOLDER, folder / "examples" / "serve")
     with served(PAGE_COMMANDS, folder) as address:
         yield folder, address

@@ -188,12 +188,20 @@ def test_it_requires_the_headrace_that_made_it(made):
 
 
 def test_it_keeps_the_rules_of_this_repository(made):
+    cache = ROOT / ".pytest_cache" / "mypy" / "template"
     for command in (
         ["ruff", "format", "--check", "--config", ROOT / "pyproject.toml", made],
         ["ruff", "format", "--check", "--isolated", made],
         ["ruff", "check", "--config", ROOT / "pyproject.toml", made / "src"],
         ["ruff", "check", "--isolated", "--select", "E,F,I,B,UP,W", "--ignore", "E501", made],
-        ["mypy", "--strict", "--config-file", ROOT / "pyproject.toml", made / "src"],
+        [
+            "mypy",
+            "--strict",
+            "--config-file",
+            ROOT / "pyproject.toml",
+            f"--cache-dir={cache}",
+            made / "src",
+        ],
     ):
         done = subprocess.run(
             [sys.executable, "-m", *map(str, command)],

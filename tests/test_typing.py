@@ -12,8 +12,9 @@ import pytest
 PROGRAM = Path(__file__).with_name("typed_consumer.py")
 
 
-def test_mypy_finds_in_a_program_what_is_wrong_and_nothing_else(tmp_path):
-    check = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}"]
+def test_mypy_finds_in_a_program_what_is_wrong_and_nothing_else(pytestconfig):
+    cache = pytestconfig.rootpath / ".pytest_cache" / "mypy" / "typing"
+    check = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}"]
     done = subprocess.run([*check, PROGRAM], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         0,

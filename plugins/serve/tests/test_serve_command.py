@@ -12,8 +12,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from headrace.errors import ConfigError, SetupError
+from headrace_cli.app import app
 from headrace_serve import Limits, Server
 from headrace_serve.entries import read_entries, read_models
 from headrace_serve.keys import Keys
@@ -53,16 +55,14 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number):
         (["x=a.toml", "--models", "bad.toml"], "shap"),
     ],
 )
-def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, args, told):
+def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch, args, told):
     (tmp_path / "a.toml").write_text('backend = "Identity"')
     (tmp_path / "bad.toml").write_text(
         '[models.m]\nconfig = "a.toml"\ninputs.x = {datatype = "FP32", shap = [1]}\n'
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "serve", *args],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["serve", *args])
+    assert done.exit_code == 2
     assert told in done.stderr
     assert "serving" not in done.stderr
 

@@ -24,7 +24,7 @@ class FileType(headrace.Backend):
         file_type: Magika's name of the type, ``"jpeg"``, ``"png"``, ``"pdf"``, ...
 
     Batch:
-        1 to 8; items are independent, a bad one fails alone. Magika takes some 10 ms a file, one after
+        1 to 4; items are independent, a bad one fails alone. Magika takes some 10 ms a file, one after
         the other: larger batches would only keep those waiting who come next.
 
     Raises:
@@ -45,7 +45,7 @@ class FileType(headrace.Backend):
 
     # Running again does no harm: when a batch fails, each of its items is run alone.
     rerun = True
-    max = 8
+    max = 4
     writes = ("result", "file_type")
 
     def init(self, options: Options, context: headrace.InitContext) -> None:
