@@ -206,8 +206,8 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
     items = [item for item, _ in document.imports]
     place = key_place(document.file, "import", "import", items)
     if items and why is not None:
-        imports = f"the configuration imports {', '.join(items)}"
-        message = f"{imports}, and running its code is not allowed: {why}"
+        names = ", ".join(items)
+        message = f"the configuration imports {names}, and running its code is not allowed: {why}"
         problems.add("import_refused", message, hint=HOW_TO_ALLOW, **place)
         return ()
     tables: dict[str, dict[str, type[Any]]] = {}

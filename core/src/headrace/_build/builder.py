@@ -182,8 +182,8 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     """
     low, high = narrowed((backend.min, backend.max), keys)
     if low > high:
-        takes = f"{backend._label()} takes {backend.min} to {backend.max or 'any number'}"
-        what = f"no batch fits: {takes}, the node leaves {low} to {high}"
+        name, least, most = backend._label(), backend.min, backend.max or "any number"
+        what = f"no batch fits: {name} takes {least} to {most}, the node leaves {low} to {high}"
         raise backend._located(SetupError(what, hint="Change the node's min and max."))
     thread = None
     if isinstance(backend, InThread):

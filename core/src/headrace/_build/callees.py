@@ -200,9 +200,10 @@ class ChildCall:
     def _too_few(self, batch: list[Request], weight: int) -> Outcomes:
         child = self.child
         if not self.pad:
-            whose = f"{child._label()}, whose min is {child.min}"
-            others = "the other items of the batch failed or went another way"
-            what = f"only a weight of {weight} is left for {whose}: {others}"
+            what = (
+                f"only a weight of {weight} is left for {child._label()}, whose min is {child.min}: "
+                "the other items of the batch failed or went another way"
+            )
             hint, least, most = "Set pad = true to fill such batches up.", child.min, child.max
             return [
                 child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))

@@ -270,6 +270,5 @@ class _Aside(Builder):
         """Refuse instances of other nodes that were built to be called through their queue only."""
         for one in sorted(node.holds):
             if not isinstance(self.registered[one], (NodeCall, Guarded, NotCallable)):
-                alone = f"{one!r} was built for its own node alone"
-                what = f"{alone}, and cannot be called from here as well"
+                what = f"{one!r} was built for its own node alone, and cannot be called from here as well"
                 raise SetupError(what, node=self._name, hint="Build the pipeline again.")

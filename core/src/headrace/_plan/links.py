@@ -243,18 +243,22 @@ class _Graph:
             apart = {end for name in together for end in ends[name]}
             for target, call in self.reposts[one.name].items():
                 if one.each is not None:
-                    each = f"node {one.name!r} runs once per element"
-                    what = f"{each}, and an element has no walk that Repost[{target}] could end"
+                    what = (
+                        f"node {one.name!r} runs once per element, and an element has no walk that "
+                        f"Repost[{target}] could end"
+                    )
                     hint = "Put it into a node after this one."
                 elif joins:
-                    (join, other), branch = joins[0], "stands in a branch that joins again"
-                    waits = f"{join!r} waits for {one.name!r} and for {other!r}"
-                    what = f"Repost[{target}] {branch}: {waits}"
+                    what = (
+                        f"Repost[{target}] stands in a branch that joins again: {joins[0][0]!r} waits "
+                        f"for {one.name!r} and for {joins[0][1]!r}"
+                    )
                     hint = "Put it before the branches part, or after they have joined."
                 elif apart & ends[target]:
-                    may_end = f"the walk may end at {min(apart & ends[target])!r}"
-                    why = "results are told apart by the node they end at"
-                    what = f"after Repost[{target}] {may_end}, and so may another branch: {why}"
+                    what = (
+                        f"after Repost[{target}] the walk may end at {min(apart & ends[target])!r}, "
+                        "and so may another branch: results are told apart by the node they end at"
+                    )
                     hint = "Let the branches end at nodes of their own."
                 else:
                     continue

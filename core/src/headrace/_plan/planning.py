@@ -214,8 +214,9 @@ class Planning(ABC):
         """Report a bracket that a definition has brought to a name that takes none; else say False."""
         for use in call.source.uses:
             if call.phases and use.call.phases is call.phases:
-                goes = f"{use.call.name}[...] goes to {call.name}"
-                self.add("arity", f"{goes}, which takes nothing in brackets", use.call)
+                outer, name = use.call, call.name
+                message = f"{outer.name}[...] goes to {name}, which takes nothing in brackets"
+                self.add("arity", message, outer)
                 return True
         return False
 

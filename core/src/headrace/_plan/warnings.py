@@ -59,20 +59,25 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
     keys, made = node.keys, max(1, node.instance_num)
     least = narrowed((node.backend or node.entry).range, keys)[0]
     if least > 1 and not keys.batching_timeout and not keys.pad:
-        nothing = "nothing waits for them or fills them up: with fewer callers, requests fail"
-        what = f"batches of this node have at least {least} requests, but {nothing}"
+        what = (
+            f"batches of this node have at least {least} requests, but nothing waits for them or "
+            "fills them up: with fewer callers, requests fail"
+        )
         hint = "Set batching_timeout (milliseconds) to wait for company, or pad = true."
         yield _Warning("min_without_wait", "min", what, hint)
     if node.origins["instance_num"] == "node" and keys.instance_num > made:
-        makes = f"what this node is built from makes {made} instance"
-        what = f"instance_num is {keys.instance_num}, and {makes}"
+        said = keys.instance_num
+        what = f"instance_num is {said}, and what this node is built from makes {made} instance"
         hint = "Leave the key out, or write InstancesRegister[...] in init or node_entrypoint."
         yield _Warning("instance_num_unused", "instance_num", what, hint)
     if isinstance(keys.device, tuple) and len(keys.device) > made:  # it is spread over them
         listed, unused = len(keys.device), ", ".join(keys.device[made:])
-        fewer = f"device lists {listed} devices, and there are fewer instances ({made})"
+        what = (
+            f"device lists {listed} devices, and there are fewer instances ({made}): nothing runs on "
+            f"{unused}"
+        )
         hint = f"Set instance_num = {listed}, or a multiple of it."
-        yield _Warning("device_unused", "device", f"{fewer}: nothing runs on {unused}", hint)
+        yield _Warning("device_unused", "device", what, hint)
 
 
 def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
@@ -83,9 +88,10 @@ def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
     for element in _computing(node.instance, threads=False):
         if element.cls.owns_thread and before:
             names, owner = ", ".join(dict.fromkeys(before)), element.name
-            too = f"{names} before {owner}, which owns its thread, is run by that thread too"
-            most = f"on at most {node.instance_num} of the requests at a time"
-            what = f"{too}: {most}, however many cores there are"
+            what = (
+                f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
+                f"most {node.instance_num} of the requests at a time, however many cores there are"
+            )
             hint = "Put it into a node of its own before this one, with next and more instances."
             yield _Warning("work_before_own_thread", "backend", what, hint)
             return
@@ -100,9 +106,11 @@ def _of_cores(node: NodePlan, instances: int) -> Iterator[_Warning]:
     could_use_them = computing and not any(one.cls.owns_thread for one in computing)
     if could_use_them and device in (None, "cpu") and node.instance_num <= 1 and cores > instances:
         names = ", ".join(dict.fromkeys(element.name for element in computing))
-        one = f"instance_num is 1, so one batch at a time goes through {names}"
+        what = (
+            f"instance_num is 1, so one batch at a time goes through {names}, and {cores} cores "
+            "can be used here"
+        )
         hint = f"Set instance_num, up to {cores}, if requests come from several threads."
-        what = f"{one}, and {cores} cores can be used here"
         yield _Warning("idle_cores", "instance_num", what, hint)
 
 
@@ -135,10 +143,12 @@ def _of_map(plan: PipelinePlan, name: str) -> Iterator[_Warning]:
         keys = _keys_at_end(plan, node)
         for source, _ in pairs:
             if keys is not None and source not in keys and source not in OPTIONAL:
-                takes = f"the map takes {source!r} from {node!r}, whose backends do not write it"
-                only = "only when the caller's request has it and every map passes it on"
+                what = (
+                    f"the map takes {source!r} from {node!r}, whose backends do not write it: it "
+                    "is there only when the caller's request has it and every map passes it on"
+                )
                 hint = f"What it ends with is {', '.join(sorted({*keys, DATA}))}."
-                yield _Warning("map_source", "map", f"{takes}: it is there {only}", hint)
+                yield _Warning("map_source", "map", what, hint)
 
 
 def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:

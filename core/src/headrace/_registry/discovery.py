@@ -219,8 +219,8 @@ def _compared(plugin: Plugin) -> Plugin:
         plugin = replace(plugin, range=str(wanted.specifier))
         if not wanted.specifier.contains(headrace.__version__, prereleases=True):
             reason = f"it requires headrace {plugin.range}, this is {headrace.__version__}"
-            both = f"{plugin.distribution} headrace"
-            remedy = f"Install versions that fit: pip install --upgrade {both}"
+            name = plugin.distribution
+            remedy = f"Install versions that fit: pip install --upgrade {name} headrace"
             plugin = plugin._refused("incompatible", reason, remedy)
     return plugin
 

@@ -206,8 +206,8 @@ class Registry:
         _, _, part = name.rpartition(":")
         for one in self.plugins():
             if part in one.backends and not one.usable:
-                comes = f"{name!r} comes with {one.distribution} {one.version}"
-                what = f"{comes}, which cannot be used: {one.reason}"
+                by = f"{one.distribution} {one.version}"
+                what = f"{name!r} comes with {by}, which cannot be used: {one.reason}"
                 return Problem("plugin_" + one.state, what, hint=one.remedy)
         installed = {one.distribution for one in self.plugins()}
         if part in KNOWN_ELSEWHERE and KNOWN_ELSEWHERE[part] not in installed:

@@ -103,8 +103,8 @@ class Call(FunctionBackend, Word):
             return  # missing, where an expression is looked at by itself
         why = use.planning.refused
         if why is not None:
-            imports = f"{name} imports {options.function!r}"
-            what = f"{imports}, and running its code is not allowed: {why}"
+            function = options.function
+            what = f"{name} imports {function!r}, and running its code is not allowed: {why}"
             use.add("import_refused", what, hint=HOW_TO_ALLOW)
             return
         missing = _missing_module(options.function.partition(":")[0])

@@ -301,8 +301,9 @@ class DI(Word):
         *outer, nested = use.children
         for child in reversed(outer):
             if child.phases:
-                depends = f"{child.name} is to depend on {nested.name}"
-                use.add("arity", f"{depends}, and has a bracket of its own", child)
+                name, on = child.name, nested.name
+                message = f"{name} is to depend on {on}, and has a bracket of its own"
+                use.add("arity", message, child)
                 use.planning.plan_all(use.children, use.scope)
                 return None
             nested = child.replace(phases=((nested,),))

@@ -216,9 +216,11 @@ class CatSplit(Word):
         """Refuse a Repost of the one item that stands for many."""
         for one in elements_run(use.planning.nodes, use.element.children[1:2]):
             if one.target is not None and not use.scope.lenient:
-                message = f"Repost[{one.target}] cannot stand in the middle of CatSplit"
-                why = "what runs there is no request, but many gathered into one"
-                use.add("graph", f"{message}: {why}", one.call)
+                message = (
+                    f"Repost[{one.target}] cannot stand in the middle of CatSplit: what runs "
+                    "there is no request, but many gathered into one"
+                )
+                use.add("graph", message, one.call)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""

@@ -231,8 +231,8 @@ class Queue(QueueUser):
         """
         queue = self._queue
         if queue.max != options.max:
-            declared = f"and is declared with max={options.max} as well"
-            what = f"queue {queue.name!r} holds {queue.max}, {declared}"
+            name, most = queue.name, options.max
+            what = f"queue {name!r} holds {queue.max}, and is declared with max={most} as well"
             raise ContractError(what, hint="Declare it once, in the init of one node.")
 
     def forward(self, batch: list[Request]) -> None:
