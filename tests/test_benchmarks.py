@@ -58,7 +58,7 @@ def test_observe_simulate_compares_every_load_with_a_real_run(tmp_path):
     _, figures = run("benchmarks.observe_simulate", tmp_path)
     assert len(figures["cells"]) == 3 * 2 + 2
     names = {"throughput", "batch", "p50", "p99"}
-    assert all(set(cell["ratio"]) == names for cell in figures["cells"])
+    assert all(names <= set(cell["ratio"]) for cell in figures["cells"])
     # Those that sleep use no processor, so a busy machine has answers of theirs, too.
     closed = [
         one for one in figures["cells"] if one["config"] == "greedy" and "clients" in one["load"]

@@ -505,3 +505,53 @@ def test_a_request_inside_of_another_s_end_and_one_that_is_never_told_of_lose_no
     events = checked(tmp_path / "trace.json")
     assert len(of(events, "batch")) == 3
     assert sorted(one["args"]["batch"] for one in of(events, "request")) == [1, 2, 3]
+
+
+def test_a_signal_handler_may_come_to_the_trace_in_the_midst_of_it(tmp_path):
+    recording = Recording(tmp_path / "trace.json", 1.0, 1_000_000)
+    files = {
+        sys.modules[one].__file__
+        for one in ("headrace_observe.recording", "headrace_observe.aside")
+    }
+    kept, depth = [], 0
+
+    def run_one():
+        request = {"data": len(kept)}
+        kept.append(request)
+        instance, started = len(kept), time.monotonic()
+        recording.element("main", instance, "Identity", 1, started, time.monotonic())
+        ended = time.monotonic()
+        about = (
+            threading.get_ident(),
+            [BatchRequest(request, started, started, 1)],
+            started,
+            ended,
+            1,
+            [None],
+        )
+        recording.batch(BatchRecord("main", instance, *about))
+        recording.request("main", request, started, ended, None)
+
+    def interrupt(frame, event, _):
+        nonlocal depth
+        if frame.f_code.co_filename not in files or depth:
+            return None
+        if event == "line":  # as a handler of a signal, which runs between any two lines
+            depth += 1
+            run_one()
+            depth -= 1
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        for _ in range(3):
+            run_one()
+    finally:
+        sys.settrace(before)
+    recording.finish()
+    events = checked(tmp_path / "trace.json")
+    assert len(kept) > 30
+    requests = [one["args"]["batch"] for one in of(events, "request")]
+    assert sorted(requests) == sorted(one["args"]["batch"] for one in of(events, "batch"))
+    assert len(requests) == len(of(events, "element")) == len(kept)

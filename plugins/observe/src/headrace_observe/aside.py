@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Aside(Generic[T]):
         self._pending: deque[T] = deque(maxlen=MOST_PENDING)
         self.append: Callable[[T], object] = self._pending.append
         self._sleeps = False
-        self._wake = threading.Event()
+        # A signal handler may interrupt `leave` and come to it again, so this is no Event, which has a lock.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._ends = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -54,12 +56,12 @@ class Aside(Generic[T]):
         self.append(thing)
         if self._sleeps:
             self._sleeps = False
-            self._wake.set()
+            self._wake.put(None)
 
     def finish(self) -> None:
         """Wait until all that was left is handled; raises what ended the thread early."""
         self._ends.set()
-        self._wake.set()
+        self._wake.put(None)
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -71,8 +73,7 @@ class Aside(Generic[T]):
                 # wakes this one, or this one sees what was left.
                 self._sleeps = True
                 if not self._pending:
-                    self._wake.wait()
-                self._wake.clear()
+                    self._wake.get()
                 self._ends.wait(_GATHER_S)
                 self._drain()
             self._drain()

@@ -62,15 +62,15 @@ def _drawn(panels: Sequence[Panel], title: str) -> Any:
         for label, points in panel.lines.items():
             axes.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
         for label, points in panel.dots.items():
-            axes.scatter(*zip(*points, strict=True), label=label)
+            axes.scatter(*zip(*points, strict=True), label=label, color="0.65", zorder=1)
         axes.set_xlabel(panel.x)
         axes.set_ylabel(panel.y)
         if panel.log_x:
             axes.set_xscale("log")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.2 * axes.get_ylim()[1])  # with room for the legend
         axes.grid(visible=True, alpha=0.3)
         if panel.lines or panel.dots:
-            axes.legend()
+            axes.legend(framealpha=0.5)
     return figure
 
 
