@@ -9,10 +9,13 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from typer.testing import CliRunner
+
+from headrace_cli.app import app
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,8 +54,7 @@ def project(folder: Path) -> dict[str, Any]:
 
 def described(distribution: str) -> list[dict[str, Any]]:
     """Give what ``headrace plugins info`` says of each backend of a distribution."""
-    command = [sys.executable, "-m", "headrace", "plugins", "info", distribution, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = CliRunner().invoke(app, ["plugins", "info", distribution, "--json"])
     found: list[dict[str, Any]] = json.loads(done.stdout)["backends"]
     return [backend for backend in found if backend["distribution"] == distribution]
 

@@ -75,9 +75,9 @@ def test_the_confidence_is_high_where_the_text_is_right(lines, one_by_one):
 
 
 def test_a_batch_reads_what_single_calls_read(pipe, lines, one_by_one):
-    answers = pipe([{"data": picture} for picture, _ in lines[::2]])
-    assert [a["result"]["text"] for a in answers] == [r["text"] for r in one_by_one[::2]]
-    for answer, alone in zip(answers, one_by_one[::2], strict=True):
+    answers = pipe([{"data": picture} for picture, _ in lines[::4]])
+    assert [a["result"]["text"] for a in answers] == [r["text"] for r in one_by_one[::4]]
+    for answer, alone in zip(answers, one_by_one[::4], strict=True):
         # The network sees the grey at the end of a narrow line, so the numbers move a little.
         assert answer["result"]["confidence"] == pytest.approx(alone["confidence"], abs=0.1)
 
@@ -108,12 +108,12 @@ def test_preparing_twice_gives_the_same_files(example, tmp_path):
     assert made == {p.relative_to(first): p.read_bytes() for p in first.rglob("*.*")}
 
 
-@pytest.mark.parametrize("name", ["line.toml", "page.toml"])
-def test_the_schema_for_editors_accepts_the_configurations(name):
+def test_the_schema_for_editors_accepts_the_configurations():
     jsonschema = pytest.importorskip("jsonschema")
     tomllib = pytest.importorskip("tomllib")
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "schema"], capture_output=True, text=True, check=True
     )
-    source = tomllib.loads((EXAMPLE / name).read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(json.loads(done.stdout)).validate(source)
+    for name in ("line.toml", "page.toml"):
+        source = tomllib.loads((EXAMPLE / name).read_text(encoding="utf-8"))
+        jsonschema.Draft202012Validator(json.loads(done.stdout)).validate(source)

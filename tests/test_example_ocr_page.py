@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import headrace
+from headrace_cli.app import app
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
 FILES = ("page.toml", "ctc.py", "detector.py", "page.py", "prepare.py", "draw.py")
@@ -59,10 +61,7 @@ def backend(example):
 
 
 def test_the_readme_shows_the_graph_as_the_command_draws_it(example):
-    command = [sys.executable, "-m", "headrace", "explain", str(example / "page.toml")]
-    done = subprocess.run(
-        [*command, "--graph", "mermaid"], check=True, capture_output=True, text=True
-    )
+    done = CliRunner().invoke(app, ["explain", str(example / "page.toml"), "--graph", "mermaid"])
     readme = (EXAMPLE.parents[1] / "README.md").read_text(encoding="utf-8")
     assert f"```mermaid\n{done.stdout.strip()}\n```" in readme
 

@@ -157,7 +157,8 @@ class Curved(headrace.Backend):
 """
 
 
-def test_an_option_that_has_no_json_form_takes_nothing_else_from_the_schema(site):
+def test_an_option_that_has_no_json_form_takes_nothing_else_from_the_schema(site, monkeypatch):
+    monkeypatch.setenv("HEADRACE_PLUGINS", "curve")
     site.add(
         "headrace-curve", "[headrace.backends]\nCurved = hrt_curve:Curved\n", {"hrt_curve": CURVED}
     )
