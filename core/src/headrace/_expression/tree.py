@@ -123,7 +123,7 @@ class Call(_Node):
     @property
     def part(self) -> str:
         """The name without the qualifier of a plugin."""
-        return _QUALIFIER.sub("", self.name)
+        return _QUALIFIER.sub("", self.name) if ":" in self.name else self.name
 
     @property
     def children(self) -> tuple[Call, ...]:
