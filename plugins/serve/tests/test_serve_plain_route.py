@@ -242,3 +242,17 @@ def test_a_request_that_asks_for_http2_keeps_its_body(serving, rest, split):
         received = b"".join(iter(lambda: connection.recv(65536), b""))
     assert received.count(b"HTTP/1.1 200") == 2
     assert received.index(b'{"result":"ABC"}') < received.index(b'{"result":"DE"}')
+
+
+def test_a_body_in_a_form_that_is_not_read_is_refused_and_none_is_logged_as_a_warning(
+    serving, caplog
+):
+    server = serving({"m": {"backend": "ServeUpper", "max": 8}})
+    head = b"POST /run/m HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    packed = head + b"Transfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    for sent, status in ((packed, b"501"), (b"\x16\x03\x01\x02\x00", b"400")):
+        with socket.create_connection((server.host, server.port), timeout=30) as connection:
+            connection.sendall(sent)
+            received = b"".join(iter(lambda c=connection: c.recv(65536), b""))
+        assert received.startswith(b"HTTP/1.1 " + status)
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]

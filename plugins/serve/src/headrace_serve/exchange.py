@@ -12,7 +12,12 @@ import orjson
 from headrace.errors import InputError
 from headrace_serve.access_log import AccessLine
 from headrace_serve.access_log import logger as access_logger
-from headrace_serve.errors import BodyTooLargeError, DisconnectedError, Refusal
+from headrace_serve.errors import (
+    BodyTooLargeError,
+    DisconnectedError,
+    Refusal,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -155,6 +160,7 @@ class Exchange:
 
         Raises:
             BodyTooLargeError: It is larger than the limit.
+            UnsupportedError: It is sent in another form than as it is or in chunks.
             OverloadedError: Other bodies take all the room.
             InputError: It is not compressed as its header says.
             DisconnectedError: The client went away.
@@ -163,6 +169,9 @@ class Exchange:
         if self.model is not None and self.model.limits:
             limits = limits.narrowed(self.model.limits)
         limit = limits.max_body_bytes
+        coding = self._headers.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            raise UnsupportedError("transfer-encoding: chunked alone is supported by this server")
         told = self._headers.get(b"content-length", b"0")
         length = int(told) if told.isdigit() else 0
         if length > limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from headrace_serve.limits import Limits
 
 __all__ = ["protocol_class"]
+
+logger = logging.getLogger("headrace.serve")
 
 _NO_HTTP = "Invalid HTTP request received."
 
@@ -117,7 +120,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self.logger.warning(_NO_HTTP)
+            if not self._refused:
+                logger.debug("a client of %s sent what is no HTTP", self.client)
             self.send_400_response(_NO_HTTP)
             return
         except httptools.HttpParserUpgrade as raised:
