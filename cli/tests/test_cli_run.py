@@ -211,6 +211,7 @@ def test_a_file_whose_name_looks_like_a_pattern(tree):
     [
         (["none.jpg"], "no such file or folder: 'none.jpg'"),
         (["t", "none/*.jpg"], "no file matches"),
+        (["none/**"], "no file matches"),
         (["empty"], "no files in the folder"),
         (["-", "-"], "once only"),
     ],

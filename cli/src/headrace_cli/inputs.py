@@ -98,7 +98,8 @@ def _expanded(argument: str) -> Iterator[Input]:
         root = _fixed_part(argument)
         for path in sorted(glob.glob(argument, recursive=True)):  # noqa: PTH207 - any root, `**`
             if not is_folder(path):
-                yield Input(path, root=root)
+                if os.path.lexists(path):  # `missing/**` matches "missing/" in older Pythons
+                    yield Input(path, root=root)
             elif "**" not in argument:
                 yield from _files_below(path, root)
 
