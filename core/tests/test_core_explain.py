@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 import headrace
 from headrace._registry.registry import registry
@@ -112,6 +112,34 @@ def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text, chi
     told = headrace.explain(headrace.parse(text))
     assert told["expression"] == text
     assert [child["name"] for child in told["tree"]["children"]] == children
+
+
+def test_what_an_expression_by_itself_lacks_hides_nothing_else():
+    class EitherOr(headrace.Backend):
+        class Options(headrace.Options):
+            model: str | None = None
+            network: str | None = None
+
+            @model_validator(mode="after")
+            def _one(self):
+                if (self.model is None) == (self.network is None):
+                    raise ValueError("exactly one of model and network must be set")
+                return self
+
+        def forward(self, batch):
+            pass
+
+    headrace.register("EitherOr", EitherOr)
+    told = headrace.explain(headrace.parse("ModelLoader[(.a)EitherOr,(.b)Identity]"))
+    assert [child["name"] for child in told["tree"]["children"]] == ["EitherOr", "Identity"]
+    lacking = headrace.explain(headrace.parse("Call(batched=true)"))["tree"]["options"]
+    assert lacking == {
+        "function": {"value": None, "origin": "default"},
+        "batched": {"value": True, "origin": "inline"},
+        "kwargs": {"value": {}, "origin": "default"},
+    }
+    with pytest.raises(ConfigError, match="exactly one of model and network"):
+        headrace.explain({"backend": "EitherOr"})
 
 
 def test_a_loader_by_itself_has_chosen_nothing():

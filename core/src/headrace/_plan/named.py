@@ -58,6 +58,7 @@ class OptionsReader:
     lenient: bool = False
     _found: dict[str, Found] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
+    _lacking: list[str] = field(default_factory=list)
     _wrong: bool = False
 
     def __post_init__(self) -> None:
@@ -92,6 +93,8 @@ class OptionsReader:
             elif given is not None and key in given:
                 values[key], origins[key] = given[key]
         options = self._validated(values)
+        if options is None and self.lenient:  # what is not written is None, or its default
+            options = self.options.model_construct(**dict.fromkeys(self._lacking) | values)
         return None if self._wrong else options, origins
 
     def _arguments(self) -> dict[str, Found]:
@@ -172,7 +175,9 @@ class OptionsReader:
         """Report one thing that is wrong with a value, where the value was written."""
         location = detail["loc"]
         key = str(location[0]) if location else None
-        if key in self._reported:
+        if key in self._reported or (
+            key is None and self.lenient
+        ):  # what lacks may be written elsewhere
             return
         if detail["type"] == "missing" and len(location) == 1:
             self._report_missing(str(key))
@@ -188,6 +193,7 @@ class OptionsReader:
 
     def _report_missing(self, key: str) -> None:
         if self.lenient:
+            self._lacking.append(key)
             return
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
         hint = f"Write {ways} in the node, or {self.call.name}({key}=...)."

@@ -99,7 +99,7 @@ class Call(FunctionBackend, Word):
         """Check that the function can be imported, and may be; report it if not."""
         options: Any = use.element.options
         name = use.element.name
-        if options is None:
+        if getattr(options, "function", None) is None:
             return  # missing, where an expression is looked at by itself
         why = use.planning.refused
         if why is not None:
