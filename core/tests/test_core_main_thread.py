@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import signal
 import sys
 import threading
 from threading import get_ident
 from typing import ClassVar
+from unittest import mock
 
 import pytest
 
 import headrace
+from headrace._engine import entrance
+from headrace._scheduling import calls
 from headrace.errors import BackendError, ContractError, InputError, NoResultError, RequestsFailed
 
 LATE_S = 60.0
@@ -206,3 +210,115 @@ def test_stats_in_another_thread_while_the_main_thread_counts_failures_of_new_ki
         assert isinstance(found[0], dict), found
         node = pipe.stats()["nodes"]["main"]
         assert node["failed"] == {"backend": 1, "input": 1, "contract": 1, "no_result": 1}
+
+
+# Coroutines of the main thread: a helper thread lets their requests in, and the event loop goes on.
+
+
+@pytest.fixture
+def slow_helper(monkeypatch):
+    """Keep what the main thread has handed over from running, until the test runs it."""
+    held, add = [], calls.errands.add
+
+    def adds(job):
+        if getattr(job[0], "__func__", None) is calls.HandOver._run_all:
+            held.append(job)
+        else:
+            add(job)
+
+    monkeypatch.setattr(calls.errands, "add", adds)
+    yield held
+    for run, box in held:
+        run(box)
+
+
+@pytest.mark.parametrize("way", ["stats", "call", "submit"])
+def test_what_a_coroutine_has_asked_for_comes_before_what_its_thread_asks_for_next(
+    slow_helper, way
+):
+    async def main(pipe):
+        first = asyncio.ensure_future(pipe.call_async({"data": 1}))
+        await asyncio.sleep(0)
+        assert len(slow_helper) == 1
+        assert Told.ran == []
+        if way == "stats":
+            assert pipe.stats()["nodes"]["main"]["submitted"] == 1
+        elif way == "call":
+            pipe({"data": 2})
+        else:
+            pipe.submit({"data": 2}).result(LATE_S)
+        return (await first)["result"]
+
+    with headrace.pipe({"backend": "BackgroundThread[Told]"}) as pipe:
+        assert asyncio.run(main(pipe)) == 1
+    assert [batch for _, batch in Told.ran] == ([[1]] if way == "stats" else [[1], [2]])
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_coroutine_is_cancelled_before_its_request_has_been_let_in(
+    slow_helper, gate, client, nodes
+):
+    async def main(pipe):
+        task = asyncio.ensure_future(pipe.call_async(request))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await task
+        return raised.value
+
+    request, node = {"data": 1}, {"backend": "BackgroundThread[Gate]"}
+    config = node if nodes == 1 else {"main": {**node, "next": "other"}, "other": node}
+    with headrace.pipe(config) as pipe:
+        running = client(pipe, {"data": "first"})
+        assert gate.inside.wait(LATE_S)
+        assert asyncio.run(main(pipe)).abandoned is False
+        for run, box in slow_helper:
+            run(box)
+        gate.go.set()
+        running.outcome()
+        assert pipe({"data": 2})["result"] == 2
+        stats = pipe.stats()["nodes"]["main"]
+        assert (stats["ok"], stats["failed"]) == (2, {"cancelled": 1})
+    assert request == {"data": 1}
+    ran = [gate.ran.get_nowait()[1] for _ in range(gate.ran.qsize())]
+    assert ran == [["first"]] * nodes + [[2]] * nodes
+
+
+def test_what_is_raised_while_a_request_of_a_coroutine_is_let_in_is_raised_there(monkeypatch):
+    def fails(*_, **__):
+        raise MemoryError("none left")
+
+    with headrace.pipe({"backend": "Told"}) as pipe:
+        monkeypatch.setattr(entrance, "start", fails)
+        with pytest.raises(MemoryError, match="none left"):
+            asyncio.run(pipe.call_async({"data": 1}))
+        monkeypatch.undo()
+        assert asyncio.run(pipe.call_async({"data": 2}))["result"] == 2
+
+
+def test_a_helper_thread_that_is_hit_leaves_what_was_handed_over_to_another():
+    hits, done, over = [SystemExit()], [], threading.Event()
+
+    class Hit(calls.Call):
+        def run(self):
+            super().run()
+            if hits:
+                raise hits.pop()
+
+    hands = calls.HandOver()
+    with mock.patch.object(calls, "Call", Hit):
+        for number in range(3):
+            hands.give(done.append, number)
+        hands.give(over.set)
+    assert over.wait(LATE_S)
+    assert done == [0, 1, 2]
+
+
+def test_a_backend_whose_event_loop_would_wait_for_its_own_instance_is_told_so():
+    async def ask():
+        return await pipe.call_async({"data": 2})
+
+    headrace.register("Loops", lambda _: asyncio.run(ask()), replace=True)
+    told = pytest.raises(ContractError, match="called its own pipeline")
+    with headrace.pipe({"backend": "Loops"}) as pipe, told:
+        pipe({"data": 1})

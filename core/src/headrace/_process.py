@@ -15,7 +15,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._scheduling import locks, process_threads
+from headrace._scheduling import calls, locks, process_threads
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def _skip_destructors() -> None:
 def _in_child() -> None:
     process_threads.after_fork()
     locks.after_fork()
+    calls.handed_over.after_fork()
     for closable in list(_open):
         closable.after_fork()
     _open.clear()

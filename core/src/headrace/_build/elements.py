@@ -20,7 +20,7 @@ from headrace._plan.declared import of_children, states_range
 from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_run, takes_dependency
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
-from headrace._scheduling.calls import OwnThread
+from headrace._scheduling.own_thread import OwnThread
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:

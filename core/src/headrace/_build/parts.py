@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headrace._backend import Backend, Shared
 from headrace._build.standing import BatchEnd
 from headrace._checked import Presence
-from headrace._scheduling.calls import OwnThread
+from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.probes import Probes
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace._checked import Outcomes
     from headrace._plan.element import Element
-    from headrace._scheduling.calls import OwnThread
+    from headrace._scheduling.own_thread import OwnThread
     from headrace.keys import Request
 
     Forward = Callable[..., Outcomes]

@@ -6,14 +6,15 @@ import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from numbers import Integral, Real
-from threading import TIMEOUT_MAX
+from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
 from headrace._graph.caller import is_cheap, may_wait, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
-from headrace._scheduling.calls import call_run_here, reentrant
+from headrace._scheduling.calls import call_run_here, handed_over, reentrant
 from headrace._scheduling.entry import DONE, Entry, checked_weight, unreadable
+from headrace._scheduling.locks import main_thread
 from headrace.errors import InputError, RequestsFailed
 
 if TYPE_CHECKING:
@@ -145,11 +146,14 @@ class Entrance:
             begun.append(pending)
         start(begun, waits_for_room=True)
 
-    @reentrant()
     def begin(
         self, loop: asyncio.AbstractEventLoop, admitted: list[Admitted], waiting: list[AsyncOwner]
     ) -> None:
-        """Let the requests of a coroutine run, and note the owner of each that it waits for."""
+        """Let the requests of a coroutine run, and note the owner of each that it waits for.
+
+        In the main thread they begin a moment later: a helper thread takes the locks, and the event loop
+        goes on meanwhile.
+        """
         waker = self._waker
         if waker is None or waker.loop is not loop:
             waker = self._waker = LoopWaker(loop)
@@ -159,7 +163,24 @@ class Entrance:
             owner = AsyncOwner(waker)
             owner.pending = self._pending(entry, route, owner)
             waiting.append(owner)
-        start([owner.pending for owner in waiting], waits=self.only is not None)
+        # A loop that runs inside of a backend holds what its requests wait for: it is told so at once.
+        inside = self.only is not None and self.only.held_by_this_thread()
+        if get_ident() == main_thread.ident and not inside:
+            handed_over.give(self._begin_anyhow, waiting)
+        else:
+            self._begin(waiting, waits=inside)
+
+    @reentrant()
+    def _begin(self, waiting: list[AsyncOwner], *, waits: bool = False) -> None:
+        start([owner.pending for owner in waiting], waits=waits)
+
+    def _begin_anyhow(self, waiting: list[AsyncOwner]) -> None:
+        """Let requests begin; the coroutine is told of what is raised."""
+        try:
+            start([owner.pending for owner in waiting])
+        except BaseException as error:  # noqa: BLE001 - it is raised where the requests came from
+            for owner in waiting:
+                owner.fail(error)
 
 
 def _deadline_after(timeout: float | None) -> float | None:

@@ -300,12 +300,12 @@ class LoopWaker:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._due: deque[asyncio.Future[None]] = deque()
+        self._due: deque[tuple[asyncio.Future[None], BaseException | None]] = deque()
         self._token = [None]
 
-    def wake(self, future: asyncio.Future[None]) -> None:
-        """Let whoever awaits a future of the loop go on."""
-        self._due.append(future)
+    def wake(self, future: asyncio.Future[None], error: BaseException | None = None) -> None:
+        """Let whoever awaits a future of the loop go on, or raise an error there."""
+        self._due.append((future, error))
         if self._token and claimed(self._token):
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 self.loop.call_soon_threadsafe(self._wake_all)
@@ -313,9 +313,13 @@ class LoopWaker:
     def _wake_all(self) -> None:
         self._token.append(None)
         while self._due:
-            future = self._due.popleft()
-            if not future.done():
+            future, error = self._due.popleft()
+            if future.done():
+                continue
+            if error is None:
                 future.set_result(None)
+            else:
+                future.set_exception(error)
 
 
 class AsyncOwner:
@@ -336,6 +340,10 @@ class AsyncOwner:
     def finished(self, entry: Entry) -> None:
         """Wake the coroutine; the outcome is in the entry."""
         self._waker.wake(self.future)
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error in the coroutine: its request has not begun."""
+        self._waker.wake(self.future, error)
 
 
 @reentrant()

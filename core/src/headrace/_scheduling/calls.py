@@ -8,17 +8,16 @@ nothing half done.
 
 A destructor that runs while its thread holds a lock has what it asks for put off: a helper thread does
 it later. A thread that is near the end of its stack is refused before anything has begun.
-
-A backend that owns a thread is called the same way: `OwnThread` runs one call after the other.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from functools import partial, wraps
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace._scheduling.locks import (
     Signal,
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-T = TypeVar("T")
 
 callers: dict[int, int] = {}
 """Identifier of a thread to that of the thread which waits for its current call."""
@@ -179,12 +176,73 @@ def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         BaseException: What the function raised. An interrupt of the calling thread has ``abandoned``
             set, which tells whether a backend still runs for it.
     """
-    call = Call(partial(function, **kwargs) if kwargs else function, args)
+    call = Call(handed_over.first, (partial(function, **kwargs) if kwargs else function, *args))
     try:
         errands.run(call.run)
     except RuntimeError:  # no more threads, or the interpreter ends
         call.run()
     return call.wait()
+
+
+class _Box(deque[Call]):
+    """Calls that one helper thread runs, and whether it may have looked for the last time."""
+
+    left = False
+
+
+class HandOver:
+    """Functions that the main thread lets helper threads call, one after the other, without waiting.
+
+    The main thread puts a call into the box first and then looks whether the helper thread has left; the helper
+    thread says that it leaves first and looks into the box once more then. Either the main thread puts the
+    call into a new box, or the helper thread finds it, or both: then it runs once all the same. An interrupt
+    of the main thread may lose the call that it gives, and no other.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Forget, in a child process, what the parent's threads were to call."""
+        self._box = _Box()
+        self._box.left = True
+        self._turn = threading.Lock()  # of helper threads, so that calls run in their order
+
+    def give(self, function: Callable[..., Any], *args: Any) -> None:
+        """Let a helper thread call a function, which must not raise. Called by the main thread."""
+        call = Call(function, args)
+        self._box.append(call)
+        if not self._box.left:
+            errands.attend()
+            return
+        box = _Box([call])
+        errands.add((self._run_all, box))
+        self._box = box
+        try:
+            errands.watch()
+        except RuntimeError:  # no more threads, or the interpreter ends
+            self._run_all(box)
+
+    def first(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function once all is done that was given before. Called by a helper thread."""
+        if not self._box.left:
+            self._run_all(self._box)
+        return function(*args)
+
+    def _run_all(self, box: _Box) -> None:
+        try:
+            with self._turn:
+                while box or not box.left:
+                    with suppress(IndexError):  # it is empty
+                        while True:
+                            box.popleft().run()
+                    box.left = True
+        except BaseException:  # it hit this thread: another looks into the box
+            errands.add((self._run_all, box))
+            raise
+
+
+handed_over = HandOver()
 
 
 def reentrant(later: Callable[..., Any] | None = None) -> Callable[[Function], Function]:
@@ -215,133 +273,3 @@ def reentrant(later: Callable[..., Any] | None = None) -> Callable[[Function], F
         return called  # type: ignore[return-value]
 
     return decorate
-
-
-class _Job(NamedTuple):
-    run: Callable[[], None]
-    lost: Callable[[], None]
-
-
-class OwnThread:
-    """A daemon thread with an inbox.
-
-    When something kills the thread, ``lost`` of each job that it has not done is called, so that nobody
-    waits in vain.
-    The inbox has no lock that code interrupted by a signal handler could hold.
-
-    Attributes:
-        cause: What killed it, None while nothing has.
-        ident: Identifier of the thread; 0 until it has begun.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._jobs: deque[_Job | None] = deque()
-        self._signal = Signal()
-        self._started = False
-        self._ended = False
-        self.cause: BaseException | None = None
-        self.ident = 0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Start it.
-
-        For the main thread a helper does so: an interrupt in the middle of `threading.Thread.start` may
-        leave the new thread waiting for ever for a lock of CPython's. After an interrupt in here it may
-        run or not: the main thread has given it no job, and `stop` ends it.
-
-        Raises:
-            RuntimeError: No thread can be started.
-        """
-        if get_ident() == main_thread.ident:
-            errand(self._thread.start)
-        else:
-            self._thread.start()
-        self._started = True
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs what it is given."""
-        return self._started and not self._ended
-
-    @property
-    def wanted(self) -> bool:
-        """Whether it has been given more than what it does now."""
-        return len(self._jobs) > 1
-
-    def post(self, run: Callable[[], None], lost: Callable[[], None]) -> bool:
-        """Run ``run()`` in the thread, later; it must not raise.
-
-        Args:
-            run: The job.
-            lost: Called instead, or as well, when the thread dies before the job is done.
-
-        Returns:
-            False when the thread has ended already; then neither is called.
-        """
-        if self._ended:
-            return False
-        self._jobs.append(_Job(run, lost))
-        self._signal.wake()
-        # This thread gives the job first and looks then whether the other has ended; the other notes its
-        # end first and looks for jobs then. Either that one finds the job, or this one sees the end.
-        if self._ended:
-            errands.run(self._lose)  # not here: whoever gives a job may hold a lock
-        return True
-
-    def call(self, function: Callable[..., T], *args: Any, look_s: float | None = None) -> T:
-        """Run ``function(*args)`` in the thread and wait for it; give its result or its error.
-
-        Args:
-            function: What to run.
-            args: What it is given.
-            look_s: How often the calling thread looks up from its sleep: CPython does not see an
-                interrupt that comes just before. None for never.
-
-        Raises:
-            RuntimeError: The thread has ended.
-            BaseException: What the function raised. An interrupt of the calling thread has
-                ``abandoned`` set, which tells whether it leaves the function running.
-        """
-        if get_ident() == self.ident:
-            return function(*args)
-        call = Call(function, args)
-        if not self.post(call.run, call.lost):
-            raise RuntimeError(f"the thread {self._thread.name} has ended")
-        result: T = call.wait(look_s)
-        return result
-
-    def stop(self) -> None:
-        """End the thread after what it has been given; does not wait."""
-        self._jobs.append(None)
-        self._signal.wake()
-
-    def _run(self) -> None:
-        jobs = self._jobs
-        self.ident = get_ident()
-        try:
-            while True:
-                while jobs:
-                    # It stays in the inbox until it is done, so that none is lost with the thread.
-                    job = jobs[0]
-                    if job is None:
-                        return
-                    job.run()
-                    del job  # it may hold the last reference to a pipeline
-                    jobs.popleft()
-                self._signal.sleep()
-        except BaseException as error:  # noqa: BLE001 - it ends the thread, and the jobs are lost
-            self.cause = error
-        finally:
-            self._ended = True
-            self._lose()
-
-    def _lose(self) -> None:
-        """Call ``lost`` of the jobs that are left, each once."""
-        while True:
-            try:
-                job = self._jobs.popleft()
-            except IndexError:
-                return
-            if job is not None:
-                job.lost()

@@ -10,8 +10,8 @@ from headrace._portable import error_text
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import Assignment
 from headrace._scheduling.batch import refusal
-from headrace._scheduling.calls import OwnThread
 from headrace._scheduling.entry import RUNNING
+from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.threads import Caller, Work
 from headrace.errors import BatchRangeError, ContractError
 

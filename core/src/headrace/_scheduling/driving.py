@@ -17,10 +17,10 @@ from headrace.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
+    from headrace._scheduling.own_thread import OwnThread
     from headrace._scheduling.process_threads import Timer
     from headrace._scheduling.threads import Caller, Runner, Worker
     from headrace.policies import BatchPolicy, DispatchPolicy

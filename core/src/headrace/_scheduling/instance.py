@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._backend import Backend
-    from headrace._scheduling.calls import OwnThread
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.locks import Signal
+    from headrace._scheduling.own_thread import OwnThread
 
 
 _STEP = 1.1

@@ -19,8 +19,9 @@ from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace._scheduling.calls import OwnThread, callers, reset, served_by, serving
+from headrace._scheduling.calls import callers, reset, served_by, serving
 from headrace._scheduling.locks import Signal
+from headrace._scheduling.own_thread import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,0 +1,147 @@
+"""A thread with an inbox: it runs one call after the other, for a backend that owns its thread, or for a node."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from headrace._scheduling.calls import Call, errand
+from headrace._scheduling.locks import Signal, main_thread
+from headrace._scheduling.process_threads import errands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class _Job(NamedTuple):
+    run: Callable[[], None]
+    lost: Callable[[], None]
+
+
+class OwnThread:
+    """A daemon thread with an inbox.
+
+    When something kills the thread, ``lost`` of each job that it has not done is called, so that nobody
+    waits in vain.
+    The inbox has no lock that code interrupted by a signal handler could hold.
+
+    Attributes:
+        cause: What killed it, None while nothing has.
+        ident: Identifier of the thread; 0 until it has begun.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: deque[_Job | None] = deque()
+        self._signal = Signal()
+        self._started = False
+        self._ended = False
+        self.cause: BaseException | None = None
+        self.ident = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start it.
+
+        For the main thread a helper does so: an interrupt in the middle of `threading.Thread.start` may
+        leave the new thread waiting for ever for a lock of CPython's. After an interrupt in here it may
+        run or not: the main thread has given it no job, and `stop` ends it.
+
+        Raises:
+            RuntimeError: No thread can be started.
+        """
+        if get_ident() == main_thread.ident:
+            errand(self._thread.start)
+        else:
+            self._thread.start()
+        self._started = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs what it is given."""
+        return self._started and not self._ended
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it has been given more than what it does now."""
+        return len(self._jobs) > 1
+
+    def post(self, run: Callable[[], None], lost: Callable[[], None]) -> bool:
+        """Run ``run()`` in the thread, later; it must not raise.
+
+        Args:
+            run: The job.
+            lost: Called instead, or as well, when the thread dies before the job is done.
+
+        Returns:
+            False when the thread has ended already; then neither is called.
+        """
+        if self._ended:
+            return False
+        self._jobs.append(_Job(run, lost))
+        self._signal.wake()
+        # This thread gives the job first and looks then whether the other has ended; the other notes its
+        # end first and looks for jobs then. Either that one finds the job, or this one sees the end.
+        if self._ended:
+            errands.run(self._lose)  # not here: whoever gives a job may hold a lock
+        return True
+
+    def call(self, function: Callable[..., T], *args: Any, look_s: float | None = None) -> T:
+        """Run ``function(*args)`` in the thread and wait for it; give its result or its error.
+
+        Args:
+            function: What to run.
+            args: What it is given.
+            look_s: How often the calling thread looks up from its sleep: CPython does not see an
+                interrupt that comes just before. None for never.
+
+        Raises:
+            RuntimeError: The thread has ended.
+            BaseException: What the function raised. An interrupt of the calling thread has
+                ``abandoned`` set, which tells whether it leaves the function running.
+        """
+        if get_ident() == self.ident:
+            return function(*args)
+        call = Call(function, args)
+        if not self.post(call.run, call.lost):
+            raise RuntimeError(f"the thread {self._thread.name} has ended")
+        result: T = call.wait(look_s)
+        return result
+
+    def stop(self) -> None:
+        """End the thread after what it has been given; does not wait."""
+        self._jobs.append(None)
+        self._signal.wake()
+
+    def _run(self) -> None:
+        jobs = self._jobs
+        self.ident = get_ident()
+        try:
+            while True:
+                while jobs:
+                    # It stays in the inbox until it is done, so that none is lost with the thread.
+                    job = jobs[0]
+                    if job is None:
+                        return
+                    job.run()
+                    del job  # it may hold the last reference to a pipeline
+                    jobs.popleft()
+                self._signal.sleep()
+        except BaseException as error:  # noqa: BLE001 - it ends the thread, and the jobs are lost
+            self.cause = error
+        finally:
+            self._ended = True
+            self._lose()
+
+    def _lose(self) -> None:
+        """Call ``lost`` of the jobs that are left, each once."""
+        while True:
+            try:
+                job = self._jobs.popleft()
+            except IndexError:
+                return
+            if job is not None:
+                job.lost()
