@@ -330,6 +330,20 @@ def test_a_span_per_request_and_node_with_its_parent_and_its_batch(spans):
     assert "secret" not in " ".join(span.to_json() for span in found)
 
 
+def test_the_main_thread_runs_its_requests_itself_beside_probes_that_take_no_lock(spans):
+    ran_by = []
+
+    class Noting(headrace.Backend):
+        def forward(self, batch):
+            ran_by.append(threading.current_thread())
+            batch[0]["result"] = 1
+
+    headrace.register("ExportsNoting", Noting, replace=True)
+    with headrace.pipe({"backend": "ExportsNoting", "probes": ["OpenTelemetry", "Trace"]}) as pipe:
+        pipe({"data": 1})
+    assert ran_by == [threading.current_thread()]
+
+
 def test_a_parent_that_is_not_sampled_means_no_span(spans):
     with headrace.pipe({"backend": "Identity", "probes": ["OpenTelemetry"]}) as pipe:
         pipe({"data": 1, "context": {"traceparent": f"{PARENT}-00"}})

@@ -71,6 +71,8 @@ class OpenTelemetry:
     The application, or ``opentelemetry-instrument``, sets the providers; without any, nothing happens.
     """
 
+    reentrant = True  # what the pipeline calls takes no lock
+
     class Options(headrace.Options):
         """What is exported."""
 
