@@ -139,6 +139,17 @@ def test_items_are_run_again_one_by_one_where_rerun_is_said():
     assert all(ready(forward)(requests("a", "bad")))
 
 
+def test_an_item_that_is_run_again_fails_by_what_is_returned_as_well():
+    def forward(self, batch):
+        if len(batch) > 1:
+            raise ValueError("not together")
+        return [InputError("bad") if batch[0]["data"] == "bad" else None]
+
+    first, second = ready(forward, rerun=True)(requests("a", "bad"))
+    assert first is None
+    assert isinstance(second, InputError)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "weights", "fits"),
     [

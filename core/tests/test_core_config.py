@@ -14,6 +14,7 @@ import pytest
 from pydantic import Field
 
 import headrace
+from headrace._config.problems import with_room
 from headrace._config.shape import LinkKeys, NodeKeys
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError
@@ -1172,6 +1173,8 @@ def test_the_name_of_a_table_that_is_none_for_a_node_is_marked_whole():
         ({"main": {"backend": "Show", "min": 3, "max": 2}}, "2"),
         ({"main": {"backend": "Show", "min": 9, "batch_sizes": [3]}}, "[3]"),
         ({"main": {"backend": "Show", "next": "none"}}, '"none"'),
+        ({"main": {"backend": "Show", "device": Path("a/b")}}, '"a/b"'),
+        ({"main": {"backend": "Show", "device": 2j}}, '"2j"'),
         ({"main": {"backend": "Show", "init": 5}}, "5"),
         ({"main": {"backend": "Show", "instances": 1}}, "instances"),
         ({"main": {"backend": "Show", "batch_policy": "Nope(x=1)"}}, "Nope"),
@@ -1185,3 +1188,13 @@ def test_the_name_of_a_table_that_is_none_for_a_node_is_marked_whole():
 def test_a_problem_marks_the_value_that_is_wrong_or_the_key_where_it_is_the_key(source, marked):
     (found,) = problems(source)
     assert found.text[slice(*found.span)] == marked
+
+
+def test_a_recursion_limit_that_leaves_no_room_is_told_as_such():
+    def deep():
+        raise RecursionError
+
+    with pytest.raises(ConfigError) as caught:
+        with_room(deep)
+    (found,) = caught.value.problems
+    assert (found.code, str(sys.getrecursionlimit()) in found.hint) == ("nesting", True)

@@ -72,6 +72,11 @@ SAMPLES = [
 ]
 
 
+@pytest.mark.parametrize("error", [errors.SetupError(what="w"), errors.BackendError(what="w")])
+def test_the_args_of_an_error_hold_what_went_wrong_however_it_was_given(error):
+    assert error.args == ("w",)
+
+
 @pytest.mark.parametrize(("name", "parents"), PARENTS.items())
 def test_every_class_stands_in_its_place_of_the_tree(name, parents):
     for parent in parents:

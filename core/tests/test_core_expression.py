@@ -341,18 +341,19 @@ def test_any_depth(kind):
 
 
 @pytest.mark.parametrize(
-    ("character", "named"),
+    ("character", "named", "hint"),
     [
-        ("\u200b", "U+200B ZERO WIDTH SPACE"),
-        ("\x07", "U+0007"),
-        ("\u00e9", "U+00E9 LATIN SMALL LETTER E WITH ACUTE"),
+        ("\u200b", "U+200B ZERO WIDTH SPACE", "Remove it"),
+        ("\x07", "U+0007", "Remove it"),
+        ("\u00e9", "U+00E9 LATIN SMALL LETTER E WITH ACUTE", "Put the text in quotes"),
     ],
 )
-def test_a_character_that_may_not_stand_there_is_named_where_it_stands(character, named):
+def test_a_character_that_may_not_stand_there_is_named_where_it_stands(character, named, hint):
     with pytest.raises(ConfigError) as caught:
         parse(f"AB{character}")
     (problem,) = caught.value.problems
     assert named in problem.message.split(",")[-1]
+    assert problem.hint.startswith(hint)
     assert problem.span == (2, 3)
 
 

@@ -855,3 +855,19 @@ def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(a
     assert lost == ([] if alone else [outcome])
     assert outcome.node == (None if alone else "n")  # raised anew here, own is found to be lost
     assert one.exchanging.acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "usable", "there", "count"),
+    [("3", {0, 1}, 8, 3), ("0", {0, 1}, 8, 2), ("x", None, 8, 8), ("", None, None, 1)],
+)
+def test_the_processors_are_those_that_this_process_may_use(
+    monkeypatch, said, usable, there, count
+):
+    monkeypatch.setenv("PYTHON_CPU_COUNT", said)
+    monkeypatch.setattr(os, "cpu_count", lambda: there)
+    if usable is None:  # there is no such function on macOS and Windows
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    else:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: usable, raising=False)
+    assert _process.usable_cpus() == count
