@@ -519,6 +519,18 @@ def test_what_stands_in_several_places_is_sent_once_and_is_one_object_there():
     assert first["b"] is not parts
 
 
+def test_a_channel_that_is_closed_maps_no_memory():
+    pipe, file = os.pipe(), _process.memory_file()
+    channel = Channel(*pipe, file)
+    told, _ = pack([{"data": bytearray(3000)}], channel)
+    unpack(told, channel)
+    channel.close()
+    assert channel._mapped.closed
+    for one in (*pipe, file):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(one)
+
+
 def test_what_is_known_of_arrays_does_not_grow_with_their_dtypes():
     numpy = pytest.importorskip("numpy")
     for count in range(300):

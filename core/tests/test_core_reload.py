@@ -729,6 +729,17 @@ def test_instances_that_another_node_holds_cannot_be_exchanged(control):
         assert pipe({"data": 1, "node_name": "thief"})["result"] == 1
 
 
+def test_instances_that_the_entrypoint_holds_cannot_be_exchanged(control):
+    config = {
+        "global": {"entrypoint": "S[Identity,Proxy[main.0]]"},
+        "main": {"backend": "Versioned"},
+    }
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(SetupError, match=r"entrypoint holds the instance 'main\.0'"):
+            pipe.reload("main", {"version": 2})
+        assert pipe({"data": 1})["result"] == (1, 1)
+
+
 @pytest.mark.parametrize(
     "keys",
     [
