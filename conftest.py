@@ -94,12 +94,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def what_stays_is_no_garbage() -> None:
+LAST_PATH = pytest.StashKey[Path]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave what was made before a module of tests to no garbage collection: most of it stays.
 
     It is what pytest has collected, and what earlier modules have imported. Tests that collect garbage
     would else walk through all of it each time.
     """
-    gc.collect()
-    gc.freeze()
+    if item.config.stash.get(LAST_PATH, None) != item.path:
+        item.config.stash[LAST_PATH] = item.path
+        gc.collect()
+        gc.freeze()
