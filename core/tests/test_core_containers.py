@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from pydantic import Field
 
 import headrace
+from headrace._plan.declared import branches
 from headrace._registry.discovery import KNOWN_ELSEWHERE
 from headrace._registry.registry import registry
 from headrace.errors import (
@@ -689,3 +691,12 @@ def test_an_instance_that_owns_its_thread_is_run_there_with_its_dependency(backe
             assert pipe({"data": 5})["result"] == 5
     assert len(seen) == 1
     assert threading.get_ident() not in seen
+
+
+@pytest.mark.parametrize(
+    ("most", "together"),
+    [([], None), ([None], None), ([1], None), ([2, None], 2), ([1, 4, 2], 2), ([1, 1, None], None)],
+)
+def test_branches_take_the_smallest_max_of_those_that_go_together(most, together):
+    ranges = [SimpleNamespace(name="X", range=(1, one)) for one in most]
+    assert branches(ranges) == (1, together)

@@ -531,6 +531,19 @@ def test_a_channel_that_is_closed_maps_no_memory():
             os.fstat(one)
 
 
+def test_a_channel_keeps_the_memory_of_large_messages_while_they_come(monkeypatch):
+    monkeypatch.setattr(known, "_KEPT_BYTES", 2 * known._MAPPED_BYTES)
+    channel = Channel(-1, -1, file := _process.memory_file())
+    large, small = 4 * known._MAPPED_BYTES, 8
+    sizes = []
+    for size in (large, large, small):
+        channel.begin()
+        channel.put(bytes(size), size)
+        sizes.append(os.fstat(file).st_size)
+    channel.begin()
+    assert [*sizes, os.fstat(file).st_size] == [large, large, large, known._MAPPED_BYTES]
+
+
 def test_what_is_known_of_arrays_does_not_grow_with_their_dtypes():
     numpy = pytest.importorskip("numpy")
     for count in range(300):
@@ -883,3 +896,9 @@ def test_the_processors_are_those_that_this_process_may_use(
     else:
         monkeypatch.setattr(os, "sched_getaffinity", lambda process: usable, raising=False)
     assert _process.usable_cpus() == count
+
+
+def test_a_process_whose_parent_has_ended_before_it_looks_ends():
+    code = "from headrace._process import end_with_parent as end; end(0, print); print('it lives')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
