@@ -110,7 +110,7 @@ def check_same(got, array):
     assert got.astype(array.dtype).tobytes() == array.tobytes()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(tensors())
 def test_binary_tensors_over_rest_and_grpc(clients, tensor):
     datatype, rank, array = tensor
@@ -120,7 +120,7 @@ def test_binary_tensors_over_rest_and_grpc(clients, tensor):
     check_same(over_channel.infer(name, [sent(over_grpc, datatype, array)]).as_numpy("y"), array)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(tensors(as_json=True), st.booleans(), st.booleans())
 def test_tensors_as_json(clients, tensor, binary_in, binary_out):
     datatype, rank, array = tensor
@@ -170,7 +170,7 @@ def test_nested_lists_are_the_same_as_flat_ones(server, tensor):
 MIXED = ("FP32", "INT64", "BYTES")
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     st.data(),
     st.lists(st.booleans(), min_size=3, max_size=3),
