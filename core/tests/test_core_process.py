@@ -898,7 +898,17 @@ def test_the_processors_are_those_that_this_process_may_use(
     assert _process.usable_cpus() == count
 
 
-def test_a_process_whose_parent_has_ended_before_it_looks_ends():
-    code = "from headrace._process import end_with_parent as end; end(0, print); print('it lives')"
+@pytest.mark.parametrize(
+    "how",
+    [
+        "end(0, print)",  # the parent has ended before it looks
+        "sys.modules['ctypes'] = None; end(os.getppid(), int)",  # where the system does not tell
+    ],
+)
+def test_a_process_ends_with_its_parent(how):
+    code = (
+        "import os, sys, threading; from headrace._process import end_with_parent as end;"
+        f"{how}; threading.Event().wait(60); print('it lives')"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
