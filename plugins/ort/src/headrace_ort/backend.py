@@ -246,6 +246,13 @@ class OnnxTensor(headrace.Backend):
         if len(batch) == 1 and self._runner is None and self._forward_one(batch[0]):
             return None
         look = None if self._place is None else self._place.look
+        if len(batch) == 1:
+            try:
+                item = self._read(batch[0], self._signature, self._keys, look)
+            except InputError as error:
+                return [error]
+            batch[0]["result"] = self._run([item])[0]
+            return None
         outcomes: list[Exception | None] = [None] * len(batch)
         items: list[Item] = []
         places: list[int] = []

@@ -328,6 +328,8 @@ class DeviceRunner:
         return self.sizes
 
     def _graph_for(self, items: Sequence[Item], rows: int) -> _Graph | None:
+        if not self._graphs:
+            return None
         fitting = [size for size in self._graphs if size >= rows]
         return self._graphs[min(fitting)] if fitting else None
 

@@ -16,7 +16,7 @@ from headrace_ort.dlpack import read_capsule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DeviceArray", "DeviceView", "is_on_device", "view_of"]
+__all__ = ["DeviceArray", "DeviceView", "is_on_device", "view_of", "view_of_torch"]
 
 _DLPACK_CUDA = 2
 _PER_THREAD = 2
@@ -74,7 +74,7 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
     """Look at an array of another library on the device, in order behind what made it.
 
     Args:
-        value: It has ``__cuda_array_interface__`` or ``__dlpack__``, whose library orders streams.
+        value: Nothing for `view_of_torch`. It has ``__cuda_array_interface__`` or ``__dlpack__``, whose library orders streams.
         ordinal: The device of the model.
         stream: The stream that will read it.
         key: The key of the request it stands under, for the error.
@@ -82,9 +82,6 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
     Raises:
         InputError: It is on another device, or not contiguous, or tells no dtype that numpy has.
     """
-    found = _view_of_torch(value, ordinal, stream)
-    if found is not None:
-        return found
     where = getattr(value, "__dlpack_device__", None)
     if where is not None and int(where()[1]) != ordinal:
         raise InputError(
@@ -125,7 +122,7 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
     return DeviceView(int(about["data"][0] or 0), shape, dtype, value)
 
 
-def _view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
+def view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
     """Look at a plain tensor of torch without its capsule, which costs ten times as much to make.
 
     The order is what its ``__dlpack__`` makes: behind torch's current stream of this thread. None for

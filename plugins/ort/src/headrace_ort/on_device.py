@@ -15,7 +15,7 @@ import onnxruntime as ort
 
 from headrace_ort import cuda
 from headrace_ort.binding import DeviceRunner
-from headrace_ort.device_arrays import is_on_device, view_of
+from headrace_ort.device_arrays import is_on_device, view_of, view_of_torch
 from headrace_ort.providers import ON_CUDA
 
 if TYPE_CHECKING:
@@ -89,6 +89,9 @@ class Place:
 
     def look(self, value: Any, key: str) -> Any:
         """Give an array on the device as a view of it; everything else as it is."""
+        found = view_of_torch(value, self.ordinal, self.stream)
+        if found is not None:
+            return found  # most often: it is asked first
         return view_of(value, self.ordinal, self.stream, key) if is_on_device(value) else value
 
 
