@@ -4,6 +4,7 @@ import ctypes
 import functools
 import itertools
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,6 +28,8 @@ from headrace_trt.spans import SpannedRunner, Spans
 from headrace_trt.tools.profiling import run_once, running
 
 pytest.importorskip("onnxruntime")
+RUNTIME = ("cudaMemcpyAsync", "cudaEventDisableTiming")
+KINDS = SimpleNamespace(cudaMemcpyDefault=4)
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
 ROWS = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
 EXPECTED = ROWS @ WEIGHTS
@@ -213,6 +216,20 @@ def test_rows_are_gathered_by_one_kernel(count, row_bytes, offset, moved, error)
     assert sum(rows for _, rows, _ in launches) == (min(count, MOST_ROWS) if error else count)
     assert {(kernel, stream) for kernel, _, stream in launches} == {(moved, 77)}
     assert len(single) == (count if error else 0)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_kernel_is_loaded_when_the_first_rows_are_gathered(monkeypatch, there):
+    loaded, single = [], []
+    found = (lambda *what: loaded.append(what) or 0) if there else None
+    monkeypatch.setattr(cuda_module, "load_gather", lambda: loaded.append("load") or found)
+    made = cuda_module.Cuda(SimpleNamespace(**dict.fromkeys(RUNTIME), cudaMemcpyKind=KINDS))
+    made.queue_copy = lambda *what: single.append(what)
+    assert loaded == []
+    for _ in range(2):
+        made.queue_gather(0, [16, 48], 16, 77)
+    assert loaded == ["load", *[(0, [16, 48], 16, 77)] * (2 if there else 0)]
+    assert len(single) == (0 if there else 4)
 
 
 @pytest.mark.parametrize("gathered", [False, True])

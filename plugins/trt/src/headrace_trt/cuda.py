@@ -15,6 +15,8 @@ from headrace_trt.gather_kernel import load_gather
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace_trt.gather_kernel import Gather
+
 __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
 OUT_OF_MEMORY: Final = 2
@@ -63,7 +65,7 @@ class Cuda:
         self._any = runtime.cudaMemcpyKind.cudaMemcpyDefault
         self._copy = runtime.cudaMemcpyAsync
         self._driver_copy = _driver_copy()
-        self._gather = load_gather()
+        self._gather: Gather | None = self._first_gather
         self._flags = runtime.cudaEventDisableTiming
 
     def _check(self, answer: Any, call: str) -> Any:
@@ -150,6 +152,13 @@ class Cuda:
         for pointer in pointers:
             self.queue_copy(target, pointer, row_bytes, stream)
             target += row_bytes
+
+    def _first_gather(
+        self, target: int, pointers: Sequence[int], row_bytes: int, stream: int
+    ) -> int:
+        """Load the kernel, now that the driver is at work, and gather with it."""
+        found = self._gather = load_gather()
+        return -1 if found is None else found(target, pointers, row_bytes, stream)
 
     def stream_create(self) -> int:
         """Make a stream that does not wait for the default one."""

@@ -111,7 +111,7 @@ def make_gather(launch: Callable[..., int], kernels: dict[int, Any]) -> Gather:
 def load_gather() -> Gather | None:
     """Give the gather of the driver of this machine; None without one that takes the kernel.
 
-    It is launched with the interpreter's lock: that takes less time than getting it back.
+    The driver must have been initialised: whoever has made a stream has done so. The kernel is launched with the interpreter's lock: that takes less time than getting it back.
     """
     try:
         driver = ctypes.PyDLL("libcuda.so.1")
