@@ -51,7 +51,7 @@ def convolutions(folder):
 
 def by_torch(_folder):
     config = {"backend": "S[GpuTensor,TorchModule,CpuTensor]", "module": f"{__name__}:Heavy"}
-    rows = torch.randn(2048, 4096).pin_memory()
+    rows = torch.randn(8192, 4096).pin_memory()
     return config, {"data": rows, "request_size": len(rows)}
 
 

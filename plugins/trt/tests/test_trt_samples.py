@@ -249,6 +249,24 @@ def test_a_run_reports_its_three_parts_once(model, gathered, settings):
         told.clear()
 
 
+@pytest.mark.parametrize("values", [list(ROWS), [ROWS[:3], ROWS[3:]]], ids=["samples", "rows"])
+def test_what_the_host_gathers_is_no_time_of_the_device(model, values, monkeypatch):
+    order = []
+    machine = Machine(model, told=[])
+    arena, cuda = machine.runner._arena, machine.cuda
+    for owner, name in ((arena, "take"), (cuda, "event_record"), (cuda, "queue_copy")):
+        real = getattr(owner, name)
+        note = lambda *a, real=real, name=name: order.append(name) or real(*a)  # noqa: E731
+        monkeypatch.setattr(owner, name, note)
+    requests = [{"data": one} for one in values]
+    for request, one in zip(requests, values, strict=True):
+        if one.ndim > 1:
+            request["request_size"] = len(one)
+    assert machine.runner.forward(requests) is None
+    machine.runner.finish()
+    assert order[:3] == ["take", "event_record", "queue_copy"]
+
+
 def test_tools_run_engines_with_values_that_decide_shapes_and_leave_nothing(save):
     model = save(
         [("Expand", ["x", "size"], ["y"], {})],

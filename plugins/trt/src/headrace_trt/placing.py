@@ -63,6 +63,9 @@ class InputBuffers:
         pad_value: What samples are padded with at the end of their axes.
         in_place: Whether an array on the device that fits as it is may be used where it lies.
         moved: Called when a buffer has got another address.
+
+    Attributes:
+        before_copies: Called before what is gathered, if anything is, is queued to be copied.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class InputBuffers:
         self._pad_value = pad_value
         self._in_place = in_place
         self._moved = moved
+        self.before_copies: Callable[[], object] = bool
         self._buffers = {port.name: Buffer(cuda) for port in signature.inputs if not port.is_shape}
         self._values: dict[str, NDArray[Any]] = {}
 
@@ -134,12 +138,14 @@ class InputBuffers:
             pointer, view = self._arena.take(count * row_bytes)
             if row_bytes:
                 _gather(view, values, row_bytes)
+                self.before_copies()
                 self._cuda.queue_copy(target, pointer, count * row_bytes, stream)
             return target
         together = _one_below_the_other(values, row_bytes)
         if self._in_place and together and first.pointer % ALIGNMENT == 0 < first.pointer:
             return int(first.pointer)
         target = self.pointer(port.name, count * row_bytes)
+        self.before_copies()
         if row_bytes and together:
             self._cuda.queue_copy(target, first.pointer, count * row_bytes, stream)
         elif row_bytes:
@@ -189,6 +195,7 @@ class InputBuffers:
                 waiting = []
                 count = tensor.shape[0] if port.batched else 1
                 place = target + first * row_bytes
+                self.before_copies()
                 self._cuda.queue_copy(place, tensor.pointer, count * row_bytes, stream)
                 first += count
             else:
@@ -222,6 +229,7 @@ class InputBuffers:
             whole[...] = arrays[0]
         else:
             self._fill(whole, arrays)
+        self.before_copies()
         self._cuda.queue_copy(target + first * row_bytes, pointer, count * row_bytes, stream)
         return first + count
 

@@ -103,12 +103,11 @@ class SpannedRunner(Runner):
     def __init__(self, *args: Any, spans: Spans, **more: Any) -> None:
         self._spans = spans
         super().__init__(*args, **more)
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._spans.begin()
+        # What the host gathers before is no time of the device.
+        self._inputs.before_copies = spans.begin
 
     def _execute(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
+        self._spans.begin()  # where nothing was copied
         self._spans.mark("copy in")
         raws = super()._execute(run, pointers)
         self._spans.mark("computation")
