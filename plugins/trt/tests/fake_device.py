@@ -98,10 +98,10 @@ class FakeCuda:
     def queue_copy(self, target, source, nbytes, stream):
         self.copy(target, source, nbytes, stream)
 
-    def queue_gather(self, target, pointers, row_bytes, stream):
-        for pointer in pointers:
-            self.copy(target, pointer, row_bytes, stream)
-            target += row_bytes
+    def queue_gather(self, target, pieces, stream):
+        for pointer, nbytes in pieces:
+            self.copy(target, pointer, nbytes, stream)
+            target += nbytes
 
     def stream_synchronize(self, stream):
         self.waits += 1

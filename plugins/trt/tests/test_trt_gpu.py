@@ -207,27 +207,3 @@ def test_cupy_takes_and_gives(pipe, small_net):
     assert taken.data.ptr == result.pointer
     assert relative(cupy.asnumpy(taken), expected_of(small_net, x=x)[0]) <= 1e-3
     assert relative(cupy.asnumpy(cupy.asarray(result)), expected_of(small_net, x=x)[0]) <= 1e-3
-
-
-@pytest.mark.parametrize(
-    ("row_bytes", "offset"), [(48, 0), (20, 4), (7, 1), (4096, 0), (600_000, 0)]
-)
-def test_rows_are_gathered_by_the_kernel_from_wherever_they_lie(cuda, row_bytes, offset):
-    count, step = 70, -(-row_bytes // 16) * 16 + 32
-    values = np.random.default_rng(0).integers(0, 256, count * step + 16, np.uint8)
-    order = np.random.default_rng(1).permutation(count)
-    stream = cuda.stream_create()
-    source, target = cuda.malloc(values.nbytes), cuda.malloc(count * row_bytes)
-    cuda.copy(source, values.ctypes.data, values.nbytes, stream)
-    pointers = [source + offset + int(k) * step for k in order]
-    cuda.queue_gather(target, pointers, row_bytes, stream)
-    found = np.empty((count, row_bytes), np.uint8)
-    cuda.copy(found.ctypes.data, target, found.nbytes, stream)
-    cuda.stream_synchronize(stream)
-    assert cuda._gather is not None
-    for row, k in zip(found, order, strict=True):
-        begin = offset + int(k) * step
-        assert np.array_equal(row, values[begin : begin + row_bytes])
-    for pointer in (source, target):
-        cuda.free(pointer)
-    cuda.stream_destroy(stream)

@@ -18,7 +18,6 @@ from headrace_trt.arrays import StreamRef
 from headrace_trt.benching import bench_engine
 from headrace_trt.cuda import CudaError
 from headrace_trt.engine import Engine
-from headrace_trt.gather_kernel import MOST_ROWS, make_gather
 from headrace_trt.gathering import Gathering
 from headrace_trt.memory import DevicePool
 from headrace_trt.placing import _gather
@@ -28,8 +27,6 @@ from headrace_trt.spans import SpannedRunner, Spans
 from headrace_trt.tools.profiling import run_once, running
 
 pytest.importorskip("onnxruntime")
-RUNTIME = ("cudaMemcpyAsync", "cudaEventDisableTiming")
-KINDS = SimpleNamespace(cudaMemcpyDefault=4)
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
 ROWS = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
 EXPECTED = ROWS @ WEIGHTS
@@ -118,7 +115,7 @@ def model(save):
     [
         ([0, 1, 2, 3], []),
         ([0, 1, 2, 3, 4, 5, 6, 7], []),
-        ([0, 1, 4, 5, 6, 3], [256] * 6),
+        ([0, 1, 4, 5, 6, 3], [512, 768, 256]),
         ([2, 2, 1], [256, 256, 256]),
         ([5], []),
     ],
@@ -171,65 +168,43 @@ def test_a_graph_reads_its_own_buffer(model):
         assert np.allclose(found, EXPECTED[order], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("count", "row_bytes", "offset", "moved"),
-    [
-        (3, 48, 0, 16),
-        (64, 16, 4, 4),
-        (65, 20, 0, 4),
-        (130, 7, 1, 1),
-        (2, 16, 2, 1),
-        (1, 4096, 0, 16),
-    ],
-)
-@pytest.mark.parametrize("error", [0, 1])
-def test_rows_are_gathered_by_one_kernel(count, row_bytes, offset, moved, error):
-    """The launch is read as the kernel reads it; where it fails the rows are copied one by one."""
-    launches, single = [], []
+@pytest.mark.parametrize("error", [0, 1, 700])
+def test_several_pieces_are_one_call_of_the_driver(monkeypatch, error):
+    """The call is made as CUDA 13 declares it; where it fails the pieces are copied one by one."""
+    calls, single = [], []
+    kind = ctypes.c_void_p, ctypes.c_size_t
+    declared = (kind[0], kind[0], kind[0], kind[1], kind[0], kind[0], kind[1], kind[0])
 
-    def launch(kernel, across, rows, depth, threads, _, __, shared, stream, given, extra):
-        target, moves, sources = given
-        target = ctypes.c_uint64.from_address(target).value
-        nbytes = kernel * ctypes.c_uint32.from_address(moves).value
-        sources = (ctypes.c_uint64 * MOST_ROWS).from_address(sources)[:rows]
-        launches.append((kernel, rows, stream))
-        assert nbytes == row_bytes
-        assert (depth, shared, extra) == (1, 0, None)
-        assert all(one % kernel == 0 for one in (target, *sources))
-        for row in range(0 if error else rows):
-            ctypes.memmove(target + row * nbytes, sources[row], nbytes)
+    @ctypes.PYFUNCTYPE(ctypes.c_int, *declared)
+    def batch(targets, sources, sizes, count, attributes, first, of_attributes, stream):
+        array = ctypes.c_uint64 * count
+        targets, sources, sizes = (array.from_address(one) for one in (targets, sources, sizes))
+        order = (ctypes.c_uint32 * 8).from_address(attributes)
+        calls.append(
+            (list(order), ctypes.c_size_t.from_address(first).value, of_attributes, stream)
+        )
+        if not error:
+            for to, source, nbytes in zip(targets, sources, sizes, strict=True):
+                ctypes.memmove(to, source, nbytes)
         return error
 
+    library = SimpleNamespace(cuMemcpyBatchAsync_v2=batch)
+    monkeypatch.setattr(ctypes, "PyDLL", lambda name: library)
     made = cuda_module.Cuda.__new__(cuda_module.Cuda)
-    made._gather = make_gather(launch, {16: 16, 4: 4, 1: 1})
+    made._driver_batch = cuda_module._driver_batch()
     made.queue_copy = lambda *what: single.append(what) or ctypes.memmove(*what[:3])
-    step = -(-row_bytes // 16) * 16 + 16
-    source = np.random.default_rng(0).integers(0, 256, step * count + 64, np.uint8)
-    there = np.zeros(step * count + 64, np.uint8)
-    begin = -source.ctypes.data % 16 + offset
-    order = np.random.default_rng(1).permutation(count)
-    pointers = [source.ctypes.data + begin + int(k) * step for k in order]
-    target = there.ctypes.data + -there.ctypes.data % 16
-    made.queue_gather(target, pointers, row_bytes, 77)
-    wanted = b"".join(source[begin + k * step :][:row_bytes].tobytes() for k in order)
-    assert ctypes.string_at(target, row_bytes * count) == wanted
-    assert sum(rows for _, rows, _ in launches) == (min(count, MOST_ROWS) if error else count)
-    assert {(kernel, stream) for kernel, _, stream in launches} == {(moved, 77)}
-    assert len(single) == (count if error else 0)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_the_kernel_is_loaded_when_the_first_rows_are_gathered(monkeypatch, there):
-    loaded, single = [], []
-    found = (lambda *what: loaded.append(what) or 0) if there else None
-    monkeypatch.setattr(cuda_module, "load_gather", lambda: loaded.append("load") or found)
-    made = cuda_module.Cuda(SimpleNamespace(**dict.fromkeys(RUNTIME), cudaMemcpyKind=KINDS))
-    made.queue_copy = lambda *what: single.append(what)
-    assert loaded == []
+    source, target = np.arange(100, dtype=np.uint8), np.zeros(40, np.uint8)
+    at = source.ctypes.data
+    pieces = [(at + 50, 10), (at, 7), (at + 20, 3), (at + 90, 9)]
+    wanted = np.concatenate([source[50:60], source[:7], source[20:23], source[90:99]])
     for _ in range(2):
-        made.queue_gather(0, [16, 48], 16, 77)
-    assert loaded == ["load", *[(0, [16, 48], 16, 77)] * (2 if there else 0)]
-    assert len(single) == (0 if there else 4)
+        made.queue_gather(target.ctypes.data, pieces, 77)
+        assert np.array_equal(target[:29], wanted)
+        target[:] = 0
+    made.queue_gather(target.ctypes.data, pieces[:1], 77)
+    one = ([1, 0, 0, 0, 0, 0, 0, 0], 0, 1, 77)
+    assert calls == ([one] if error else [one, one])
+    assert len(single) == (9 if error else 1)
 
 
 @pytest.mark.parametrize("gathered", [False, True])

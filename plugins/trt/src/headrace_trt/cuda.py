@@ -7,15 +7,14 @@ by importing this module.
 from __future__ import annotations
 
 import ctypes
+from array import array
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
-from headrace_trt.gather_kernel import load_gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from headrace_trt.gather_kernel import Gather
 
 __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
@@ -65,7 +64,7 @@ class Cuda:
         self._any = runtime.cudaMemcpyKind.cudaMemcpyDefault
         self._copy = runtime.cudaMemcpyAsync
         self._driver_copy = _driver_copy()
-        self._gather: Gather | None = self._first_gather
+        self._driver_batch = _driver_batch()
         self._flags = runtime.cudaEventDisableTiming
 
     def _check(self, answer: Any, call: str) -> Any:
@@ -141,24 +140,19 @@ class Cuda:
         if queue is None or queue(target, source, nbytes, stream):
             self.copy(target, source, nbytes, stream)
 
-    def queue_gather(
-        self, target: int, pointers: Sequence[int], row_bytes: int, stream: int
-    ) -> None:
-        """Queue copies of rows of device memory, given by their addresses, one behind the other."""
-        if self._gather is not None:
-            if not self._gather(target, pointers, row_bytes, stream):
-                return
-            self._gather = None  # it is not for this device: rows are copied one by one
-        for pointer in pointers:
-            self.queue_copy(target, pointer, row_bytes, stream)
-            target += row_bytes
+    def queue_gather(self, target: int, pieces: Sequence[tuple[int, int]], stream: int) -> None:
+        """Queue copies of pieces of device memory, given as address and size, one behind the other.
 
-    def _first_gather(
-        self, target: int, pointers: Sequence[int], row_bytes: int, stream: int
-    ) -> int:
-        """Load the kernel, now that the driver is at work, and gather with it."""
-        found = self._gather = load_gather()
-        return -1 if found is None else found(target, pointers, row_bytes, stream)
+        From CUDA 12.8 on the driver takes several copies in one call.
+        """
+        if self._driver_batch is not None and len(pieces) >= _LEAST_IN_BATCH:
+            if not self._driver_batch(target, pieces, stream):
+                return
+            self._driver_batch = None  # it is not for this device: copies are queued one by one
+        copy = self.queue_copy
+        for pointer, nbytes in pieces:
+            copy(target, pointer, nbytes, stream)
+            target += nbytes
 
     def stream_create(self) -> int:
         """Make a stream that does not wait for the default one."""
@@ -233,6 +227,41 @@ def _driver_copy() -> Callable[[int, int, int, int], int] | None:
     found.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
     found.restype = ctypes.c_int
     return found
+
+
+_LEAST_IN_BATCH: Final = 4
+"""From how many copies on one call for all of them pays."""
+
+_IN_STREAM_ORDER: Final = 1
+"""``CU_MEMCPY_SRC_ACCESS_ORDER_STREAM``: sources are read when it is the copy's turn on the stream."""
+
+
+def _driver_batch() -> Callable[[int, Sequence[tuple[int, int]], int], int] | None:
+    """Give a gather by the driver's ``cuMemcpyBatchAsync``, as of CUDA 13; None without one.
+
+    It takes the target, the pieces and the stream, and gives the driver's error number.
+    """
+    try:
+        call = ctypes.PyDLL("libcuda.so.1").cuMemcpyBatchAsync_v2
+    except (OSError, AttributeError):
+        return None
+    number, many = ctypes.c_size_t, ctypes.c_void_p
+    call.argtypes = (many, many, many, number, many, many, number, many)
+    call.restype = ctypes.c_int
+    # A CUmemcpyAttributes: the order, and hints and flags that are 0, whatever room they take. One for
+    # all copies, from the first on.
+    attributes = (ctypes.c_uint32 * 64)(_IN_STREAM_ORDER)
+    first = number(0)
+
+    def gather(target: int, pieces: Sequence[tuple[int, int]], stream: int) -> int:
+        starts, lengths = zip(*pieces, strict=True)
+        targets = array("Q", accumulate(lengths[:-1], initial=target))
+        sources, sizes = array("Q", starts), array("Q", lengths)
+        addresses = (one.buffer_info()[0] for one in (targets, sources, sizes))
+        error: int = call(*addresses, len(sizes), attributes, ctypes.byref(first), 1, stream)
+        return error
+
+    return gather
 
 
 _loaded: dict[str, Cuda] = {}

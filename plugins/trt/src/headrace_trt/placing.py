@@ -141,16 +141,13 @@ class InputBuffers:
                 self.before_copies()
                 self._cuda.queue_copy(target, pointer, count * row_bytes, stream)
             return target
-        together = _one_below_the_other(values, row_bytes)
-        if self._in_place and together and first.pointer % ALIGNMENT == 0 < first.pointer:
+        pieces = _pieces(values, row_bytes)
+        if self._in_place and len(pieces) == 1 and first.pointer % ALIGNMENT == 0 < first.pointer:
             return int(first.pointer)
         target = self.pointer(port.name, count * row_bytes)
         self.before_copies()
-        if row_bytes and together:
-            self._cuda.queue_copy(target, first.pointer, count * row_bytes, stream)
-        elif row_bytes:
-            pointers = [value.pointer for value in values]
-            self._cuda.queue_gather(target, pointers, row_bytes, stream)
+        if row_bytes:
+            self._cuda.queue_gather(target, pieces, stream)
         return target
 
     @property
@@ -274,11 +271,18 @@ def _gather(view: NDArray[np.uint8], values: Sequence[NDArray[Any]], row_bytes: 
         np.stack(values, out=view.view(first.dtype).reshape((len(values), *first.shape)))
 
 
-def _one_below_the_other(values: Sequence[DeviceArray], row_bytes: int) -> bool:
-    """Tell whether rows lie below each other in one allocation, without gaps."""
-    owner, end = values[0]._owner, values[0].pointer
+def _pieces(values: Sequence[DeviceArray], row_bytes: int) -> list[tuple[int, int]]:
+    """Give address and size of pieces of device memory: neighbours in one allocation are one piece."""
+    pieces = []
+    owner, start, end = None, 0, 0
     for value in values:
-        if value.pointer != end or value._owner is not owner or owner is None:
-            return False
-        end += row_bytes
-    return True
+        pointer = value.pointer
+        if pointer == end and value._owner is owner is not None:
+            end += row_bytes
+            continue
+        if end:
+            pieces.append((start, end - start))
+        owner, start = value._owner, pointer
+        end = pointer + row_bytes
+    pieces.append((start, end - start))
+    return pieces
