@@ -579,6 +579,29 @@ def test_what_becomes_due_while_an_event_loop_delivers_is_delivered():
     assert after.results == 1
 
 
+def test_an_event_loop_that_was_hit_before_it_delivered_is_scheduled_again():
+    """Ctrl-C has come just before what was scheduled ran, and the loop runs on."""
+    loop, now = FakeLoop(), 0.0
+    waker = LoopWaker(loop, lambda: now)
+    futures = [FakeFuture() for _ in range(3)]
+    waker.wake(futures[0])
+    loop.scheduled.clear()
+    now = 0.9
+    waker.wake(futures[1])
+    assert loop.scheduled == []
+    now = 1.1
+    waker.attend()
+    waker.wake(futures[2])
+    (call,) = loop.scheduled
+    call()
+    assert [future.results for future in futures] == [1] * 3
+    waker.attend()
+    assert len(loop.scheduled) == 1  # nothing is due
+    for future in (FakeFuture(), FakeFuture()):
+        waker.wake(future)
+    assert len(loop.scheduled) == 2
+
+
 def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate):
     calls = []
 

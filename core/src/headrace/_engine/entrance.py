@@ -157,6 +157,7 @@ class Entrance:
         waker = self._waker
         if waker is None or waker.loop is not loop:
             waker = self._waker = LoopWaker(loop)
+        waker.attend()
         for entry, route in admitted:
             if entry.state == DONE or (route is not None and not may_wait(route, entry)):
                 continue

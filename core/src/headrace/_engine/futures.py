@@ -288,30 +288,52 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 raise
 
 
+_LATE_S = 1.0
+"""After so long an event loop that was scheduled may have been hit before it came to it."""
+
+
 class LoopWaker:
     """Wakes coroutines of one event loop from other threads, all that are due with one call into the loop.
 
     A thread adds what is due first and then tries to take the token; the loop gives the token back first and
     then looks for what is due. Either the thread takes the token and schedules the loop; or the loop is
     scheduled, has not given the token back, and finds what was added.
+
+    Ctrl-C may hit the loop just before it gives the token back, and who called it may let it run on. So the
+    token counts for `_LATE_S` only: whoever comes after that schedules the loop once more.
+
+    Args:
+        loop: The event loop.
+        clock: Gives seconds.
     """
 
-    __slots__ = ("_due", "_token", "loop")
+    __slots__ = ("_clock", "_due", "_late", "_token", "loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.loop = loop
+        self._clock = clock
+        self._late = 0.0
         self._due: deque[tuple[asyncio.Future[None], BaseException | None]] = deque()
         self._token = [None]
 
     def wake(self, future: asyncio.Future[None], error: BaseException | None = None) -> None:
         """Let whoever awaits a future of the loop go on, or raise an error there."""
         self._due.append((future, error))
-        if self._token and claimed(self._token):
+        self.attend()
+
+    def attend(self) -> None:
+        """Schedule the loop, where something is due and it has not been scheduled a moment ago."""
+        if not self._due:
+            return
+        if (self._token and claimed(self._token)) or self._clock() > self._late:
+            self._late = self._clock() + _LATE_S
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 self.loop.call_soon_threadsafe(self._wake_all)
 
     def _wake_all(self) -> None:
-        self._token.append(None)
+        self._token[:] = [None]
         while self._due:
             future, error = self._due.popleft()
             if future.done():

@@ -216,9 +216,8 @@ class Recording:
         Raises:
             OSError: It could not be written; what was at the path is untouched.
         """
-        for alone in [
-            *self._run_alone.values()
-        ]:  # the pipeline lets go of the probe before it told of the request
+        # Of these the pipeline let go of the probe before it told of the request.
+        for alone in [*self._run_alone.values()]:
             self._aside.append(alone)
         self._aside.finish()
 

@@ -74,7 +74,8 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
     """Look at an array of another library on the device, in order behind what made it.
 
     Args:
-        value: Nothing for `view_of_torch`. It has ``__cuda_array_interface__`` or ``__dlpack__``, whose library orders streams.
+        value: An array that `view_of_torch` does not know, with ``__cuda_array_interface__``, or with
+            ``__dlpack__``, whose library orders streams.
         ordinal: The device of the model.
         stream: The stream that will read it.
         key: The key of the request it stands under, for the error.

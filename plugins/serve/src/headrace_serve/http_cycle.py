@@ -145,9 +145,7 @@ class Cycle(RequestResponseCycle):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         self._room = room
-        if (
-            self.flow.read_paused
-        ):  # also where nothing is waited for: else the client's end goes unseen
+        if self.flow.read_paused:  # resumed also without a wait: else the client's end goes unseen
             self.flow.resume_reading()
         while self.more_body and self.unread <= room and not self.disconnected:
             self.message_event.clear()
