@@ -2,8 +2,8 @@
 
     python -m benchmarks.cores [--clients 128] [--networks light heavy] [--quick]
 
-1. JPEG to class on the CPU, an instance per core: threads alone, `Process` around the whole expression, as
-   many independent processes that do the work by hand without any queue, a `ProcessPoolExecutor`, and
+1. JPEG to class on the CPU, an instance per core and batches of one and more: threads alone, `Process` around
+   the whole expression, as many independent processes that do the work by hand without any queue, a `ProcessPoolExecutor`, and
    LitServe over HTTP with as many workers, where it is installed (``benchmarks/requirements.txt``).
 2. A backend of 2 ms of pure Python in `Process`: an instance per core, beside one.
 3. The round trip of `Process[Identity]`, beside the same bytes through two bare pipes between two processes;
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 CPUS = usable_cpus()
 WORK = "S[DecodeMat,ResizeMat,CvtColorMat,Mat2Tensor,OnnxTensor]"
 SIDES = {"threads": WORK, "Process": f"Process[{WORK}]"}
+MOST = (1, 4, 8)
+"""Values of the node's ``max``: with 8 clients to an instance as many requests as that go over at once."""
 LENGTH = struct.Struct("<Q")
 SMALL_BYTES, LARGE_BYTES = 60_000, 600_000
 
@@ -246,6 +248,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=WIDTHS, default=list(WIDTHS))
     chosen = parser.parse_args()
     rounds, seconds = (1, 0.05) if chosen.quick else (chosen.rounds, 2.0)
+    mosts = MOST[:1] if chosen.quick else MOST
     about = environment(["headrace", "headrace-cv", "headrace-ort", "onnxruntime", "litserve"])
     print_environment(about)
     figures: dict[str, Any] = {}
@@ -265,8 +268,11 @@ def main() -> None:
             else:
                 print("LitServe is left out: it is not installed, or psutil")
             for name, backend in SIDES.items():
-                config = {"backend": backend, "instance_num": CPUS, **keys}
-                sides[name] = partial(piped, config, pictures, chosen.clients, seconds)
+                for most in mosts:
+                    config = {"backend": backend, "instance_num": CPUS, "max": most, **keys}
+                    sides[f"{name}, max {most}"] = partial(
+                        piped, config, pictures, chosen.clients, seconds
+                    )
             figures[network] = in_turn(sides, rounds)
             print(f"JPEG to class, {macs:.0f} MMACs, {CPUS} cores, {chosen.clients} clients")
             show(figures[network], "independent processes")
@@ -275,14 +281,19 @@ def main() -> None:
             )
     busy = "Process[Call(benchmarks.cores:python_for_2_ms)]"
     sides = {
-        f"{count} instances": partial(
-            piped, {"backend": busy, "instance_num": count}, [0], 4 * count, seconds
+        f"{count} instances, max {most}": partial(
+            piped,
+            {"backend": busy, "instance_num": count, "max": most},
+            [0],
+            4 * count,
+            seconds,
         )
+        for most in mosts[:2]
         for count in dict.fromkeys((1, CPUS))
     }
     figures["2 ms of Python"] = in_turn(sides, rounds)
     print("2 ms of pure Python in Process")
-    show(figures["2 ms of Python"], "1 instances")
+    show(figures["2 ms of Python"], "1 instances, max 1")
     content = os.urandom(SMALL_BYTES)
     for size in (SMALL_BYTES, LARGE_BYTES):
         large = (content * 10)[:size]

@@ -16,7 +16,10 @@ Parts, each of which runs its sides in turn:
   a network that does almost nothing, so that copies are the limit.
 - ``start``: building, beside a second start from the cache; memory of one and of four instances.
 
-    python -m benchmarks.gpu_trt [--part overhead limit ...] [--quick] [--json FILE]
+    python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoders N] [--quick] [--json FILE]
+
+``--decoders`` says in how many instances pictures are decoded, and in how many threads of the program
+written by hand: as many as processors, unless said. With as many as clients each client decodes its own.
 
 The networks have random weights and are made at run time. Needs headrace, headrace-cv, headrace-trt
 and a CUDA device. The clock of a request runs from the call with the bytes to the result in the
@@ -58,11 +61,12 @@ CLIENTS = 40
 class Bench:
     """The networks, options and figures of one run of this script."""
 
-    def __init__(self, folder: Path, *, quick: bool) -> None:
+    def __init__(self, folder: Path, decoders: int, *, quick: bool) -> None:
         from headrace_trt.cuda import load_cuda
         from headrace_trt.library import find_library
 
         self.folder = folder
+        self.decoders = decoders
         self.quick = quick
         self.seconds = 0.3 if quick else 2.0
         self.cuda = load_cuda()
@@ -205,7 +209,7 @@ class Bench:
         del engine
         decode = {
             "backend": "S[DecodeMat,ResizeMat]", "resize_h": size, "resize_w": size,
-            "instance_num": usable_cpus(),
+            "instance_num": self.decoders,
         }  # fmt: skip
         with headrace.pipe(decode) as pipe:
             decoding = drive(
@@ -260,7 +264,7 @@ class Bench:
 
         runners = [EngineRunner(engine, self.cuda, most, (size, size, 3)) for _ in range(2)]
         with TwoStages(
-            decode, runners, decoders=usable_cpus(), batch=most, timeout_ms=0
+            decode, runners, decoders=self.decoders, batch=most, timeout_ms=0
         ) as program:
             load = drive(lambda i: program(pictures[i % len(pictures)]), CLIENTS, self.seconds)
         for runner in runners:
@@ -427,6 +431,7 @@ def main() -> int:
     """Run the parts that were asked for; a part that fails is told and the others go on."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--decoders", type=int, default=usable_cpus(), help="instances that decode")
     parser.add_argument("--quick", action="store_true", help="show that it runs, not how fast")
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     chosen = parser.parse_args()
@@ -435,7 +440,7 @@ def main() -> int:
     print_environment(about)
     failed = []
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-trt-") as folder:
-        bench = Bench(Path(folder), quick=chosen.quick)
+        bench = Bench(Path(folder), chosen.decoders, quick=chosen.quick)
         device = bench.cuda.describe(0)
         print(f"{device['name']} ({device['compute_capability']}), {bench.library.text}\n")
         for part in chosen.part:

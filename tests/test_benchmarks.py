@@ -86,7 +86,7 @@ def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):
 def test_cores_measures_threads_beside_processes(tmp_path):
     pytest.importorskip("onnx")
     _, figures = run("benchmarks.cores", tmp_path, "--networks", "light", "--clients", "2")
-    sides = {"threads", "Process", "independent processes", "ProcessPoolExecutor"}
+    sides = {"threads, max 1", "Process, max 1", "independent processes", "ProcessPoolExecutor"}
     if find_spec("litserve") and find_spec("psutil"):
         sides.add("LitServe")
     assert set(figures["light"]) == sides

@@ -47,6 +47,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "threads": {"most": 1, "instances": CPUS},
     "--workers": {"most": 1, "instances": 1, "workers": CPUS},
 }
+MORE = {
+    f"Process, max {most}": {"most": most, "instances": CPUS, "processes": True} for most in (4, 8)
+}
+"""Left out of a quick run: several requests go over to a process at once."""
 
 
 def clients_of_process(
@@ -120,7 +124,7 @@ def main() -> None:
             sides: dict[str, Callable[[], Load]] = {
                 "independent processes": partial(independent, str(model), seconds, files)
             }
-            for name, setting in SETTINGS.items():
+            for name, setting in {**SETTINGS, **({} if options.quick else MORE)}.items():
                 server = Server(OURS, setting, model, files[0])
                 stack.callback(server.stop)
                 server.pause()
