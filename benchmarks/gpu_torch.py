@@ -23,7 +23,8 @@ The clock of a request runs from the call with the bytes to the class in the cli
 are random: the arithmetic is the same.
 
     python -m benchmarks.gpu_torch [--device cuda:0] [--part model resnet graphs host onnx]
-                                   [--decoders N] [--seconds 4] [--json FILE]
+                                   [--decoders N] [--processes MAX] [--seconds 4]
+                                   [--json FILE]
 
 Needs headrace, headrace-cv, headrace-torch and torchvision; ``onnx`` also headrace-ort with a GPU
 build of ONNX Runtime, and onnx. ``--device cpu --quick`` shows on any machine that it runs.
@@ -138,6 +139,7 @@ class Bench:
         self.files = make_files(4 if quick else 16)
         self.cores = usable_cpus()
         self.decoders = self.cores
+        self.processes = 0
 
     def wait(self) -> None:
         """Wait for the device, outside of what is timed."""
@@ -215,6 +217,9 @@ class Bench:
             "instance_num": self.decoders,
             "next": "model",
         }
+        if self.processes:  # Identity, for words that take one picture say nothing of a max
+            decoding["backend"] = "Process[S[Identity,DecodeMat,ResizeMat(224,224)]]"
+            decoding["max"] = self.processes
         return {"decode": decoding, "model": model}
 
     def headrace(self, pipe: headrace.Pipeline) -> Load:
@@ -248,6 +253,7 @@ class Bench:
 
 
 TIMEOUT_MS = 2
+IN_PROCESSES = "decode in processes, so many at a time"
 
 
 def open_loop(pipe: headrace.Pipeline, files: list[bytes], rate: float, seconds: float) -> float:
@@ -489,6 +495,7 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="what to run")
     parser.add_argument("--seconds", type=float, help="length of a window of load")
     parser.add_argument("--decoders", type=int, help="threads that decode (as many as processors)")
+    parser.add_argument("--processes", type=int, default=0, metavar="MAX", help=IN_PROCESSES)
     given = parser.parse_args()
     seconds = given.seconds or (0.3 if given.quick else 4.0)
     about = environment(("headrace", "torch", "torchvision", "onnxruntime-gpu", "onnxruntime"))
@@ -499,6 +506,7 @@ def main() -> None:
     cv2.setNumThreads(1)  # as headrace-cv has it: the threads are those of the requests
     bench = Bench(given.device, seconds, 1 if given.quick else 2, quick=given.quick)
     bench.decoders = given.decoders or bench.cores
+    bench.processes = given.processes
     parts = {
         "model": part_model,
         "resnet": part_resnet,

@@ -16,10 +16,12 @@ Parts, each of which runs its sides in turn:
   a network that does almost nothing, so that copies are the limit.
 - ``start``: building, beside a second start from the cache; memory of one and of four instances.
 
-    python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoders N] [--quick] [--json FILE]
+    python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoders N] [--processes MAX] [--quick]
+                                 [--json FILE]
 
 ``--decoders`` says in how many instances pictures are decoded, and in how many threads of the program
 written by hand: as many as processors, unless said. With as many as clients each client decodes its own.
+``--processes`` lets each instance decode in a process of its own, up to ``MAX`` pictures at a time.
 
 The networks have random weights and are made at run time. Needs headrace, headrace-cv, headrace-trt
 and a CUDA device. The clock of a request runs from the call with the bytes to the result in the
@@ -61,12 +63,13 @@ CLIENTS = 40
 class Bench:
     """The networks, options and figures of one run of this script."""
 
-    def __init__(self, folder: Path, decoders: int, *, quick: bool) -> None:
+    def __init__(self, folder: Path, decoders: int, processes: int, *, quick: bool) -> None:
         from headrace_trt.cuda import load_cuda
         from headrace_trt.library import find_library
 
         self.folder = folder
         self.decoders = decoders
+        self.processes = processes
         self.quick = quick
         self.seconds = 0.3 if quick else 2.0
         self.cuda = load_cuda()
@@ -218,6 +221,9 @@ class Bench:
         infer = self.common(
             model, backend=GATHERED, profiles=profiles, max=most, instance_num=2, **built, **more
         )
+        if self.processes:  # Identity, for words that take one picture say nothing of a max
+            decode["backend"] = "Process[S[Identity,DecodeMat,ResizeMat]]"
+            decode["max"] = self.processes
         config = {"decode": {**decode, "next": "infer"}, "infer": infer}
         with headrace.pipe(config) as pipe:
             whole = drive(
@@ -335,13 +341,14 @@ class Bench:
 
         size = 64 if self.quick else 224
         model = resnet(self.folder, name="started")
-        profiles = [{"min": f"x:1x3x{size}x{size}", "max": f"x:8x3x{size}x{size}"}]
+        most = 8 if self.quick else 32
+        profiles = [{"min": f"x:1x3x{size}x{size}", "max": f"x:{most}x3x{size}x{size}"}]
         config = self.common(
-            model, backend=ALONE, profiles=profiles, max=8, optimization_level=2, precision="fp16",
+            model, backend=ALONE, profiles=profiles, max=most, optimization_level=2, precision="fp16",
             cache_dir=str(self.folder / "fresh"),
         )  # fmt: skip
-        rows = np.random.default_rng(0).random((8, 3, size, size), np.float32)
-        request = {"data": rows, "request_size": 8}
+        rows = np.random.default_rng(0).random((most, 3, size, size), np.float32)
+        request = {"data": rows, "request_size": most}
         seconds, memory = {}, {}
         for name, instances in (("build", 1), ("cache", 1), ("four", 4)):
             gc.collect()
@@ -361,7 +368,7 @@ class Bench:
         engine = load_engine(self.library, self.cuda, plan.read_bytes(), label=plan.name)
         context = int(engine.engine.device_memory_size_v2)
         engine.close()
-        buffers = rows.nbytes + 8 * 1000 * 4
+        buffers = rows.nbytes + most * 1000 * 4
         weights = memory["cache"] - context - buffers
         allowed = 1.05 * (weights + 4 * (context + buffers))
         self.figures["start"] = {
@@ -432,6 +439,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--decoders", type=int, default=usable_cpus(), help="instances that decode")
+    parser.add_argument(
+        "--processes", type=int, default=0, metavar="MAX", help="decode in processes"
+    )
     parser.add_argument("--quick", action="store_true", help="show that it runs, not how fast")
     parser.add_argument("--json", type=Path, help="write all figures to a file")
     chosen = parser.parse_args()
@@ -440,7 +450,7 @@ def main() -> int:
     print_environment(about)
     failed = []
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-trt-") as folder:
-        bench = Bench(Path(folder), chosen.decoders, quick=chosen.quick)
+        bench = Bench(Path(folder), chosen.decoders, chosen.processes, quick=chosen.quick)
         device = bench.cuda.describe(0)
         print(f"{device['name']} ({device['compute_capability']}), {bench.library.text}\n")
         for part in chosen.part:
