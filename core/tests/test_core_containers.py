@@ -666,6 +666,23 @@ def test_items_are_run_again_one_by_one_where_rerun_is_said():
     assert outcomes("S[Identity,Again]", ["a", "bad"]) == ["a", BackendError]
 
 
+@pytest.mark.parametrize("backend", ["Again", "CatSplit[Fix,Again2,Split]"])
+def test_an_item_alone_is_filled_up_to_the_min_or_is_not_run_again(backend):
+    weights = []
+
+    def forward(self, batch):
+        weights.append(sum(r.get("request_size", 1) for r in batch))
+        Whole.forward(self, batch)
+
+    least = {"rerun": True, "min": 2, "max": 4, "forward": forward}
+    registry.local["Again"] = registry.local["Again2"] = type("Again", (Whole,), least)
+    assert outcomes(backend, ["a", "bad"]) == [BackendError, BackendError]
+    assert weights == [2]
+    assert outcomes(backend, ["a", "bad"], pad=True) == ["a", BackendError]
+    assert outcomes(backend, ["a", "bad"], {k: {"request_size": 2} for k in (0, 1)})[0] == "a"
+    assert set(weights[1:]) <= {2, 4}
+
+
 @pytest.mark.parametrize("backend", ["DI[w,Identity]", "S[Identity,DI[w,w,Identity]]"])
 def test_an_instance_that_owns_its_thread_is_run_there_with_its_dependency(backend):
     seen = set()

@@ -876,7 +876,7 @@ def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(a
     own.run = lambda batch, entries: [InstanceLostError("its device is gone")]
     one = own if alone else sibling(siblings, lives=True)
     one.run, one._lose = own.run, lost.append
-    outcome = Process._once_more(own, {"data": 1}, {})
+    outcome = Process._once_more(own, [{"data": 1}], {})
     assert lost == ([] if alone else [outcome])
     assert outcome.node == (None if alone else "n")  # raised anew here, own is found to be lost
     assert one.exchanging.acquire(blocking=False)

@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace import errors
-from headrace._scheduling.batch import Filler
+from headrace._checked import Filler
 from headrace.words import queues
 from headrace.words.queues import NamedQueue, _one_by_one
 

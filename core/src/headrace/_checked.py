@@ -29,6 +29,17 @@ Outcomes: TypeAlias = Answers | None
 Located = TypeVar("Located", RequestError, SetupError)
 
 
+class Filler(dict[str, Any]):
+    """A copy of an item that fills a batch up, and is nobody's request: what it gives is dropped."""
+
+
+def filler(item: Request) -> Filler:
+    """Make a filler of an item."""
+    copy = Filler(item)
+    copy.pop("result", None)
+    return copy
+
+
 class Presence:
     """Whether an instance can serve: it is gone once it is lost for ever, or away for a while.
 
@@ -139,21 +150,26 @@ class Checked:
         ]
 
     def _after_failure(self, batch: Sequence[Request], error: Exception) -> Answers:
-        if len(batch) == 1 or not self.rerun or self.min > 1:
+        if len(batch) == 1 or not self.rerun:
             return [self._wrap(error) for _ in batch]
+        failed = error
         outcomes: Answers = []
         for request in batch:
             if isinstance(error, InstanceLostError):  # nothing runs there any more
                 outcomes.append(self._wrap(error))
                 continue
             request.pop("result", None)
+            again_alone = batch_alone(self, request)
+            if again_alone is None:
+                outcomes.append(self._wrap(failed))
+                continue
             try:
-                alone = self.forward([request])
+                alone = self.forward([*again_alone])
             except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
                 error = without_locals(again)
                 outcomes.append(self._wrap(error))
             else:
-                checked = None if alone is None else self._checked([request], alone)
+                checked = None if alone is None else self._checked(again_alone, alone)
                 outcomes.append(None if checked is None else checked[0])
         return outcomes
 
@@ -302,6 +318,21 @@ def weight_of(batch: Sequence[Request]) -> int:
     for request in batch:
         total += request.get("request_size", 1)
     return total
+
+
+def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
+    """Give the batch that one item makes, filled up with copies where the node says ``pad``.
+
+    Returns:
+        None where no such batch is within the range of the backend.
+    """
+    if backend.min == 1:
+        return [request]
+    weight = request.get("request_size", 1)
+    least = -(-backend.min // weight)  # so many of its weight reach the min
+    if least > 1 and not (backend._pad and (backend.max is None or least * weight <= backend.max)):
+        return None
+    return [request, *(filler(request) for _ in range(least - 1))]
 
 
 def range_problem(least: object, most: object) -> str | None:

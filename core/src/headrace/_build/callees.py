@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.standing import Around, Ended, Standing
-from headrace._checked import weight_of
+from headrace._checked import filler, weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
-from headrace._scheduling.batch import filler
 from headrace._scheduling.entry import HANDED, Entry
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError

@@ -6,6 +6,7 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._checked import filler
 from headrace._portable import caused
 from headrace._scheduling.threads import batches_run
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
 
     Outcome: TypeAlias = "tuple[Errors, BaseException | None]"
     """The errors, and the interrupt (no `Exception`) that hit the thread meanwhile."""
-
-
-class Filler(dict[str, Any]):
-    """A copy of an item that fills a batch up, and is nobody's request: what it gives is dropped."""
-
-
-def filler(item: Request) -> Filler:
-    """Make a filler of an item."""
-    copy = Filler(item)
-    copy.pop("result", None)
-    return copy
 
 
 def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:

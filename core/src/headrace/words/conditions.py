@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.callees import ChildCall, child_call, run_some
-from headrace._checked import weight_of
+from headrace._checked import batch_alone, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
@@ -230,15 +230,18 @@ class CatSplit(Word):
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Gather, infer and split."""
-        if self._infer.rerun and len(batch) > 1 and self.min <= 1:
+        if self._infer.rerun and len(batch) > 1:
             before = [dict(request) for request in batch]
             outcomes = self._once(batch)
             if outcomes is not None and self._infer_failed:
                 for request, copy in zip(batch, before, strict=True):
                     request.clear()
                     request.update(copy)
-                alone = [self._once([request]) for request in batch]
-                outcomes = [None if one is None else one[0] for one in alone]
+                for k, request in enumerate(batch):
+                    alone = batch_alone(self, request)
+                    if alone is not None:
+                        ended = self._once(alone)
+                        outcomes[k] = None if ended is None else ended[0]
             return outcomes if outcomes is not None and any(outcomes) else None
         return self._once(batch)
 

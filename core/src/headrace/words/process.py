@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._checked import Presence
+from headrace._checked import Presence, batch_alone
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, keys_named
 from headrace._plan.word import Word, needs_of
@@ -145,18 +145,20 @@ class Process(Word):
         try:
             with self.exchanging:
                 return self.run(batch, entries)
-        except InstanceLostError:
-            if not self.rerun or self.min > 1:
+        except InstanceLostError as error:
+            if not self.rerun:
                 raise
             lend(entries.values())
+            died = error.with_traceback(None)
         finally:
             if self._siblings.waiting:
                 self._siblings.look()
-        return [self._once_more(request, entries) for request in batch]
+        each = [batch_alone(self, request) for request in batch]
+        return [died if one is None else self._once_more(one, entries) for one in each]
 
-    def _once_more(self, request: Request, entries: Entries) -> Exception | None:
+    def _once_more(self, alone: list[Request], entries: Entries) -> Exception | None:
         """Run one item alone, elsewhere; give its outcome."""
-        entry = entries.get(id(request))
+        entry = entries.get(id(alone[0]))
         if entry is not None and entry.lent == []:
             return None  # its owner has gone away with it
         one = self._siblings.borrow(self)
@@ -164,7 +166,7 @@ class Process(Word):
         ends.append(kill)
         one._borrower = threading.get_ident()
         try:
-            outcome = (one.run([request], entries) or [None])[0]
+            outcome = (one.run(alone, entries) or [None])[0]
         except InstanceLostError as error:
             return error
         finally:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from headrace._build.callees import passed_on
+from headrace._checked import Filler
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
-from headrace._scheduling.batch import Filler
 from headrace._scheduling.locks import taking
 from headrace._scheduling.threads import entries_running_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
