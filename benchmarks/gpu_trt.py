@@ -79,7 +79,7 @@ class Bench:
 
     def built(self, model: Path, **settings: Any) -> Any:
         """Give an engine, built or out of the cache of this run."""
-        from headrace_trt.engine import load_engine
+        from headrace_trt.engine import load_plan
         from headrace_trt.obtaining import build_engine
         from headrace_trt.settings import BuildSettings
 
@@ -89,7 +89,7 @@ class Bench:
             device=self.cuda.describe(0),
             library=self.library,
         )
-        return load_engine(self.library, self.cuda, found.plan, label=str(found.path))
+        return load_plan(self.library, self.cuda, found.plan, label=str(found.path))
 
     def alone(
         self, engine: Any, rows: int, *, streams: int, graph: bool = False, copies: bool = False
@@ -337,7 +337,7 @@ class Bench:
 
     def start(self) -> None:
         """A build beside a start from the cache; memory of one and of four instances."""
-        from headrace_trt.engine import load_engine
+        from headrace_trt.engine import load_plan
 
         size = 64 if self.quick else 224
         model = resnet(self.folder, name="started")
@@ -365,7 +365,7 @@ class Bench:
                 memory[name] = free - self.cuda.memory_bytes()[0]
             assert ("'cache_hit': True" in about) is (name != "build")
         (plan,) = (self.folder / "fresh").glob("*.plan")
-        engine = load_engine(self.library, self.cuda, plan.read_bytes(), label=plan.name)
+        engine = load_plan(self.library, self.cuda, plan.read_bytes(), label=plan.name)
         context = int(engine.engine.device_memory_size_v2)
         engine.close()
         buffers = rows.nbytes + most * 1000 * 4

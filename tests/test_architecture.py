@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import pkgutil
@@ -83,6 +84,16 @@ def test_what_public_annotations_name_is_there_when_a_program_asks(module):
 def test_an_unknown_name_is_an_attribute_error_as_of_any_module():
     with pytest.raises(AttributeError, match="pip"):
         headrace.pip  # noqa: B018
+
+
+def test_no_public_name_is_that_of_a_module_in_its_package():
+    """Importing ``package.name`` binds the module to ``name``, in place of what stood there."""
+    packages = {path.parent for path in SOURCES if path.parent.parent.name == "src"}
+    packages = {path for path in packages if path.name.isidentifier()}  # not those of templates
+    assert len(packages) > 8
+    for package in packages - {ROOT / "core/src/headrace"}:  # whose public names are modules
+        names = set(getattr(importlib.import_module(package.name), "__all__", ()))
+        assert not names & {path.stem for path in package.iterdir()}, package.name
 
 
 def test_the_version_is_that_of_the_distribution():

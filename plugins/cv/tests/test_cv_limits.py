@@ -8,6 +8,7 @@ from headrace.errors import InputError
 from headrace_cv import (
     convert_color,
     crop_image,
+    crop_quad,
     decode_image,
     encode_image,
     filter_detections,
@@ -213,3 +214,24 @@ def test_how_many_boxes_are_compared_is_bounded(kit):
     assert len(kit.run(above, data=rows)["result"]) == len(
         filter_detections(rows, score_threshold=0.5)
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda image: resize_image(image, 2, 2, interpolation="foo"), "lanczos, not 'foo'"),
+        (lambda image: resize_image(image, 0, 2), "height .* not 0"),
+        (lambda image: resize_image(image, 2, 2.5), r"width .* not 2\.5"),
+        (lambda image: letterbox_image(image, 2, -1), "width .* not -1"),
+        (lambda image: convert_color(image, "yuv", "rgb"), "source is one of .* not 'yuv'"),
+        (lambda image: convert_color(image, "rgb", "yuv"), "target is one of .* not 'yuv'"),
+        (lambda image: crop_image(image, [0, 0, 2, 2], outside="foo"), "refuse, fill, not 'foo'"),
+        (lambda image: crop_quad(image, REST["quad"], 0), "height .* not 0"),
+        (lambda image: crop_quad(image, REST["quad"], interpolation="area"), "not 'area'"),
+        (lambda image: encode_image(image, "rgb", "gif"), "format is one of .* not 'gif'"),
+        (lambda image: encode_image(image, "rgb", quality=101), "1 to 100, not 101"),
+    ],
+)
+def test_functions_name_the_words_they_know(call, says):
+    with pytest.raises(ValueError, match=says):
+        call(np.zeros((4, 4, 3), np.uint8))

@@ -92,7 +92,7 @@ def device(monkeypatch):
     cuda = fakes.FakeCuda()
     library = fakes.FakeLibrary()
 
-    def load_engine(library, cuda, plan, *, label, ordinal=0, **_):
+    def load_plan(library, cuda, plan, *, label, ordinal=0, **_):
         told = json.loads(plan)
         profiles = [
             {name: tuple(map(tuple, shapes)) for name, shapes in profile.items()}
@@ -104,7 +104,7 @@ def device(monkeypatch):
         return engine_module.Engine(library, None, found, label=label, ordinal=ordinal)
 
     cuda.engines = []
-    monkeypatch.setattr("headrace_trt.engine.load_engine", load_engine)
+    monkeypatch.setattr("headrace_trt.engine.load_plan", load_plan)
     monkeypatch.setattr("headrace_trt.engine.Engine.layers", lambda self: [])
     monkeypatch.setattr("headrace_trt.library.find_library", lambda *_, **__: library)
     monkeypatch.setattr("headrace_trt.cuda.load_cuda", lambda: cuda)

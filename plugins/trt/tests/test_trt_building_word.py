@@ -28,7 +28,7 @@ def built(device, rtx, small_net, monkeypatch):
 
     loaded = []
 
-    def load_engine(library, cuda, plan, *, label, ordinal=0, **how):
+    def load_plan(library, cuda, plan, *, label, ordinal=0, **how):
         told = json.loads(sidecar_of(Path(label)).read_text())
         profiles = [
             {name: tuple(tuple(r[k]) for k in ("min", "opt", "max")) for name, r in profile.items()}
@@ -39,7 +39,7 @@ def built(device, rtx, small_net, monkeypatch):
         device.engines.append(found)
         return engine_module.Engine(FakeLibrary(), None, found, label=label, ordinal=ordinal)
 
-    monkeypatch.setattr("headrace_trt.engine.load_engine", load_engine)
+    monkeypatch.setattr("headrace_trt.engine.load_plan", load_plan)
     monkeypatch.setattr("headrace_trt.library.find_library", lambda *_, **__: rtx)
     monkeypatch.setattr("headrace_trt.obtaining.find_library", lambda *_, **__: rtx)
     return loaded

@@ -9,7 +9,7 @@ from onnx import helper
 from headrace.errors import SetupError
 from headrace_trt import convert_precision, fold_image_input, quantize
 from headrace_trt.onnx_model import content_hash, load_model, model_summary
-from headrace_trt.quantize import read_samples
+from headrace_trt.quantization import read_samples
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

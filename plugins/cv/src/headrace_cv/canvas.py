@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.images import as_image, dense, resize_image
-from headrace_cv.limits import MAX_PIXELS, check_pixels
+from headrace_cv.limits import MAX_PIXELS, check_pixels, check_sides
 from headrace_cv.transforms import LetterBoxTransform
 
 if TYPE_CHECKING:
@@ -54,11 +54,13 @@ def letterbox_image(
     Raises:
         InputError: ``image`` is none, has another number of channels than ``pad_value``, or it or
             the canvas is too large.
+        ValueError: A side is below 1, or ``interpolation`` is another word.
 
     Source:
         The ``letterbox`` of YOLOv5 (centre, 114, which side gets the odd pixel) and the
         preprocessing of YOLOX (upper left corner, 114); sizes by own rounding.
     """
+    check_sides(height, width)
     source = as_image(image, max_pixels)
     check_pixels(height, width, max_pixels, "the canvas")
     padding = padding_of(source, pad_value)

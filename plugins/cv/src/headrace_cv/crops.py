@@ -12,7 +12,7 @@ from headrace.errors import InputError
 from headrace_cv.arrays import array_of, describe, numbers_of
 from headrace_cv.canvas import pad_image, padding_of
 from headrace_cv.images import INTERPOLATIONS, as_image, dense
-from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_pixels
+from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_choice, check_pixels, check_sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,9 @@ def crop_image(
     Raises:
         InputError: ``image`` or ``box`` is none, the box holds no pixel of the image, leaves it
             where that is refused, or it or the crop is too large, or a side above `MAX_SIDE`.
+        ValueError: ``outside`` is another word.
     """
+    check_choice("outside", outside, ("clip", "refuse", "fill"))
     pixels = as_image(image, max_pixels)
     padding = padding_of(pixels, fill_value if outside == "fill" else 0)
     height, width = pixels.shape[:2]
@@ -140,10 +142,13 @@ def crop_quad(
         InputError: ``image`` or ``quad`` is none, the corners are not those of a convex
             quadrilateral in clockwise order, or the image or the crop is too large, or a side
             of the crop above `MAX_SIDE`.
+        ValueError: ``height`` or ``width`` is below 1, or ``interpolation`` is another word.
 
     Source:
         PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).
     """
+    check_sides(height, width)
+    check_choice("interpolation", interpolation, ("linear", "cubic", "lanczos"))
     pixels = as_image(image, max_pixels)
     corners = _corners(quad, *pixels.shape[:2])
     sides = np.linalg.norm(corners - np.roll(corners, -1, 0), axis=1).tolist()

@@ -9,8 +9,8 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.headers import MAX_BYTES, check_image_file, plain_jpeg_size, view_of_bytes
-from headrace_cv.images import as_image, convert_color, dense
-from headrace_cv.limits import MAX_PIXELS, check_pixels
+from headrace_cv.images import COLORS, as_image, convert_color, dense
+from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +129,12 @@ def encode_image(
     Raises:
         InputError: ``image`` is none, or not ``uint8``, or too large, or does not fit ``color``, or a
             side is longer than the format allows.
+        ValueError: ``color`` or ``format`` is another word, or ``quality`` is not from 1 to 100.
     """
+    check_choice("color", color, COLORS)
+    check_choice("format", format, _ENCODERS)
+    if not 1 <= quality <= 100:
+        raise ValueError(f"quality is from 1 to 100, not {quality!r}")
     pixels = as_image(image, max_pixels)
     if pixels.dtype != np.uint8:
         raise InputError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.arrays import array_of, describe
-from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_pixels
+from headrace_cv.limits import MAX_PIXELS, MAX_SIDE, check_choice, check_pixels, check_sides
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +129,7 @@ def resize_image(
     Raises:
         InputError: ``image`` is none, so long that the free side would exceed `MAX_SIDE`, or it or
             the result is too large.
-        ValueError: Both sides are None.
+        ValueError: Both sides are None, one is below 1, or ``interpolation`` is another word.
     """
     resize = image_resizer(height, width, interpolation=interpolation, max_pixels=max_pixels)
     return resize(image)
@@ -139,6 +139,8 @@ def image_resizer(
     height: int | None, width: int | None, *, interpolation: str, max_pixels: int
 ) -> Callable[[Any], NDArray[Any]]:
     """Give `resize_image` with its options, for many images."""
+    check_sides(height, width)
+    check_choice("interpolation", interpolation, ("nearest", *INTERPOLATIONS))
     is_nearest = interpolation == "nearest"
     flag: int = 0 if is_nearest else INTERPOLATIONS[interpolation]
     resize: Callable[..., Any] = cv2.resize
@@ -221,10 +223,13 @@ def convert_color(
 
     Raises:
         InputError: ``image`` is none, is too large, or has not the channels of ``source``.
+        ValueError: ``source`` or ``target`` is another word.
 
     Source:
         ITU-R BT.601 for grey, as in OpenCV's ``cvtColor``.
     """
+    check_choice("source", source, COLORS)
+    check_choice("target", target, COLORS)
     pixels = as_image(image, max_pixels)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]

@@ -7,9 +7,14 @@ anything is computed. Needs the standard library only.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.errors import InputError
 
-__all__ = ["MAX_NUMBERS", "MAX_PIXELS", "MAX_SIDE", "check_pixels"]
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["MAX_NUMBERS", "MAX_PIXELS", "MAX_SIDE", "check_choice", "check_pixels", "check_sides"]
 
 MAX_PIXELS = 100_000_000
 """Largest image unless said otherwise, in pixels (width x height)."""
@@ -47,3 +52,24 @@ def check_pixels(
         return
     got = got or f"{width} x {height} = {height * width} pixels"
     raise InputError(f"{what} is too large", expected=expected, got=got, hint=hint)
+
+
+def check_choice(what: str, value: object, known: Collection[str]) -> None:
+    """Refuse a name that a function does not know.
+
+    Raises:
+        ValueError: ``value`` is none of ``known``.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{what} is one of {', '.join(known)}, not {value!r}")
+
+
+def check_sides(height: int | None, width: int | None) -> None:
+    """Refuse sides that no image can have; None is one that follows from the other.
+
+    Raises:
+        ValueError: A side is no whole number of at least 1.
+    """
+    for name, side in (("height", height), ("width", width)):
+        if side is not None and (not hasattr(side, "__index__") or side < 1):
+            raise ValueError(f"{name} is a number of pixels of at least 1, not {side!r}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace_trt.arrays import DeviceArray
     from headrace_trt.building import BuildCancelledError, BuiltPlan, build_plan
     from headrace_trt.cache import CachedPlan, default_cache_dir, trim_cache
-    from headrace_trt.engine import Engine, load_engine
+    from headrace_trt.engine import Engine, load_plan
     from headrace_trt.image_input import fold_image_input
     from headrace_trt.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
     from headrace_trt.layers import Layer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace_trt.onnx2tensorrt import Onnx2Tensorrt
     from headrace_trt.precision import convert_precision
     from headrace_trt.profiles import Profile, choose_profiles, parse_shapes
-    from headrace_trt.quantize import quantize
+    from headrace_trt.quantization import quantize
     from headrace_trt.settings import BuildSettings
 
 __version__ = "0.1.0"
@@ -49,9 +49,9 @@ _HOME = {
     "default_cache_dir": "cache",
     "find_library": "library",
     "fold_image_input": "image_input",
-    "load_engine": "engine",
+    "load_plan": "engine",
     "parse_shapes": "profiles",
-    "quantize": "quantize",
+    "quantize": "quantization",
     "trim_cache": "cache",
 }
 
@@ -78,7 +78,7 @@ __all__ = [
     "default_cache_dir",
     "find_library",
     "fold_image_input",
-    "load_engine",
+    "load_plan",
     "parse_shapes",
     "quantize",
     "trim_cache",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace_trt.cuda import Cuda
     from headrace_trt.library import Library
 
-__all__ = ["Engine", "load_engine"]
+__all__ = ["Engine", "load_plan"]
 
 
 class Engine:
@@ -82,7 +82,7 @@ class Engine:
         self.engine = self._runtime = None
 
 
-def load_engine(  # noqa: PLR0913 - all by name
+def load_plan(  # noqa: PLR0913 - all by name
     library: Library,
     cuda: Cuda,
     plan: bytes,

@@ -60,11 +60,11 @@ def _engine(
     ordinal: int,
 ) -> Engine:
     from headrace_trt.cache import origin_of
-    from headrace_trt.engine import load_engine
+    from headrace_trt.engine import load_plan
     from headrace_trt.plugin_libraries import load_plugins
 
     load_plugins(library, options.plugins, allow_import=context.allow_import)
-    engine = load_engine(
+    engine = load_plan(
         library,
         cuda,
         options.model.read_bytes(),

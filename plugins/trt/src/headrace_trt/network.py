@@ -75,7 +75,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     model = load_model(settings.model)
     forget_unknown_axes(model)
     if settings.precision in ("int8", "fp8"):
-        from headrace_trt.quantize import quantize
+        from headrace_trt.quantization import quantize
 
         # Samples for calibration are what the model of the file takes.
         model = quantize(model, settings.precision, settings.calibration)

@@ -98,7 +98,7 @@ def _engine(
     cuda: Cuda,
     ordinal: int,
 ) -> Engine:
-    from headrace_trt.engine import load_engine
+    from headrace_trt.engine import load_plan
     from headrace_trt.network import prepare_model
     from headrace_trt.obtaining import build_engine
     from headrace_trt.plugin_libraries import load_plugins
@@ -119,7 +119,7 @@ def _engine(
     weights: Any = None
     if settings.strip and settings.model is not None:
         weights = prepare_model(settings) or settings.model
-    engine = load_engine(
+    engine = load_plan(
         library,
         cuda,
         found.plan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace_trt.cuda import Cuda, device_of, load_cuda
-from headrace_trt.engine import Engine, load_engine
+from headrace_trt.engine import Engine, load_plan
 from headrace_trt.library import find_library
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def open_engine(
     cuda = load_cuda()
     ordinal = device_of(device, cuda)
     cuda.set_device(ordinal)
-    engine = load_engine(
+    engine = load_plan(
         found,
         cuda,
         path.read_bytes(),
@@ -65,7 +65,7 @@ def engine_of_settings(
     weights: Any = None
     if settings.strip and settings.model is not None:
         weights = prepare_model(settings) or settings.model
-    engine = load_engine(
+    engine = load_plan(
         found,
         cuda,
         kept.plan,
