@@ -29,7 +29,8 @@ request raises ``concurrent.futures.CancelledError`` or ``asyncio.CancelledError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from headrace._portable import Problem, error_text, portable, rebuild, twin_of
@@ -81,10 +82,28 @@ class HeadraceError(Exception):
         return " ".join(str(arg) for arg in self.args)
 
 
-def _with_where(what: str, where: Iterable[tuple[str, object]], hint: str | None) -> str:
-    place = ", ".join(f"{kind} {value!r}" for kind, value in where if value is not None)
-    text = f"{what} [{place}]" if place else what
-    return f"{text}\n  {hint}" if hint else text
+@dataclass(eq=False, repr=False)
+class _ExplainedError(HeadraceError):
+    """Base of the errors that say what went wrong, where, and what to do."""
+
+    what: str = ""
+    hint: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.what)
+
+    def _where(self) -> dict[str, object]:
+        """Give what is known of the place; None for what is not."""
+        return {}
+
+    def _text(self) -> str:
+        where = self._where().items()
+        place = ", ".join(f"{kind} {value!r}" for kind, value in where if value is not None)
+        text = f"{self._what()} [{place}]" if place else self._what()
+        return f"{text}\n  {self.hint}" if self.hint else text
+
+    def _what(self) -> str:
+        return self.what
 
 
 class ConfigError(HeadraceError, ValueError):
@@ -108,7 +127,8 @@ class ConfigError(HeadraceError, ValueError):
         return f"{len(self.problems)} problems in the configuration\n{shown}"
 
 
-class PluginError(HeadraceError):
+@dataclass(eq=False, repr=False)
+class PluginError(_ExplainedError):
     """A plugin is installed in a state in which it cannot be used.
 
     Attributes:
@@ -119,16 +139,10 @@ class PluginError(HeadraceError):
 
     code = "plugin"
 
-    def __init__(
-        self, what: str = "", *, distribution: str | None = None, hint: str | None = None
-    ) -> None:
-        self.what = what
-        self.distribution = distribution
-        self.hint = hint
-        super().__init__(what)
+    distribution: str | None = field(default=None, kw_only=True)
 
-    def _text(self) -> str:
-        return _with_where(self.what, [("distribution", self.distribution)], self.hint)
+    def _where(self) -> dict[str, object]:
+        return {"distribution": self.distribution}
 
 
 class PluginLoadError(PluginError):
@@ -143,30 +157,19 @@ class MissingDependencyError(PluginError, ImportError):
     code = "missing_dependency"
 
 
-class _PlacedError(HeadraceError):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _PlacedError(_ExplainedError):
     """Base of the errors that say at which backend something went wrong."""
 
-    def __init__(
-        self,
-        what: str = "",
-        *,
-        node: str | None = None,
-        backend: str | None = None,
-        instance: int | None = None,
-        hint: str | None = None,
-    ) -> None:
-        self.what = what
-        self.node = node
-        self.backend = backend
-        self.instance = instance
-        self.hint = hint
-        super().__init__(what)
+    node: str | None = None
+    backend: str | None = None
+    instance: int | None = None
 
-    def _where(self) -> list[tuple[str, object]]:
-        return [("node", self.node), ("backend", self.backend), ("instance", self.instance)]
+    def _where(self) -> dict[str, object]:
+        return {"node": self.node, "backend": self.backend, "instance": self.instance}
 
-    def _text(self) -> str:
-        return _with_where(self.what or type(self).__name__, self._where(), self.hint)
+    def _what(self) -> str:
+        return self.what or type(self).__name__
 
 
 class SetupError(_PlacedError):
@@ -181,6 +184,7 @@ class SetupError(_PlacedError):
     code = "setup"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RequestError(_PlacedError):
     """One request failed; the pipeline and the other requests go on.
 
@@ -194,9 +198,7 @@ class RequestError(_PlacedError):
 
     code = "request"
 
-    def __init__(self, what: str = "", *, abandoned: bool = False, **where: Any) -> None:
-        self.abandoned = abandoned
-        super().__init__(what, **where)
+    abandoned: bool = False
 
     def copy(self) -> RequestError:
         """Give a new error of the same class and content, so that no two requests share one."""
@@ -204,6 +206,7 @@ class RequestError(_PlacedError):
         return twin
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class InputError(RequestError, ValueError):
     """This request is wrong: a key is missing or a value has the wrong type, shape or content.
 
@@ -217,27 +220,24 @@ class InputError(RequestError, ValueError):
 
     code = "input"
 
-    def __init__(
-        self,
-        what: str = "",
-        *,
-        key: str | None = None,
-        expected: str | None = None,
-        got: str | None = None,
-        **where: Any,
-    ) -> None:
-        self.key = key
-        self.expected = expected
-        self.got = got
-        super().__init__(what or "the request is wrong", **where)
+    key: str | None = None
+    expected: str | None = None
+    got: str | None = None
 
-    def _text(self) -> str:
+    def __post_init__(self) -> None:
+        self.what = self.what or "the request is wrong"
+        super().__post_init__()
+
+    def _where(self) -> dict[str, object]:
+        return {**super()._where(), "key": self.key}
+
+    def _what(self) -> str:
         what = self.what
         if self.expected is not None:
             what += f": expected {self.expected}"
         if self.got is not None:
             what += f"{',' if self.expected is not None else ':'} got {self.got}"
-        return _with_where(what, [*self._where(), ("key", self.key)], self.hint)
+        return what
 
 
 class BackendError(RequestError):
@@ -267,6 +267,7 @@ class NoResultError(BackendError):
     code = "no_result"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BatchRangeError(RequestError):
     """The weight of a request or of a batch is outside what any instance takes.
 
@@ -277,21 +278,12 @@ class BatchRangeError(RequestError):
 
     code = "batch_range"
 
-    def __init__(
-        self,
-        what: str = "",
-        *,
-        weight: int = 0,
-        min: int = 1,  # noqa: A002 - the name of the attribute
-        max: int | None = None,  # noqa: A002 - the name of the attribute
-        **where: Any,
-    ) -> None:
-        self.weight = weight
-        self.min = min
-        self.max = max
-        super().__init__(what, **where)
+    weight: int = 0
+    min: int = 1
+    max: int | None = None
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LimitError(RequestError):
     """A loop, restart or repost went on past its limit.
 
@@ -301,9 +293,7 @@ class LimitError(RequestError):
 
     code = "limit"
 
-    def __init__(self, what: str = "", *, limit: int = 0, **where: Any) -> None:
-        self.limit = limit
-        super().__init__(what, **where)
+    limit: int = 0
 
 
 class RequestNotFoundError(RequestError, KeyError):
@@ -320,6 +310,7 @@ class RequestNotFoundError(RequestError, KeyError):
         super().__init__(f"no request {request_id!r} in this storage; add() it first")
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OverloadedError(RequestError):
     """The queue is full and its rule is to refuse.
 
@@ -330,10 +321,8 @@ class OverloadedError(RequestError):
 
     code = "overloaded"
 
-    def __init__(self, what: str = "", *, queue_size: int = 0, waiting: int = 0, **at: Any) -> None:
-        self.queue_size = queue_size
-        self.waiting = waiting
-        super().__init__(what, **at)
+    queue_size: int = 0
+    waiting: int = 0
 
 
 class DeadlineExceededError(RequestError, TimeoutError):

@@ -90,11 +90,6 @@ class Document:
     file: str | None = None
 
 
-def plain_copy(value: Any) -> Any:
-    """Copy dicts and lists, with plain texts for texts of any class; all else is kept by identity."""
-    return mapped(value, lambda part: str.__str__(part) if isinstance(part, str) else part)
-
-
 def read_document(
     source: str | os.PathLike[str] | Mapping[str, Any], base: str | os.PathLike[str] | None = None
 ) -> Document:
@@ -194,7 +189,7 @@ class _Reader:
         document = Document()
         if not self._well_formed(tables, file):
             return document
-        own = plain_copy(tables)
+        own = mapped(tables, lambda part: str.__str__(part) if isinstance(part, str) else part)
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)
             _merge(document, self.file(base / Path(parent).expanduser(), stack, place))

@@ -266,8 +266,8 @@ def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -
                 hint = f"Write [{key}], with one pair of brackets."
                 problems.add("type", message, hint=hint, **_place(key, value))
             shape.globals.setdefault(key, value)
-        elif _is_misspelt(key, value, shape, problems):
-            _report_misspelt(key, value, shape, problems)
+        elif (meant := _misspelt_by(key, value, shape, problems)) is not None:
+            _read_as(meant, key, value, shape, problems)
         elif _NODE_NAME.fullmatch(key):
             shape.nodes[key] = value.keys
         else:
@@ -291,16 +291,15 @@ def misspelt_table(name: str) -> str | None:
     return nearest(name, _RESERVED)
 
 
-def _is_misspelt(name: str, table: Table, shape: Shape, problems: Problems) -> bool:
-    """Tell whether a table that cannot be a node has nearly the name of a reserved one."""
+def _misspelt_by(name: str, table: Table, shape: Shape, problems: Problems) -> str | None:
+    """Give the reserved table that is misspelt by the name of one that cannot be a node, or None."""
     callable_by = ("backend", "init", "node_entrypoint")
     makes_a_node = any(key in table.keys or key in shape.globals for key in callable_by)
-    return not makes_a_node and problems.nearest(name, _RESERVED) is not None
+    return None if makes_a_node else problems.nearest(name, _RESERVED)
 
 
-def _report_misspelt(name: str, table: Table, shape: Shape, problems: Problems) -> None:
-    """Report it, and read its keys as those of the table that was meant."""
-    meant = misspelt_table(name)
+def _read_as(meant: str, name: str, table: Table, shape: Shape, problems: Problems) -> None:
+    """Report a misspelt table, and read its keys as those of the one that was meant."""
     part, holds = shape.definitions, "names for expressions"
     if meant == "global":
         part, holds = shape.globals, "the defaults of all nodes"

@@ -109,16 +109,14 @@ class _Parser(Scanner):
         if self.peek() == "]":
             message = "empty brackets: expected a name between '[' and ']'"
             raise self.refuse(message, bracket.at, self.at + 1, hint="Leave the brackets out.")
-        done: list[tuple[Call, ...]] = []
-        phase: list[Call] = []
+        phases: list[list[Call]] = [[]]
         mark = ","
         while mark:
-            phase.append((yield self.element()))
+            phases[-1].append((yield self.element()))
             mark = self.separator(",;")
-            if mark != ",":
-                done.append(tuple(phase))
-                phase = []
-        return tuple(done)
+            if mark == ";":
+                phases.append([])
+        return tuple(map(tuple, phases))
 
     def arguments(self, *, may_be_empty: bool = True) -> _Rule:
         """Read what stands in parentheses: values first, then keys with values."""

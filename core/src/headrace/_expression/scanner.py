@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
@@ -21,8 +20,10 @@ from headrace._expression.tree import (
     WORD_CHARACTER,
     Template,
     describe,
+    escape_of,
     first_hidden,
     has_surrogate,
+    is_hidden,
     shorten,
 )
 from headrace.errors import ConfigError, Problem
@@ -209,7 +210,7 @@ class Scanner:
         got = describe(found)
         if bracket is not None and found in ")]" and found != bracket.closer:
             got += f"; open is the {self.text[bracket.at]!r} at {bracket.at}"
-        elif first_hidden(found) == 0:
+        elif is_hidden(found):
             hint = "Remove it; control and invisible characters are allowed nowhere."
         elif not found.isascii():
             hint = "Put the text in quotes: outside them only ASCII is allowed."
@@ -227,8 +228,7 @@ class Scanner:
 
     def _hidden(self, at: int, mark: str) -> ConfigError:
         character = self.text[at]
-        short = json.dumps(character)[1:-1]
-        code = short if short.startswith("\\") else f"\\u{ord(character):04x}"
+        code = escape_of(character)
         if has_surrogate(character):
             hint = "A lone surrogate cannot be encoded; remove it."
         elif mark == '"':

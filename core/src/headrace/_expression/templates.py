@@ -33,7 +33,7 @@ _QUOTED = (
 _DOUBLE = re.compile(
     _QUOTED.format(escapes=_ESCAPES, name=_NAME, default=rf"[^\\}}]*(?:{_ESCAPES}[^\\}}]*)*")
 )
-_ESCAPED = re.compile(rf"(?:[^\\]+|{_ESCAPES}+)*")
+_ESCAPED = re.compile(rf"(?P<plain>[^\\]+|{_ESCAPES}+)")
 _SINGLE = re.compile(_QUOTED.format(escapes=r"\\", name=_NAME, default=r"[^}]*"))
 _LITERALS = {"$$": "$", "{{": "{", "}}": "}", "$${": "${", "{{node_name}}": "{node_name}"}
 """What is written for a character, or a beginning, that would else be read as a placeholder."""
@@ -100,16 +100,13 @@ def split_quoted(text: str, start: int, end: int, *, double: bool, literal: bool
     body = text[start:end]
     if "$" not in body and "{" not in body and "\\" not in body:
         return [body]
-    if not literal:
-        return _split(text, start, end, _DOUBLE if double else _SINGLE)
-    match = _ESCAPED.match(text, start, end) if double else None
-    if match is not None and match.end() < end:
-        raise _wrong(text, match.end(), quoted=True)
-    return [_decoded(text, start, body, double=double)]
+    if literal:
+        return _split(text, start, end, _ESCAPED) if double else [body]
+    return _split(text, start, end, _DOUBLE if double else _SINGLE)
 
 
 def _split(text: str, at: int, end: int, piece: re.Pattern[str]) -> list[Piece]:
-    double = piece is _DOUBLE
+    double = piece in (_DOUBLE, _ESCAPED)
     pieces: list[Piece] = []
     run: list[str] = []
     begun = at

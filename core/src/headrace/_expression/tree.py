@@ -253,19 +253,16 @@ def read_word(word: str) -> int | float | bool | str | None:
     return value
 
 
-def first_hidden(text: str, start: int = 0, end: int | None = None) -> int:
+def first_hidden(text: str, start: int, end: int) -> int:
     """Give the offset of the first control or invisible character in a part of ``text``, or -1."""
-    end = len(text) if end is None else end
-    for match in _ODD.finditer(text, start, end):
-        if _is_hidden(match[0]):
-            return match.start()
-    return -1
+    odd = _ODD.finditer(text, start, end)
+    return next((match.start() for match in odd if is_hidden(match[0])), -1)
 
 
-def _is_hidden(character: str) -> bool:
-    if unicodedata.category(character) in _HIDDEN_CATEGORIES:
-        return True
-    return _BLANK_LETTERS.match(character) is not None
+def is_hidden(character: str) -> bool:
+    """Tell whether a character is a control character, or cannot be seen."""
+    controls = unicodedata.category(character) in _HIDDEN_CATEGORIES
+    return controls or _BLANK_LETTERS.match(character) is not None
 
 
 def describe(character: str) -> str:
@@ -291,10 +288,14 @@ def escape(text: str) -> str:
 
 
 def _escape_odd(match: re.Match[str]) -> str:
-    character = match[0]
-    if character.isprintable() and not _is_hidden(character):
-        return character
-    return f"\\u{ord(character):04x}" if character == "\x7f" else json.dumps(character)[1:-1]
+    shown = match[0].isprintable() and not is_hidden(match[0])
+    return match[0] if shown else escape_of(match[0])
+
+
+def escape_of(character: str) -> str:
+    """Give the escape of JSON for one character that is not to be read as it is."""
+    short = json.dumps(character)[1:-1]
+    return short if short.startswith("\\") else f"\\u{ord(character):04x}"
 
 
 def spell(value: float | bool | str | None) -> str:
