@@ -16,6 +16,7 @@ import headrace
 from headrace._config.problems import Problems, with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
+from headrace._options import keys_of
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan, doors
@@ -69,8 +70,7 @@ def explain(
 
 def _explained(config: PipelineConfig) -> dict[str, Any]:
     plan = config._plan
-    roots = [n.entry for n in plan.nodes.values()]
-    roots += [n.init for n in plan.nodes.values() if n.init is not None]
+    roots = [root for node in plan.nodes.values() for root in node.roots]
     return {
         "headrace": headrace.__version__,
         "threads": plan.keys.threads or usable_cpus(),
@@ -198,8 +198,7 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         element: The element.
         built: What was built, by the identity of its element; None when nothing was.
     """
-    fields = {field.alias or name: name for name, field in element.cls.Options.model_fields.items()}
-    options = {}
+    fields, options = keys_of(element.cls.Options), {}
     for key, origin in element.origins.items():
         value = plain(getattr(element.options, fields.get(key, key), None))
         options[key] = {"value": value, "origin": origin}

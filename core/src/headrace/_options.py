@@ -48,6 +48,11 @@ class TextWithBase(str):
         return TextWithBase, (str(self), self.base)
 
 
+def keys_of(model: type[BaseModel]) -> dict[str, str]:
+    """Give the keys under which the fields of a model are written, and the name of each field."""
+    return {field.alias or name: name for name, field in model.model_fields.items()}
+
+
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """Copy the lists and tables of a value, with ``leaf(part)`` in the place of every other part."""
     if isinstance(value, Mapping):
@@ -146,8 +151,7 @@ def _bool_became_number(value: Any, got: Any) -> bool:
         return isinstance(got, numbers.Number) and not isinstance(got, bool)
     if isinstance(value, Mapping):
         if isinstance(got, BaseModel):
-            fields = type(got).model_fields.items()
-            got = {field.alias or name: getattr(got, name) for name, field in fields}
+            got = {key: getattr(got, name) for key, name in keys_of(type(got)).items()}
             return any(k in got and _bool_became_number(v, got[k]) for k, v in value.items())
         if not isinstance(got, Mapping):
             return False

@@ -173,9 +173,7 @@ def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> B
         SetupError: A backend could not be built; what was built is closed again.
         PluginError: A plugin or a library is missing.
     """
-    from headrace._pipeline_config import PipelineConfig
-
-    return BuiltExpression(PipelineConfig.load(source))
+    return BuiltExpression(headrace.PipelineConfig.load(source))
 
 
 def resolve(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> Element | None:
@@ -191,9 +189,7 @@ def resolve(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) ->
         ConfigError: The configuration is wrong.
         ValueError: It has several nodes.
     """
-    from headrace._pipeline_config import PipelineConfig
-
-    found = _only_node(PipelineConfig.load(source)).backend
+    found = _only_node(headrace.PipelineConfig.load(source)).backend
     return None if found is None else _element(found)
 
 
@@ -216,10 +212,9 @@ def policies(
         SetupError: The class of a policy raised.
     """
     from headrace._build.compose import policy_factory
-    from headrace._pipeline_config import PipelineConfig
 
     made: dict[str, tuple[headrace.policies.BatchPolicy, headrace.policies.DispatchPolicy]] = {}
-    for name, node in PipelineConfig.load(source)._plan.nodes.items():
+    for name, node in headrace.PipelineConfig.load(source)._plan.nodes.items():
         batch = policy_factory(node.batch_policy, name)()
         one = node.dispatch_policy.cls is node.batch_policy.cls
         made[name] = (batch, batch if one else policy_factory(node.dispatch_policy, name)())

@@ -192,9 +192,12 @@ class _Reader:
         own = mapped(tables, lambda part: str.__str__(part) if isinstance(part, str) else part)
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)
-            _merge(document, self.file(base / Path(parent).expanduser(), stack, place))
+            extended = self.file(base / Path(parent).expanduser(), stack, place)
+            document.top = _laid_over(document.top, extended.top)
+            document.imports += extended.imports
         document.imports += [(item, base) for item in self._texts(own, "import", file)]
-        _merge(document, Document(Table.read(own, base, file).keys))
+        document.imports = list(dict.fromkeys(document.imports))
+        document.top = _laid_over(document.top, Table.read(own, base, file).keys)
         document.file = file
         return document
 
@@ -272,11 +275,6 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     what = message.replace(place[0], "" if place[1] else ", the text ends here")
     message = f"this is no TOML: line {line}, column {column}: {what}"
     return {"message": message, "span": (offset, offset + 1), "text": text, "hint": hint}
-
-
-def _merge(into: Document, child: Document) -> None:
-    into.top = _laid_over(into.top, child.top)
-    into.imports = list(dict.fromkeys([*into.imports, *child.imports]))
 
 
 def _laid_over(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Written]:

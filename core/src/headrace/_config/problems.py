@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -139,16 +140,11 @@ _Pieces = dict[str, tuple[int, int, str]]
 
 def with_lines(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Give problems with the line and column of the file in which each was written, if it is found."""
-    files: dict[str, _Pieces] = {}
-    found = []
-    for problem in problems:
-        if problem.file is None or problem.path is None:
-            found.append(problem)
-            continue
-        if problem.file not in files:
-            files[problem.file] = _pieces_of(problem.file)
-        found.append(_placed(problem, problem.path, files[problem.file]))
-    return tuple(found)
+    pieces_of = cache(_pieces_of)  # each file is read once
+    return tuple(
+        one if one.file is None or one.path is None else _placed(one, one.path, pieces_of(one.file))
+        for one in problems
+    )
 
 
 def _pieces_of(file: str) -> _Pieces:

@@ -18,7 +18,7 @@ from pydantic import (
 
 from headrace._config.document import Document, Table, Written
 from headrace._config.problems import Problems, key_place
-from headrace._options import Options
+from headrace._options import Options, keys_of
 from headrace._portable import nearest
 
 _Name = Annotated[str, Field(min_length=1)]
@@ -141,7 +141,7 @@ EXPRESSION_KEYS = (
 )
 """Keys whose value is an expression, or a list of some: it is parsed first, then its placeholders are replaced."""
 
-LINK_KEYS = tuple(field.alias or name for name, field in LinkKeys.model_fields.items())
+LINK_KEYS = tuple(keys_of(LinkKeys))
 NODE_ONLY = ("next", "map", "or", "each")
 """Those of `LINK_KEYS` that cannot be a default of all nodes."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.shape import GlobalKeys
+from headrace._options import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -241,8 +242,7 @@ class NodePlan:
     def option_names(self) -> set[str]:
         """The names of all options that its backends have."""
         elements = (element for root in self.roots for element in root.walk())
-        fields = (one.cls.Options.model_fields.items() for one in elements)
-        return {field.alias or name for items in fields for name, field in items}
+        return {key for element in elements for key in keys_of(element.cls.Options)}
 
     @property
     def backend(self) -> Element | None:

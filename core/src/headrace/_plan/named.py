@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from headrace._config.problems import shown_value
 from headrace._config.shape import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
-from headrace._options import Options, wrong_values
+from headrace._options import Options, keys_of, wrong_values
 from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._plan.planning import Planning, plain_value
@@ -52,7 +52,7 @@ class OptionsReader:
     """
 
     call: Call
-    options: Any
+    options: type[Options]
     planning: Planning
     plugin: str = ""
     lenient: bool = False
@@ -65,8 +65,7 @@ class OptionsReader:
         call = self.call
         qualified = (f"{self.plugin}:{call.part}",) if self.plugin else ()
         self.names = tuple(dict.fromkeys((call.name, call.part, *qualified)))
-        fields = self.options.model_fields if _is_options(self.options) else {}
-        self.keys = {field.alias or name: name for name, field in fields.items()}
+        self.keys = keys_of(self.options) if _is_options(self.options) else {}
 
     def read(self, given: Given | None = None) -> tuple[Options | None, dict[str, str]]:
         """Find the options and check them.
@@ -81,12 +80,11 @@ class OptionsReader:
         if not _is_options(self.options):
             self._add("contract", f"{self.call.name}.Options is no subclass of headrace.Options")
             return None, {}
-        arguments = self._arguments()
+        arguments, parameters = self._arguments(), self.planning.parameters
         origins = dict.fromkeys(self.keys, "default")
         values: dict[str, Any] = {}
         for key in self.keys:
-            own, source = arguments.get(key), self.call.source
-            found = self.planning.parameters.find(self.names, key, source, own)
+            found = parameters.find(self.names, key, self.call.source, arguments.get(key))
             if found is not None:
                 self._found[key], origins[key] = found, found.origin
                 values[key] = self._value(key, found)
@@ -145,7 +143,7 @@ class OptionsReader:
         allowed = self.planning.refused is None
         context = {"bases": bases, "of": self.options, "allow_import": allowed}
         try:
-            options: Options = self.options.model_validate(values, context=context)
+            return self.options.model_validate(values, context=context)
         except ValidationError as error:
             try:
                 for detail in wrong_values(error, self.options):
@@ -156,8 +154,6 @@ class OptionsReader:
             raise
         except BaseException as error:  # noqa: BLE001 - a validator or a default of the class
             self._add_raised(error)
-        else:
-            return options
         return None
 
     # What is wrong.
@@ -250,30 +246,31 @@ def _named(
 ) -> NamedPlan | None:
     """Find the class that is named, and check its options; report what is in the way."""
     call = planning.read(text, source)
-    found = None if call is None else _class(planning, kind, call)
-    if call is None or found is None:
+    offer = None if call is None else _offer(planning, kind, call)
+    if call is None or offer is None:
         planning.parameters.unresolved += 1
         return None
-    cls, by = found
+    cls: Any = offer.cls
     model = getattr(cls, "Options", None)
-    options, _ = OptionsReader(call, model or Options, planning, by.plugin).read(given)
+    options, _ = OptionsReader(call, model or Options, planning, offer.plugin).read(given)
     if options is None:
         return None
-    options = None if model is None else options
-    return NamedPlan(text.strip(), call.args, cls, options, by.distribution, by.version)
+    stated = None if model is None else options
+    return NamedPlan(text.strip(), call.args, cls, stated, offer.distribution, offer.version)
 
 
-def _class(planning: Planning, kind: Kind, call: Call) -> tuple[type[Any], Offer] | None:
+def _offer(planning: Planning, kind: Kind, call: Call) -> Offer | None:
+    """Give what a name means, with its class; None where that is wrong, which is reported."""
     try:
-        cls, offer = _find(planning, kind, call.name)
+        offer = _find(planning, kind, call.name)
     except PluginError as error:
         planning.add(error.code, error.what, call, hint=error.hint)
         return None
     if call.phases:
         planning.add("arity", f"the {kind.noun} {call.name} takes nothing in [ ]", call)
-    if kind.has(cls):
-        return cls, offer
-    if cls is not None:
+    if offer is not None and kind.has(offer.cls):
+        return offer
+    if offer is not None:
         what = f"{offer.path!r} of {offer.distribution}" if offer.path else repr(call.name)
         planning.add(kind.noun, f"{what} is no {kind.wanted}", call)
     elif kind is PROBE or planning.all_names:
@@ -281,8 +278,8 @@ def _class(planning: Planning, kind: Kind, call: Call) -> tuple[type[Any], Offer
     return None
 
 
-def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer]:
-    """Find what should be the class of a name, and who offers it; no class for an unknown one.
+def _find(planning: Planning, kind: Kind, name: str) -> Offer | None:
+    """Find who offers a name, with what should be its class; None for an unknown name.
 
     Raises:
         PluginError: Two plugins offer the name, or its class cannot be imported.
@@ -290,12 +287,12 @@ def _find(planning: Planning, kind: Kind, name: str) -> tuple[Any, Offer]:
     if kind.base is not None:
         for known, cls in _without_plugins(planning):
             if name in (known, f"headrace:{known}" if known in CORE_POLICIES else known):
-                return cls, Offer(name)
+                return Offer(name, cls=cls)
     offer = registry.find_offer(kind.hook, kind.noun, name)
     if offer is None:
-        return None, Offer(name)
-    brings = offer.distribution
-    return load(offer.path, brings, f"the {kind.noun} {offer.name!r} of {brings}"), offer
+        return None
+    what = f"the {kind.noun} {offer.name!r} of {offer.distribution}"
+    return replace(offer, cls=load(offer.path, offer.distribution, what))
 
 
 def _without_plugins(planning: Planning) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ from headrace._config.shape import (
     misspelt_table,
 )
 from headrace._expression.templates import substitute_text
-from headrace._options import Options, TextWithBase, mapped
+from headrace._options import Options, TextWithBase, keys_of, mapped
 from headrace._plan.element import Source, place_of
 from headrace._portable import nearest
 from headrace.errors import ConfigError
@@ -42,8 +42,6 @@ K = TypeVar("K", bound=Options)
 
 OWN_KEYS = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline; they are never options."""
-
-_NO_SOURCE = Source("")
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ class Parameters:
         return None if found is None or found.value is None else found
 
     def find(
-        self, names: Sequence[str], key: str, source: Source = _NO_SOURCE, own: Found | None = None
+        self, names: Sequence[str], key: str, source: Source, own: Found | None = None
     ) -> Found | None:
         """Give the value of an option of an element; this is the rule of who wins.
 
@@ -311,21 +309,17 @@ def check_keys(
     """
     values: dict[str, Any] = {}
     places: dict[str, dict[str, Any]] = {}
-    keys = [field.alias or name for name, field in model.model_fields.items()]
-    origins = dict.fromkeys(keys, "default")
-    for key in keys:
+    origins = dict.fromkeys(keys_of(model), "default")
+    for key in origins:
         found = written_key(key, name, shape)
         if found is None or found.value is None:  # None stands for no key
             continue
         places[key], origins[key] = found.place(), found.origin
-        if key in EXPRESSION_KEYS:
-            if isinstance(found.value, str):  # else it is reported where it is parsed
-                values[key] = found.value
-            continue
-        try:
-            values[key] = found.read(problems)
-        except ConfigError:
-            continue
+        if key not in EXPRESSION_KEYS:
+            with suppress(ConfigError):
+                values[key] = found.read(problems)
+        elif isinstance(found.value, str):  # else it is reported where it is parsed
+            values[key] = found.value
     while True:
         try:
             return model.model_validate(values), origins

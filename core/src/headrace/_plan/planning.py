@@ -86,10 +86,7 @@ def known_definitions(
     known: dict[str, list[Definition]] = {}
     for one in registry.offers("definitions"):
         if one.name not in CORE_BACKENDS:  # else it is never used, as a backend of that name is not
-            source = Source(f"{one.name} of {one.distribution}")
-            offered = Definition(
-                one.name, one.plugin, one.distribution, path=one.path, source=source
-            )
+            offered = Definition(**vars(one), source=Source(f"{one.name} of {one.distribution}"))
             known.setdefault(one.name, []).append(offered)
     for name, written in own.items():
         path = f"define.{name}"

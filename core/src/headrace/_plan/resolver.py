@@ -151,8 +151,7 @@ class Resolver(Planning):
         if target is None:
             self.plan_all(children, scope)
             return None
-        element = Element(call.name, call, target.spec, target.cls, named=named)
-        element.range = target.range
+        element = Element(call.name, call, target.spec, target.cls, named=named, range=target.range)
         if not children:
             if target.is_bare and not (scope.named or call is scope.slot):
                 message = f"{call.name!r} needs what it depends on: {call.name}[...]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._config.problems import Problems, with_lines
@@ -25,13 +25,8 @@ if TYPE_CHECKING:
 _CORE = "headrace"
 
 
-class _Warning(NamedTuple):
-    """One warning: its code, the key that is to be looked at, what to say, and what to do."""
-
-    code: str
-    key: str
-    message: str
-    hint: str
+_Warning = tuple[str, str, str, str]
+"""Its code, the key that is to be looked at, what to say, and what to do."""
 
 
 def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
@@ -43,8 +38,8 @@ def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
         if node.door_to is None:
             found = [*_of_keys(node), *_of_own_thread(node), *_of_cores(node, plan.total_instances)]
             found += _of_map(plan, name)
-            for one in found:
-                warnings.add(one.code, one.message, hint=one.hint, **_place(name, one.key, shape))
+            for code, key, message, hint in found:
+                warnings.add(code, message, hint=hint, **_place(name, key, shape))
     return list(with_lines(warnings))
 
 
@@ -64,12 +59,12 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
             "fills them up: with fewer callers, requests fail"
         )
         hint = "Set batching_timeout (milliseconds) to wait for company, or pad = true."
-        yield _Warning("min_without_wait", "min", what, hint)
+        yield "min_without_wait", "min", what, hint
     if node.origins["instance_num"] == "node" and keys.instance_num > made:
         said = keys.instance_num
         what = f"instance_num is {said}, and what this node is built from makes {made} instance"
         hint = "Leave the key out, or write InstancesRegister[...] in init or node_entrypoint."
-        yield _Warning("instance_num_unused", "instance_num", what, hint)
+        yield "instance_num_unused", "instance_num", what, hint
     if isinstance(keys.device, tuple) and len(keys.device) > made:  # it is spread over them
         listed, unused = len(keys.device), ", ".join(keys.device[made:])
         what = (
@@ -77,7 +72,7 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
             f"{unused}"
         )
         hint = f"Set instance_num = {listed}, or a multiple of it."
-        yield _Warning("device_unused", "device", what, hint)
+        yield "device_unused", "device", what, hint
 
 
 def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
@@ -93,7 +88,7 @@ def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
                 f"most {node.instance_num} of the requests at a time, however many cores there are"
             )
             hint = "Put it into a node of its own before this one, with next and more instances."
-            yield _Warning("work_before_own_thread", "backend", what, hint)
+            yield "work_before_own_thread", "backend", what, hint
             return
         if not element.cls.owns_thread and not _runs_a_file(element):
             before.append(element.name)
@@ -111,7 +106,7 @@ def _of_cores(node: NodePlan, instances: int) -> Iterator[_Warning]:
             "can be used here"
         )
         hint = f"Set instance_num, up to {cores}, if requests come from several threads."
-        yield _Warning("idle_cores", "instance_num", what, hint)
+        yield "idle_cores", "instance_num", what, hint
 
 
 def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
@@ -148,7 +143,7 @@ def _of_map(plan: PipelinePlan, name: str) -> Iterator[_Warning]:
                     "is there only when the caller's request has it and every map passes it on"
                 )
                 hint = f"What it ends with is {', '.join(sorted({*keys, DATA}))}."
-                yield _Warning("map_source", "map", what, hint)
+                yield "map_source", "map", what, hint
 
 
 def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
