@@ -150,6 +150,47 @@ def test_an_item_that_is_run_again_fails_by_what_is_returned_as_well():
     assert isinstance(second, InputError)
 
 
+class Secretive(Exception):  # noqa: N818 - as somebody else names it
+    """An error that raises whatever is asked for."""
+
+    def __getattribute__(self, name):
+        raise LookupError(name)
+
+
+class SecretiveInput(Secretive, InputError):
+    """One of ours, with the same bug."""
+
+
+def secret_cause():
+    error = ValueError("because of")
+    error.__cause__ = Secretive("bad")
+    return error
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: Secretive("bad"), lambda: SecretiveInput("bad"), secret_cause]
+)
+def test_an_error_that_lets_nobody_read_it_costs_its_own_item_alone(made):
+    def forward(self, batch):
+        if any(r["data"] == "bad" for r in batch):
+            raise made()
+        echo(self, batch)
+
+    def returning(self, batch):
+        echo(self, batch)
+        return [made() if r["data"] == "bad" else None for r in batch]
+
+    for backend in (ready(forward, rerun=True), ready(returning)):
+        batch = requests("a", "bad", "b")
+        first, second, third = backend(batch)
+        assert first is third is None
+        assert [batch[0]["result"], batch[2]["result"]] == ["a", "b"]
+        assert isinstance(second, BackendError)
+        assert type(made()).__name__ in str(second)
+        assert (second.node, second.backend) == ("n", "Made")
+        assert str(pickle.loads(pickle.dumps(second))) == str(second)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "weights", "fits"),
     [

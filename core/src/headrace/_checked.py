@@ -155,7 +155,7 @@ class Checked:
         failed = error
         outcomes: Answers = []
         for request in batch:
-            if isinstance(error, InstanceLostError):  # nothing runs there any more
+            if issubclass(type(error), InstanceLostError):  # nothing runs there any more
                 outcomes.append(self._wrap(error))
                 continue
             request.pop("result", None)
@@ -189,7 +189,16 @@ class Checked:
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
 
     def _wrap(self, error: Exception) -> Exception:
-        """Make an error of its own for one item: a copy of ours, or a BackendError around it."""
+        """Make an error of its own for one item, also where the class of ``error`` lets nobody read it."""
+        try:
+            return self._wrapped(error)
+        except Exception:  # noqa: BLE001 - foreign code, as a `__getattribute__` that raises
+            text = error_text(error)
+            wrapped = BackendError(f"{self._label()} raised {text}")
+            return self._located(caused(wrapped, RuntimeError(text)))
+
+    def _wrapped(self, error: Exception) -> Exception:
+        """Give a copy of an error of ours, or a BackendError around another one."""
         _forget_earlier(error)
         if isinstance(error, RequestError):
             if isinstance(error, InstanceLostError):

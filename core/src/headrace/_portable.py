@@ -7,8 +7,8 @@ import difflib
 import pickle
 import re
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -150,27 +150,25 @@ def without_locals(error: Error) -> Error:
         one = left.pop()
         if one is not None and id(one) not in seen and (one is error or _is_over(one)):
             seen.add(id(one))
-            _clear(one.__traceback__)
-            left += [one.__cause__, one.__context__]
-            left += one.exceptions if isinstance(one, group) else ()
+            traceback.clear_frames(_part(one, "__traceback__"))
+            left += [_part(one, "__cause__"), _part(one, "__context__")]
+            left += _part(one, "exceptions") if issubclass(type(one), group) else ()
     return error
 
 
 def _is_over(error: BaseException) -> bool:
     """Tell whether the function that caught an error has ended; else it is that of a caller."""
+    last: TracebackType | None = _part(error, "__traceback__")
     try:
-        if error.__traceback__ is not None:
-            error.__traceback__.tb_frame.clear()
+        if last is not None:
+            last.tb_frame.clear()
     except RuntimeError:
         return False
     return True
 
 
-def _clear(last: TracebackType | None) -> None:
-    while last is not None:
-        with suppress(RuntimeError):  # it still runs
-            last.tb_frame.clear()
-        last = last.tb_next
+_part: Callable[[BaseException, str], Any] = object.__getattribute__
+"""Reads an attribute of an error, whatever a ``__getattribute__`` of its class does."""
 
 
 def without_inner_frames(error: Error) -> Error:
@@ -184,12 +182,12 @@ def without_inner_frames(error: Error) -> Error:
     return error
 
 
-def _outer(traceback: TracebackType | None) -> TracebackType | None:
+def _outer(last: TracebackType | None) -> TracebackType | None:
     kept: list[TracebackType] = []
-    while traceback is not None:
-        if not traceback.tb_frame.f_globals.get("__name__", "").startswith(_INNER):
-            kept.append(traceback)
-        traceback = traceback.tb_next
+    while last is not None:
+        if not last.tb_frame.f_globals.get("__name__", "").startswith(_INNER):
+            kept.append(last)
+        last = last.tb_next
     following: TracebackType | None = None
     for one in reversed(kept):
         following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
