@@ -802,7 +802,7 @@ def test_what_lets_a_batch_leave_and_is_built_late_ends_the_batch_as_well():
 
     end, called = BatchEnd(), []
     first, early, late = Passes(), Passes(), Passes()
-    end.registering(first)(lambda: called.append("end"))
+    end.register(first, lambda: called.append("end"))
     end.exit(early, SimpleNamespace())
     end.around(first)
     end.exit(late, SimpleNamespace())

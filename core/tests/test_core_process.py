@@ -834,7 +834,7 @@ def sibling(siblings, *, lives=False, over=False):
     child = types.SimpleNamespace(close=lambda: None)
     supervisor = types.SimpleNamespace(lives=lives, over=over, kill=print)
     one = types.SimpleNamespace(supervisor=supervisor, exchanging=threading.Lock(), _child=child)
-    one._siblings, one._borrower = siblings, None
+    one._siblings, one._borrower, one._presence = siblings, None, Presence()
     supervisor.close = lambda: vars(supervisor).update(lives=False, over=True)
     siblings.members.append(one)
     return one
@@ -863,7 +863,7 @@ def test_who_waits_for_another_process_has_it_when_the_batch_there_has_ended(cli
         with siblings._changed:  # it sleeps
             pass
 
-    other.min, other._entries, other.run = 1, dict, run
+    other.min, other._whole, other.run = 1, True, run
     Process.forward(other, [])
     assert waits[0].outcome() is other
 
@@ -872,7 +872,7 @@ def test_who_waits_for_another_process_has_it_when_the_batch_there_has_ended(cli
 def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(alone):
     siblings, lost = Siblings(), []
     own = sibling(siblings, lives=alone)
-    own._node, own._ends = "n", list
+    own._node = "n"
     own.run = lambda batch, entries: [InstanceLostError("its device is gone")]
     one = own if alone else sibling(siblings, lives=True)
     one.run, one._lose = own.run, lost.append

@@ -133,7 +133,7 @@ class HandChild:
         self.supervisor = supervisor
         self.about = {**ABOUT, "process": HandChild.count, "tree": {}}
         self.channel = HandChannel(model, self)
-        self.ended, self.heard = threading.Event(), 0
+        self.ended = threading.Event()
         self.status, self.dead = None, False
 
     def kill(self):
@@ -143,6 +143,9 @@ class HandChild:
 
     def end(self):
         self.ended.set()
+
+    def wait_reported(self, count):
+        """It reports nothing."""
 
     def close(self):
         assert self.dead
@@ -200,6 +203,7 @@ def process_of(model, index, limit, rerun, kill_after_ms, siblings):
     process = Process()
     process._name, process._node, process._index = "Process", "model", index
     process._lost, process._whole, process._state = Presence(), True, "ready"
+    process._presence = process._lost
     process.exchanging, process._siblings = threading.Lock(), siblings
     process._borrower = None
     process.supervisor = HandSupervisor(model, limit, process._lost, siblings.look)

@@ -10,6 +10,7 @@ back once.
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -99,7 +100,7 @@ def told():
     """Give a `Told` with the end of its batches."""
     backend, end = Told(), BatchEnd()
     backend._lost = Presence()
-    backend._start(None, InitContext(at_batch_end=end.registering(backend)))
+    backend._start(None, InitContext(at_batch_end=partial(end.register, backend)))
     return end.around(backend)
 
 

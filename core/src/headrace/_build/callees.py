@@ -194,10 +194,8 @@ class ChildCall:
                 return None
             return [None if outcome is None else outcome[0] for outcome in outcomes]
         weight = weight_of(batch)
-        return child(batch) if weight >= child.min else self._too_few(batch, weight)
-
-    def _too_few(self, batch: list[Request], weight: int) -> Outcomes:
-        child = self.child
+        if weight >= child.min:
+            return child(batch)
         if not self.pad:
             what = (
                 f"only a weight of {weight} is left for {child._label()}, whose min is {child.min}: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -25,7 +25,6 @@ from headrace.policies import BestFit, Greedy
 
 if TYPE_CHECKING:
     from headrace._build.builder import ComposedNode, Schedule
-    from headrace._config.shape import NodeKeys
     from headrace._options import Options
     from headrace._plan.element import NamedPlan, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
@@ -101,7 +100,12 @@ def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
         return None
     following = {name for links in plan.links.values() for name in links.next}
     entries = [node.keys for name, node in plan.nodes.items() if name not in following]
-    build, limits = partial(builder.build_front, front), front_limits(entries)
+    # Each node at which requests enter behind it holds its own bound; a request that finds the front
+    # taken meets the widest of them.
+    rules = {keys.queue_full for keys in entries}
+    size = max(keys.queue_size for keys in entries)
+    limits = Limits(queue_size=size, queue_full=rules.pop() if len(rules) == 1 else "wait")
+    build = partial(builder.build_front, front)
     return NodeBlueprint(Links("entrypoint"), build, Greedy, BestFit, limits)
 
 
@@ -129,18 +133,6 @@ def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
     says = next(one for one in batch.__mro__ if "sends_when_idle" in vars(one))
     cuts = next(one for one in batch.__mro__ if "cut" in vars(one))
     return "sends_when_idle" in vars(batch) or issubclass(says, cuts)
-
-
-def front_limits(entries: Sequence[NodeKeys]) -> Limits:
-    """Give the queue keys of a front of the pipeline.
-
-    Args:
-        entries: The keys of the nodes at which requests enter behind it. Each holds its own bound;
-            a request that finds the front taken meets the widest of them.
-    """
-    rules = {keys.queue_full for keys in entries}
-    size = max(keys.queue_size for keys in entries)
-    return Limits(queue_size=size, queue_full=rules.pop() if len(rules) == 1 else "wait")
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ class ElementBuilder:
             build=lambda text: self._late(text, element, at),
             instance=at.instance,
             scope=at.scope,
-            at_batch_end=at.end.registering(backend),
+            at_batch_end=partial(at.end.register, backend),
             allow_import=self.build.plan.allow_import,
             followed_by=self.followed_by.get(id(element)),
             span=self.measuring.span(element, index),

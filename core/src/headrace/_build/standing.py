@@ -121,18 +121,14 @@ class BatchEnd:
         self._called = False  # and nothing has run since
         self._error: RequestError | None = None
 
-    def registering(self, backend: Backend) -> Callable[[Callable[[], object]], None]:
-        """Give what ``context.at_batch_end`` is while ``backend`` is in its ``init``."""
-
-        def at_batch_end(function: Callable[[], object]) -> None:
-            if backend._state != "new":
-                hint = "Call context.at_batch_end in init; what it registers holds for all batches."
-                raise backend._located(SetupError("at_batch_end was called after init", hint=hint))
-            if not callable(function):
-                raise SetupError(f"at_batch_end takes a function, got {function!r}")
-            self.functions.append((function, backend))
-
-        return at_batch_end
+    def register(self, backend: Backend, function: Callable[[], object]) -> None:
+        """Do what ``context.at_batch_end`` does for ``backend``, which is in its ``init``."""
+        if backend._state != "new":
+            hint = "Call context.at_batch_end in init; what it registers holds for all batches."
+            raise backend._located(SetupError("at_batch_end was called after init", hint=hint))
+        if not callable(function):
+            raise SetupError(f"at_batch_end takes a function, got {function!r}")
+        self.functions.append((function, backend))
 
     def exit(self, backend: Backend, element: Element) -> None:
         """Take note of a backend that lets something of a batch leave.

@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from contextlib import ExitStack, suppress
+from itertools import compress
 from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
@@ -84,19 +85,18 @@ class Exchange:
         if entries:  # their owners may go away with them from now on: there are copies
             lend(entry for one in left if (entry := entries.get(id(one))) is not None)
             patience_s = self._patience_s(entries)
-        heard, told, others, lost = channel.receive(patience_s)
-        if child.heard < heard:
-            child.wait_heard(heard)
+        reported, told, others, lost = channel.receive(patience_s)
+        child.wait_reported(reported)
         answers, unknown = unpack(told, channel)
-        wrong = _wrong(told, lost, unknown) if lost or unknown else ()
-        rows = zip(left, answers, others, strict=True)
-        for place, (request, new, (same, gone)) in enumerate(rows):
+        wrong = _wrong(told, lost, unknown) if lost or unknown else [None] * len(left)
+        rows = zip(left, answers, others, wrong, strict=True)
+        for request, new, (same, gone), unusable in rows:
             if entries and not taken_back(entries, request):
                 continue
-            error = new.pop(None, None) or (wrong and wrong[place]) or None
+            error = new.pop(None, None) or unusable
             if error is not None:
                 errors[id(request)] = error
-            if not (wrong and wrong[place]):
+            if unusable is None:
                 apply(same, new, gone, request)
         return [errors.get(id(one)) for one in batch] if errors else None
 
@@ -114,18 +114,15 @@ class Exchange:
                     failure = InputError(what, key=key, expected=expected, got=got)
                     errors[id(request)] = caused(failure, error)
         here = [id(one) not in errors for one in batch]
-        sent = [one for one, is_here in zip(found, here, strict=True) if is_here]
-        return (values, sent), [one for one, is_here in zip(batch, here, strict=True) if is_here]
+        return (values, list(compress(found, here))), list(compress(batch, here))
 
     def _patience_s(self, entries: Entries) -> float | None:
         """Give how long to wait for an answer before the process is killed; None for ever."""
-        if self._kill_after_s is None:
-            return None
         deadlines = [entry.deadline for entry in entries.values()]
-        ends = [at for at in deadlines if at is not None]
-        if not ends or len(ends) < len(deadlines):
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if self._kill_after_s is None or not known or len(known) < len(deadlines):
             return None
-        return max(max(ends) + self._kill_after_s - time.monotonic(), 0.001)
+        return max(max(known) + self._kill_after_s - time.monotonic(), 0.001)
 
 
 def lend(entries: Iterable[Entry]) -> None:
@@ -264,28 +261,21 @@ def run(backend: Backend, told: Told, channel: Channel) -> Answer:
         one held, and those that were taken out; what cannot be sent, by its number.
     """
     requests, bad = unpack(told, channel)
-    batch = (
-        [one for one, wrong in zip(requests, bad, strict=True) if not wrong] if bad else requests
-    )
+    unknown = bad or [{} for _ in requests]
+    batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
-    outcomes: Any
     try:
         outcomes = backend(batch)
     except BaseException as error:  # noqa: BLE001 - SystemExit, say: an outcome as any other
         what = f"{backend._label()} raised {type(error).__name__}"
         outcomes = [caused(BackendError(what, backend=backend._label()), error) for _ in batch]
-    outcomes = iter(outcomes or [None] * len(batch))
-    pairs = zip(before, batch, strict=True)
+    ran = zip(before, batch, outcomes or [None] * len(batch), strict=True)
     answers: list[dict[Any, Any]] = []
     others: list[tuple[dict[str, str], list[str]]] = []
-    for wrong in bad or [{}] * len(requests):
-        if wrong:
-            answers.append({None: _unknown(wrong)})
-            others.append(({}, []))
-            continue
-        same, new, gone = changes(*next(pairs))
-        outcome = portable(next(outcomes))
-        answers.append(new if outcome is None else {**new, None: outcome})
+    for wrong in unknown:
+        earlier, request, outcome = ({}, {}, _unknown(wrong)) if wrong else next(ran)
+        same, new, gone = changes(earlier, request)
+        answers.append(new if outcome is None else {**new, None: portable(outcome)})
         others.append((same, gone))
     new_told, lost = pack(answers, channel)
     return new_told, others, {number: error_text(error) for number, error in lost.items()}

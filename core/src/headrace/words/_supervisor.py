@@ -72,25 +72,25 @@ class Child:
     Attributes:
         channel: The way to it.
         process: Its `subprocess.Popen`.
-        about: What it told of what was built there.
+        about: What it has reported of what was built there.
         ended: Set once it has ended, and all that follows from it is noted.
         status: With which status, see `subprocess.Popen.returncode`.
-        heard: How many messages it has sent beside its answers.
+        reported: How many reports of it have arrived: messages that are no answers.
     """
 
     def __init__(self) -> None:
-        self._told, tells = socket.socketpair()
+        self._reports, far_end = socket.socketpair()
         file = memory_file()
         taken, sink = os.pipe()
         source, answers = os.pipe()
         self._ends = taken, answers  # kept: so no write meets a broken pipe, and `end` is read
         self.channel = Channel(source, sink, file)
         self.ended = threading.Event()
-        self.heard = 0
-        self._heard = threading.Condition()
+        self.reported = 0
+        self._arrived = threading.Condition()
         self.status: int | None = None
         self.about: dict[str, Any] = {}
-        files = (taken, answers, file, tells.fileno())
+        files = (taken, answers, file, far_end.fileno())
         code = _CODE.format(path=[str(one) for one in sys.path], files=files, parent=os.getpid())
         try:
             self.process = spawn(code, files)
@@ -98,22 +98,22 @@ class Child:
             self.close()
             raise
         finally:
-            tells.close()
+            far_end.close()
 
     def wait(self, built: Callable[[Any], None]) -> int:
         """Wait for its end; let its log records and warnings arrive meanwhile.
 
         Args:
-            built: Called with what it tells once X is built there, or could not be.
+            built: Called with what it reports once X is built there, or could not be.
 
         Returns:
             The status with which it has ended.
         """
-        hear = partial(self._hear, built)
-        status = wait_for_end(self.process, hear, self._told.fileno())
+        read = partial(self._read_report, built)
+        status = wait_for_end(self.process, read, self._reports.fileno())
         with contextlib.suppress(OSError):
-            self._told.shutdown(socket.SHUT_RDWR)
-        while hear():
+            self._reports.shutdown(socket.SHUT_RDWR)
+        while read():
             pass
         return status
 
@@ -124,19 +124,19 @@ class Child:
     def end(self) -> None:
         """Let whoever waits for it see that it has ended, also where one that it has started lives on."""
         self.ended.set()
-        with self._heard:
-            self._heard.notify_all()
+        with self._arrived:
+            self._arrived.notify_all()
         os.write(self._ends[1], END)
 
     def close(self) -> None:
         """Give its descriptors back; nobody uses them any more."""
         self.channel.close()
-        self._told.close()
+        self._reports.close()
         for end in self._ends:
             os.close(end)
 
-    def _hear(self, built: Callable[[Any], None]) -> bool:
-        """Take one message; False when there can be no more."""
+    def _read_report(self, built: Callable[[Any], None]) -> bool:
+        """Take one report; False when there can be no more."""
         head = self._read(_LENGTH.size)
         content = self._read(*_LENGTH.unpack(head)) if head is not None else None
         if content is None:
@@ -149,21 +149,21 @@ class Child:
                 _show(kind, what)
         except Exception as error:  # noqa: BLE001 - a warning that is an error here, an unknown class
             _log.warning("a message of a process could not be shown: %s", error_text(error))
-        with self._heard:
-            self.heard += 1
-            self._heard.notify_all()
+        with self._arrived:
+            self.reported += 1
+            self._arrived.notify_all()
         return True
 
-    def wait_heard(self, count: int) -> None:
-        """Wait until so many messages of it have arrived, or it has ended."""
-        if self.heard < count:
-            with self._heard:
-                self._heard.wait_for(lambda: self.heard >= count or self.ended.is_set())
+    def wait_reported(self, count: int) -> None:
+        """Wait until so many reports of it have arrived, or it has ended."""
+        if self.reported < count:
+            with self._arrived:
+                self._arrived.wait_for(lambda: self.reported >= count or self.ended.is_set())
 
     def _read(self, size: int) -> bytes | None:
         got = b""
         with contextlib.suppress(OSError):
-            while len(got) < size and (part := self._told.recv(size - len(got))):
+            while len(got) < size and (part := self._reports.recv(size - len(got))):
                 got += part
         return got if len(got) == size else None
 
@@ -185,9 +185,9 @@ class Supervisor:
 
     Args:
         name: Of the thread.
-        first: What each new process is told first.
+        first: The first message to each new process.
         restarts: How often it is started again.
-        presence: Is told while there is no process, and when there will be none any more.
+        presence: Shows while there is no process, and when there will be none any more.
         changed: Called when a process lives, or none is started any more.
 
     Attributes:
@@ -205,7 +205,7 @@ class Supervisor:
         self._first = first
         self._restarts = restarts
         self._presence = presence
-        self._told = changed
+        self._notify = changed
         self._changed = threading.Condition()
         self.current: Child | None = None
         self._starting: Child | None = None
@@ -254,7 +254,7 @@ class Supervisor:
         """
         with self._changed:
             while self.current is None:
-                if self._failure is not None or self._closing:
+                if self.over:
                     why = self._failure or "it was closed"
                     what = f"its process has died, and no other is started: {why}"
                     raise InstanceLostError(what, hint="Pipeline.reload starts another.")
@@ -298,8 +298,8 @@ class Supervisor:
                 child = Child()
             except Exception as error:  # noqa: BLE001 - no process, no descriptors
                 pause_s = self._ended(error)
-                continue
-            pause_s = self._live(child)
+            else:
+                pause_s = self._live(child)
 
     def _live(self, child: Child) -> float | None:
         """See a process from its start to its end; give the pause until the next, None for no next."""
@@ -330,7 +330,7 @@ class Supervisor:
         if again:
             self._presence.away.discard(self)
             self._presence.changed()
-            self._told()
+            self._notify()
 
     def _left(self, child: Child, why: Exception) -> float | None:
         """Take note of the end of a process; give the pause until the next, None for no next."""
@@ -357,7 +357,7 @@ class Supervisor:
             if pause_s is None:
                 self._presence.gone = True
             self._presence.changed()
-            self._told()
+            self._notify()
             then = "it is lost" if pause_s is None else f"another is started after {pause_s:g} s"
             _log.warning("%s: %s; %s", self._thread.name, error_text(why), then)
         return pause_s

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import ChildCall, child_call, run_some
+from headrace._build.callees import child_call, run_some
 from headrace._checked import batch_alone, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
 from headrace._plan.word import Use, Word, needs_of
-from headrace.errors import ClosedError, InputError, InstanceLostError, NoResultError, RequestError
+from headrace.errors import InstanceLostError, NoResultError
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
@@ -44,10 +45,9 @@ class Branches(Word, ABC):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the branches."""
-        children = context.children
         self.options = options
-        self._yes = child_call(children[0], pad=self._pad)
-        self._no = child_call(children[1], pad=self._pad) if len(children) > 1 else None
+        calls = [child_call(child, pad=self._pad) for child in context.children]
+        self._branches = list(zip_longest((True, False), context.children, calls))
         self._silent: dict[int, Backend] = {}
 
     @abstractmethod
@@ -59,16 +59,14 @@ class Branches(Word, ABC):
         answers = [self.says_yes(request) for request in batch]
         outcomes: Answers = [None] * len(batch)
         self._silent = {}
-        for branch, answer in ((self._yes, True), (self._no, False)):
+        for answer, child, call in self._branches:
             chosen = [i for i, said in enumerate(answers) if said is answer]
-            if branch is None:
+            if call is None:
                 for i in chosen:
                     batch[i]["result"] = batch[i]["data"]
             elif chosen:
-                run_some(branch, batch, chosen, outcomes)
-                child = branch.child if isinstance(branch, ChildCall) else branch
-                silent = {id(batch[i]): child for i in chosen if "result" not in batch[i]}
-                self._silent.update(silent)
+                run_some(call, batch, chosen, outcomes)
+                self._silent |= {id(batch[i]): child for i in chosen if "result" not in batch[i]}
         return outcomes if any(outcomes) else None
 
     def _last_label(self, request: Request) -> str:
@@ -230,32 +228,32 @@ class CatSplit(Word):
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Gather, infer and split."""
-        if self._infer.rerun and len(batch) > 1:
-            before = [dict(request) for request in batch]
-            outcomes = self._once(batch)
-            if outcomes is not None and self._infer_failed:
-                for request, copy in zip(batch, before, strict=True):
-                    request.clear()
-                    request.update(copy)
-                for k, request in enumerate(batch):
-                    alone = batch_alone(self, request)
-                    if alone is not None:
-                        ended = self._once(alone)
-                        outcomes[k] = None if ended is None else ended[0]
-            return outcomes if outcomes is not None and any(outcomes) else None
-        return self._once(batch)
-
-    def _once(self, batch: list[Request]) -> Outcomes:
-        self._infer_failed = False
-        before = self._cat(batch)
-        outcomes: Answers = before or [None] * len(batch)
-        alive = [r for r, error in zip(batch, outcomes, strict=True) if error is None]
-        if not alive:
+        if len(batch) == 1 or not self._infer.rerun:
+            return self._once(batch)
+        before = [dict(request) for request in batch]
+        outcomes = self._once(batch)
+        if not self._infer_failed:
             return outcomes
+        for request, copy in zip(batch, before, strict=True):
+            request.clear()
+            request.update(copy)
+        for k, request in enumerate(batch):
+            alone = batch_alone(self, request)
+            if alone is not None:
+                outcomes[k] = self._once(alone)[0]
+        return outcomes
+
+    def _once(self, batch: list[Request]) -> Answers:
+        self._infer_failed = False
+        outcomes: Answers = list(self._cat(batch) or [None] * len(batch))
+        places = [i for i, error in enumerate(outcomes) if error is None]
+        if not places:
+            return outcomes
+        alive = [batch[i] for i in places]
         first = alive[0]
         if "result" not in first:
             error = self._no_result(self._cat_backend, first)
-            return [o or error.copy() for o in outcomes]
+            return [o or error for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
         gathered["request_size"] = weight_of(alive)
@@ -264,16 +262,13 @@ class CatSplit(Word):
             failed = [self._no_result(self._infer, gathered)]
         if failed is not None and failed[0] is not None:
             self._infer_failed = not isinstance(failed[0], InstanceLostError)
-            return [o or _copy(failed[0]) for o in outcomes]
+            return [o or failed[0] for o in outcomes]
         result = gathered["result"]
         for request in alive:
             request.pop("result", None)
             request["data"] = result
-        ended = self._split(alive)
-        if before is None:
-            return ended
-        after = iter(ended or [None] * len(alive))
-        return [next(after) if o is None else o for o in outcomes]
+        run_some(self._split, batch, places, outcomes)
+        return outcomes
 
     def _last_label(self, request: Request) -> str:
         return self._split_backend._last_label(request)
@@ -281,9 +276,3 @@ class CatSplit(Word):
     def _no_result(self, backend: Backend, request: Request) -> NoResultError:
         silent = backend._last_label(request)
         return NoResultError(f"{silent} wrote no 'result'", backend=silent)
-
-
-def _copy(error: Exception) -> Exception:
-    if isinstance(error, ClosedError):
-        return error._passing()
-    return error.copy() if isinstance(error, RequestError) else InputError(str(error))

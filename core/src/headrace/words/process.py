@@ -18,7 +18,7 @@ from headrace.words._exchange import Exchange, lend
 from headrace.words._supervisor import Child, Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
@@ -109,10 +109,10 @@ class Process(Word):
         self._siblings: Siblings = context.shared.get_or_create(key, Siblings)
         name = f"headrace-{context.node_name}-{context.instance_index}-process"
         first, restarts = {"plan": plan, "levels": _levels()}, Restarts(options.restart_limit)
-        presence = self._lost or Presence()
-        self.supervisor = Supervisor(name, first, restarts, presence, self._siblings.look)
+        self._presence = self._lost or Presence()
+        self.supervisor = Supervisor(name, first, restarts, self._presence, self._siblings.look)
         self._child = self.supervisor.start(context.cancelled)
-        self._ends().append(self.supervisor.kill)
+        self._presence.ends.append(self.supervisor.kill)
         self._take(self._child.about, options)
         self._siblings.members.append(self)
 
@@ -122,9 +122,6 @@ class Process(Word):
         self.reads = about["needs"]
         kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
         self._exchange = Exchange(about["keys"], about["reads"], kill_after_s)
-
-    def _ends(self) -> list[Callable[[], object]]:
-        return [] if self._lost is None else self._lost.ends
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run X on the batch in its process; where that dies, each item once more if it may.
@@ -137,10 +134,9 @@ class Process(Word):
             what = "a signal handler called the pipeline in a thread that waits for this process"
             hint = "Let the handler use Pipeline.submit, or a thread of its own."
             raise ContractError(what, hint=hint)
-        entries = self._entries()
-        if (
-            entries and self.min == 1
-        ):  # one that has gone away while a process is started again may be left out
+        ran_here = self._presence.entries() if self._whole else ()
+        entries = {id(entry.request): entry for entry in ran_here}
+        if self.min == 1:  # who goes away while a process is started again may be left out
             lend(entries.values())
         try:
             with self.exchanging:
@@ -162,7 +158,7 @@ class Process(Word):
         if entry is not None and entry.lent == []:
             return None  # its owner has gone away with it
         one = self._siblings.borrow(self)
-        ends, kill = self._ends(), one.supervisor.kill
+        ends, kill = self._presence.ends, one.supervisor.kill
         ends.append(kill)
         one._borrower = threading.get_ident()
         try:
@@ -194,13 +190,6 @@ class Process(Word):
 
     # One batch.
 
-    def _entries(self) -> Entries:
-        """Give the entries whose requests nobody touches but this, by the identity of the request."""
-        if not self._whole or self._lost is None:
-            return {}
-        entries = self._lost.entries()
-        return {id(entry.request): entry for entry in entries} if entries else {}
-
     def run(self, batch: list[Request], entries: Entries) -> Outcomes:
         """Run a batch there.
 
@@ -221,11 +210,10 @@ class Process(Word):
             if child.channel.awaits:  # Ctrl-C: nobody will read the answer
                 child.kill()
             raise
-        if outcomes is not None:
-            for outcome in outcomes:
-                if isinstance(outcome, InstanceLostError):
-                    # It is raised anew here, so that the instance is known to be lost.
-                    outcome.node = None
+        for outcome in outcomes or ():
+            if isinstance(outcome, InstanceLostError):
+                # It is raised anew here, so that the instance is known to be lost.
+                outcome.node = None
         return outcomes
 
     def _living(self) -> Child:

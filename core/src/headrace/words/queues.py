@@ -128,27 +128,21 @@ class QueueUser(Word):
     _queue: NamedQueue
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
-        """Find the queue."""
-        self._queue = _found(building, element)
+        """Find the queue; the first that asks for it makes it, as it is declared, whichever node that is in."""
+        queues: dict[str, Any] = building.commons.queues
+        name = element.options.queue  # type: ignore[union-attr]
+        if name not in queues:
+            roots = [element, *building.build.plan.roots]
+            known: list[Any] = [one for root in roots for one in root.walk() if one.cls is Queue]
+            sizes = [one.options.max for one in known if one.options.queue == name]
+            # One step of the interpreter: no lock is needed.
+            queues.setdefault(name, NamedQueue(name, next(iter(sizes), _DEFAULT_MAX)))
+        self._queue = queues[name]
 
     def describe(self) -> dict[str, Any]:
         """Give the queue, and whether this word waits for it."""
         waits = self.waits_while is not None
         return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
-
-
-def _found(building: ElementBuilder, element: Element) -> NamedQueue:
-    """Give a queue; the first that asks for it makes it, as it is declared, whichever node that is in."""
-    queues: dict[str, Any] = building.commons.queues
-    name = element.options.queue  # type: ignore[union-attr]
-    if name not in queues:
-        roots = [element, *building.build.plan.roots]
-        known: list[Any] = [one for root in roots for one in root.walk() if one.cls is Queue]
-        sizes = [one.options.max for one in known if one.options.queue == name]
-        # One step of the interpreter: no lock is needed.
-        queues.setdefault(name, NamedQueue(name, next(iter(sizes), _DEFAULT_MAX)))
-    queue: NamedQueue = queues[name]
-    return queue
 
 
 def _deadlines(batch: list[Request]) -> list[float | None]:
