@@ -150,25 +150,25 @@ def test_an_item_that_is_run_again_fails_by_what_is_returned_as_well():
     assert isinstance(second, InputError)
 
 
-class Secretive(Exception):  # noqa: N818 - as somebody else names it
+class SecretiveError(Exception):
     """An error that raises whatever is asked for."""
 
     def __getattribute__(self, name):
         raise LookupError(name)
 
 
-class SecretiveInput(Secretive, InputError):
+class SecretiveInputError(SecretiveError, InputError):
     """One of ours, with the same bug."""
 
 
 def secret_cause():
     error = ValueError("because of")
-    error.__cause__ = Secretive("bad")
+    error.__cause__ = SecretiveError("bad")
     return error
 
 
 @pytest.mark.parametrize(
-    "made", [lambda: Secretive("bad"), lambda: SecretiveInput("bad"), secret_cause]
+    "made", [lambda: SecretiveError("bad"), lambda: SecretiveInputError("bad"), secret_cause]
 )
 def test_an_error_that_lets_nobody_read_it_costs_its_own_item_alone(made):
     def forward(self, batch):
