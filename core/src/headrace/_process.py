@@ -1,4 +1,4 @@
-"""What concerns processes: fork and exit of this one, the start of another one, and its end.
+"""What concerns processes: fork and exit of this one, the start of another one, and that it ends with this one.
 
 The only module with calls that some platforms lack.
 """
@@ -174,10 +174,10 @@ def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
     try:
         import ctypes
 
-        told = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0
+        arranged = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0
     except (ImportError, OSError, AttributeError):
-        told = False
-    if not told:
+        arranged = False
+    if not arranged:
         threading.Thread(target=lambda: (wait(), os._exit(1)), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
@@ -185,34 +185,3 @@ def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
 
 _PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``. It counts the end of the thread that started the process as that of the parent."""
-
-
-def wait_for_end(process: subprocess.Popen[bytes], told: Callable[[], bool], file: int) -> int:
-    """Wait for the end of a process, and call ``told()`` whenever ``file`` can be read meanwhile.
-
-    Args:
-        process: The process.
-        told: Reads; tells whether there can be more.
-        file: A descriptor that shows the end, too, unless a process that it has started keeps it open.
-
-    Returns:
-        The status with which it has ended, see `subprocess.Popen.returncode`.
-    """
-    import selectors
-
-    try:
-        end = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):
-        while told():
-            pass
-        return process.wait()
-    try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(file, selectors.EVENT_READ)
-            selector.register(end, selectors.EVENT_READ)
-            while end not in (ready := {key.fd for key, _ in selector.select()}):
-                if ready and not told():
-                    break
-        return process.wait()
-    finally:
-        os.close(end)

@@ -1,4 +1,4 @@
-"""What two processes tell each other of requests, and the way that it takes: two pipes, and a file in memory.
+"""What two processes send each other of requests, and the way that it takes: two pipes, and a file in memory.
 
 A message is a pickle of plain values, which fits into what a pipe takes at once, so each is one write and one
 read. What is larger, and every buffer, is put into a file that only these two processes know. It has no name, so
@@ -9,7 +9,7 @@ system; what is larger by ``pwrite`` and ``preadv``, which leave the interpreter
 Each message is answered before the next. So a message may lie where the one before it lay, which has been copied
 out by then.
 
-Of requests their values are told, each by itself, so that one that cannot travel is known by its key; and what
+Of requests their values go, each by itself, so that one that cannot travel is known by its key; and what
 has become of them.
 """
 
@@ -175,15 +175,15 @@ _PLAIN = frozenset({int, float, complex, bool, type(None), str, bytes})
 """Exact types whose values go as they are: nobody can change them, and every process knows them."""
 
 _BYTES, _ARRAY, _PICKLE = range(3)
-"""How a value is told that does not go as it is."""
+"""How a value goes that is packed."""
 
-Told = tuple[list[Any], list[dict[Any, int]]]
+Packed = tuple[list[Any], list[dict[Any, int]]]
 """Values, each once; and per request which of them it holds, by key."""
 
 
 def pack(
     requests: Iterable[Request], channel: Channel, keys: Container[str] | None = None
-) -> tuple[Told, dict[int, Exception]]:
+) -> tuple[Packed, dict[int, Exception]]:
     """Tell requests in plain values, and put their arrays, large ``bytes`` and other buffers into a channel.
 
     An array of numpy is not left to pickle, which takes longer for its type than for all the rest of a
@@ -198,7 +198,7 @@ def pack(
         The requests, and what was wrong with the values that cannot be sent, by their numbers.
     """
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
-    told: list[Any] = []
+    values: list[Any] = []
     found: list[dict[Any, int]] = []
     numbers: dict[int, int] = {}
     bad: dict[int, Exception] = {}
@@ -208,46 +208,48 @@ def pack(
         for key, value in request.items():
             if keys is not None and key not in keys:
                 continue
-            held[key] = number = numbers.setdefault(id(value), len(told))
-            if number < len(told):
+            held[key] = number = numbers.setdefault(id(value), len(values))
+            if number < len(values):
                 continue
             cls = type(value)
             if cls in _PLAIN and (cls is not bytes or len(value) < LARGE_BYTES):
-                told.append(value)
+                values.append(value)
                 continue
             try:
                 if cls is bytes or cls is bytearray:
                     size = len(value)
-                    told.append((_BYTES, channel.put(value, size), size, cls is bytearray))
+                    values.append((_BYTES, channel.put(value, size), size, cls is bytearray))
                 elif cls is kind and (maker := _maker(value)) is not None:
                     at, size = channel.put(value, value.nbytes), value.nbytes
-                    told.append((_ARRAY, at, size, value.flags.writeable, maker, value.shape))
+                    values.append((_ARRAY, at, size, value.flags.writeable, maker, value.shape))
                 else:
-                    told.append((_PICKLE, *_pickled(value, channel)))
+                    values.append((_PICKLE, *_pickled(value, channel)))
             except Exception as error:  # noqa: BLE001 - whatever a value raises
                 bad[number] = error
-                told.append(None)
+                values.append(None)
         found.append(held)
-    return (told, found), bad
+    return (values, found), bad
 
 
-def unpack(told: Told, channel: Channel) -> tuple[list[dict[Any, Any]], list[dict[Any, Exception]]]:
+def unpack(
+    packed: Packed, channel: Channel
+) -> tuple[list[dict[Any, Any]], list[dict[Any, Exception]]]:
     """Make requests again, and tell per request what was wrong with values that are not known here, by key."""
     values, bad = [], {}
-    for number, value in enumerate(told[0]):
+    for number, value in enumerate(packed[0]):
         if type(value) is tuple:
             try:
                 value = _made(value, channel)
             except Exception as error:  # noqa: BLE001 - whatever a class does, or one that is unknown
                 bad[number], value = error, None
         values.append(value)
-    requests = [{key: values[number] for key, number in held.items()} for held in told[1]]
-    return requests, faults(told, bad) if bad else []
+    requests = [{key: values[number] for key, number in held.items()} for held in packed[1]]
+    return requests, faults(packed, bad) if bad else []
 
 
-def faults(told: Told, bad: Mapping[int, Any]) -> list[dict[Any, Any]]:
+def faults(packed: Packed, bad: Mapping[int, Any]) -> list[dict[Any, Any]]:
     """Give per request what was wrong with its values, by key."""
-    return [{key: bad[n] for key, n in held.items() if n in bad} for held in told[1]]
+    return [{key: bad[n] for key, n in held.items() if n in bad} for held in packed[1]]
 
 
 def _pickled(value: Any, channel: Channel) -> tuple[bytes | None, list[tuple[int, int, bool]]]:
@@ -267,29 +269,29 @@ def _pickled(value: Any, channel: Channel) -> tuple[bytes | None, list[tuple[int
     return None, places
 
 
-def _made(told: tuple[Any, ...], channel: Channel) -> Any:
-    if told[0] == _PICKLE:
-        _, content, places = told
+def _made(packed: tuple[Any, ...], channel: Channel) -> Any:
+    if packed[0] == _PICKLE:
+        _, content, places = packed
         kinds = [(at, size, bytearray if changes else bytes) for at, size, changes in places]
         buffers = [channel.take(*one) for one in kinds]
         content = buffers.pop() if content is None else content
         return pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
-    buffer = channel.take(told[1], told[2], bytearray if told[3] else bytes)
-    if told[0] == _BYTES:
+    buffer = channel.take(packed[1], packed[2], bytearray if packed[3] else bytes)
+    if packed[0] == _BYTES:
         return buffer
-    maker, shape = told[4:]
-    known = _makers_known.get(maker)
+    maker, shape = packed[4:]
+    known = _known_makers.get(maker)
     if known is None:
-        if len(_makers_known) >= _MOST_KEPT:
-            _makers_known.clear()
-        known = _makers_known[maker] = pickle.loads(maker)  # noqa: S301 - as above
+        if len(_known_makers) >= _MOST_KEPT:
+            _known_makers.clear()
+        known = _known_makers[maker] = pickle.loads(maker)  # noqa: S301 - as above
     return known[0](shape, known[1], buffer)
 
 
 _makers: dict[int, tuple[Any, bytes | None]] = {}
 """By the identity of a dtype, which is kept here: the bytes that stand for it."""
 
-_makers_known: dict[bytes, tuple[Any, Any]] = {}
+_known_makers: dict[bytes, tuple[Any, Any]] = {}
 """By such bytes: the class of arrays, and the dtype."""
 
 _MOST_KEPT = 256

@@ -48,7 +48,7 @@ class Measuring:
     def __init__(self, node: NodePlan | None, commons: Commons) -> None:
         self._commons = commons
         self._times = commons.times
-        self._told = False
+        self._listening = False
         self._measured: list[tuple[Backend, str, Run, int, str]] = []
         self._paths: dict[int, str] = {}
         if node is not None:
@@ -79,22 +79,22 @@ class Measuring:
     def listen(self, probes: Probes) -> None:
         """Let these probes hear of the runs, and no others."""
         events = ("element_began", "element_done")
-        told = any(map(probes.hears, events))
-        for backend, name, run, *about in self._measured if told or self._told else ():
+        listening = any(map(probes.hears, events))
+        for backend, name, run, *about in self._measured if listening or self._listening else ():
             began, done = (
                 probes.teller(event, self._node, *about) if probes.hears(event) else None
                 for event in events
             )
-            if told:
-                setattr(backend, name, _told(run, began, done))
+            if listening:
+                setattr(backend, name, _reporting(run, began, done))
             else:
                 delattr(backend, name)
                 if getattr(backend, name) != run:  # it was no method of its class
                     setattr(backend, name, run)
-        self._told = told
+        self._listening = listening
 
 
-def _told(run: Run, began: Run | None, done: Run | None) -> Run:
+def _reporting(run: Run, began: Run | None, done: Run | None) -> Run:
     def measured(batch: list[Any], *dependency: Any) -> Any:
         started = time.monotonic()
         if began is not None:

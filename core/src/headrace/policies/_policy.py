@@ -252,19 +252,17 @@ class Sized(BatchPolicy):
     def _fits(self, queue: Queue, most: int | None) -> tuple[int, int, bool]:
         """Give count and weight of the longest head within ``most``, and if more cannot join."""
         count, total = len(queue), queue.weight
-        if most is None:
-            return count, total, False
-        if total <= most:
+        if most is None or total <= most:
             return count, total, total == most
         if total == count:  # each weighs 1
             return most, most, True
-        weight = take = 0
-        for take in range(len(queue)):
+        weight = 0
+        for take in range(count):
             heavier = weight + queue[take].weight
             if heavier > most:
                 return take, weight, True
             weight = heavier
-        return len(queue), weight, weight >= most
+        return count, weight, weight >= most
 
     def _filled(self, queue: Queue, take: int, weight: int) -> int:
         """Shorten a head of ``take`` requests to the largest batch size it fills; 0 for none."""

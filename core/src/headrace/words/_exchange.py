@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from headrace._backend import Backend
-    from headrace._build.channel import Told
-    from headrace._build.elsewhere import BuiltElsewhere
+    from headrace._build.channel import Packed
     from headrace._checked import Answers, Outcomes
     from headrace._scheduling.entry import Entry
     from headrace.keys import Request
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     Faults = dict[int, Exception]
 
-    Answer = tuple[Told, list[tuple[dict[str, str], list[str]]], dict[int, str]]
+    Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str]]
 
 _EVERYWHERE = "Put it into a module, or into a file that the configuration names under `import`."
 
@@ -75,20 +74,20 @@ class Exchange:
         channel = child.channel
         errors: Faults = {}
         left = [one for one in batch if taken_back(entries, one)] if entries else batch
-        told, bad = pack(left, channel, self._keys)
+        packed, bad = pack(left, channel, self._keys)
         if bad:
-            told, left = self._without(bad, told, left, errors)
+            packed, left = self._without(bad, packed, left, errors)
         if not left:
             return [errors.get(id(one)) for one in batch]
-        channel.send(told, awaits=True)
+        channel.send(packed, awaits=True)
         patience_s = None
         if entries:  # their owners may go away with them from now on: there are copies
             lend(entry for one in left if (entry := entries.get(id(one))) is not None)
             patience_s = self._patience_s(entries)
-        reported, told, others, lost = channel.receive(patience_s)
+        reported, packed, others, lost = channel.receive(patience_s)
         child.wait_reported(reported)
-        answers, unknown = unpack(told, channel)
-        wrong = _wrong(told, lost, unknown) if lost or unknown else [None] * len(left)
+        answers, unknown = unpack(packed, channel)
+        wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
         rows = zip(left, answers, others, wrong, strict=True)
         for request, new, (same, gone), unusable in rows:
             if entries and not taken_back(entries, request):
@@ -101,11 +100,11 @@ class Exchange:
         return [errors.get(id(one)) for one in batch] if errors else None
 
     def _without(
-        self, bad: Faults, told: Told, batch: list[Request], errors: Faults
-    ) -> tuple[Told, list[Request]]:
+        self, bad: Faults, packed: Packed, batch: list[Request], errors: Faults
+    ) -> tuple[Packed, list[Request]]:
         """Leave out what cannot be sent: a request that is read there fails."""
-        values, found = told
-        for request, held, wrong in zip(batch, found, faults(told, bad), strict=True):
+        values, found = packed
+        for request, held, wrong in zip(batch, found, faults(packed, bad), strict=True):
             for key, error in wrong.items():
                 del held[key]
                 if key in self._read and id(request) not in errors:
@@ -142,10 +141,12 @@ def taken_back(entries: Entries, request: Request) -> bool:
     return True
 
 
-def _wrong(told: Told, lost: dict[int, str], unknown: list[dict[Any, Exception]]) -> Answers:
+def _wrong(packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Exception]]) -> Answers:
     """Give the error of each request of which something could not be sent, or is not known here."""
     found: Answers = []
-    for unsent, unmade in zip(faults(told, lost), unknown or [{} for _ in told[1]], strict=True):
+    for unsent, unmade in zip(
+        faults(packed, lost), unknown or [{} for _ in packed[1]], strict=True
+    ):
         error: Exception | None = None
         for key, text in unsent.items():
             what = f"what it wrote to {key!r} cannot be sent back from its process: {text}"
@@ -174,16 +175,16 @@ def main(files: tuple[int, int, int, int], parent: int) -> None:
     """
     for file in files:
         os.set_inheritable(file, False)
-    teller = _Teller(socket.socket(fileno=files[3]))
-    end_with_parent(parent, teller.wait_for_end)
+    reports = _Reports(socket.socket(fileno=files[3]))
+    end_with_parent(parent, reports.wait_for_end)
     channel = Channel(*files[:3])
     with suppress(EOFError), ExitStack() as closing:
-        _serve(channel, teller, closing)
-    teller.end()
+        _serve(channel, reports, closing)
+    reports.end()
 
 
-class _Teller(QueueHandler):
-    """Tells the process that started this one what is no answer; used by any thread."""
+class _Reports(QueueHandler):
+    """Sends what is no answer to the process that started this one; used by any thread."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(None)  # type: ignore[arg-type]
@@ -191,7 +192,7 @@ class _Teller(QueueHandler):
         self._socket = connection
         self._sending = threading.RLock()
 
-    def tell(self, kind: str, content: Any) -> None:
+    def send(self, kind: str, content: Any) -> None:
         """Send one message."""
         message = pickle.dumps((kind, content), 5)
         with self._sending, suppress(OSError):
@@ -200,14 +201,14 @@ class _Teller(QueueHandler):
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a log record, as `QueueHandler` has made it ready."""
-        self.tell("log", {key: portable(one) for key, one in vars(record).items()})
+        self.send("log", {key: portable(one) for key, one in vars(record).items()})
 
     def warn(self, message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
         """Send a warning; in the place of `warnings.showwarning`."""
         try:
-            self.tell("warning", (str(message), category, filename, lineno))
+            self.send("warning", (str(message), category, filename, lineno))
         except Exception:  # noqa: BLE001 - a class that cannot be pickled
-            self.tell("warning", (str(message), UserWarning, filename, lineno))
+            self.send("warning", (str(message), UserWarning, filename, lineno))
 
     def wait_for_end(self) -> None:
         """Wait until the other process has gone."""
@@ -228,39 +229,34 @@ class _Teller(QueueHandler):
         warnings.showwarning = self.warn  # type: ignore[assignment]
 
 
-def _serve(channel: Channel, teller: _Teller, closing: ExitStack) -> None:
+def _serve(channel: Channel, reports: _Reports, closing: ExitStack) -> None:
     try:
-        first = channel.receive()
-        teller.begin(first["levels"])
+        first: Any = channel.receive()
+        reports.begin(first["levels"])
         backend = first["plan"].build(own_thread=False)
         closing.callback(backend.close)
-        about = _about(backend)
-    except Exception as error:
-        if isinstance(error, EOFError):
-            raise
-        teller.tell("built", portable(error))
+        names = ("min", "max", "rerun", "needs", "reads", "keys")
+        about = {name: getattr(backend, name) for name in names}
+        about |= {"process": os.getpid(), "tree": backend.describe()}
+    except EOFError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is raised where the process was started
+        reports.send("built", portable(error))
         return
-    teller.tell("built", about)
+    reports.send("built", about)
     while True:
         answer = run(backend, channel.receive(), channel)
-        channel.send((teller.count, *answer))
+        channel.send((reports.count, *answer))
 
 
-def _about(built: BuiltElsewhere) -> dict[str, Any]:
-    """Give what the other process is told of what was built."""
-    told = ("min", "max", "rerun", "needs", "reads", "keys")
-    about = {name: getattr(built, name) for name in told}
-    return {**about, "process": os.getpid(), "tree": built.describe()}
-
-
-def run(backend: Backend, told: Told, channel: Channel) -> Answer:
+def run(backend: Backend, packed: Packed, channel: Channel) -> Answer:
     """Run a batch; give what has become of it.
 
     Returns:
         What the requests hold now, their outcomes under None; per request the keys that hold what another
         one held, and those that were taken out; what cannot be sent, by its number.
     """
-    requests, bad = unpack(told, channel)
+    requests, bad = unpack(packed, channel)
     unknown = bad or [{} for _ in requests]
     batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
@@ -277,8 +273,8 @@ def run(backend: Backend, told: Told, channel: Channel) -> Answer:
         same, new, gone = changes(earlier, request)
         answers.append(new if outcome is None else {**new, None: portable(outcome)})
         others.append((same, gone))
-    new_told, lost = pack(answers, channel)
-    return new_told, others, {number: error_text(error) for number, error in lost.items()}
+    packed, lost = pack(answers, channel)
+    return packed, others, {number: error_text(error) for number, error in lost.items()}
 
 
 def _unknown(wrong: dict[str, Exception]) -> InputError:

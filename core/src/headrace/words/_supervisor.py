@@ -14,13 +14,12 @@ import threading
 import time
 import warnings
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import END, Channel
 from headrace._engine.blueprint import LOOK_S
 from headrace._portable import error_text
-from headrace._process import memory_file, spawn, wait_for_end
+from headrace._process import memory_file, spawn
 from headrace._scheduling.calls import errand
 from headrace.errors import InstanceLostError, SetupError
 
@@ -109,13 +108,20 @@ class Child:
         Returns:
             The status with which it has ended.
         """
-        read = partial(self._read_report, built)
-        status = wait_for_end(self.process, read, self._reports.fileno())
+        waits = threading.Thread(target=self._end_reports, name="headrace-process-end", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no more threads: its own end of the socket tells
+            waits.start()
+        while self._read_report(built):
+            pass
+        if waits.ident is not None:
+            waits.join()
+        return self.process.wait()
+
+    def _end_reports(self) -> None:
+        """Once it has ended, let nobody wait for reports, though what it has started may still live."""
+        self.process.wait()
         with contextlib.suppress(OSError):
             self._reports.shutdown(socket.SHUT_RDWR)
-        while read():
-            pass
-        return status
 
     def kill(self) -> None:
         """End it at once."""
@@ -324,13 +330,12 @@ class Supervisor:
     def _began(self, child: Child) -> None:
         """Take note that X is built in a process."""
         with self._changed:
-            again, self._built = self._built, True
+            self._built = True
             self._starting, self.current = None, child
             self._changed.notify_all()
-        if again:
-            self._presence.away.discard(self)
-            self._presence.changed()
-            self._notify()
+        self._presence.away.discard(self)
+        self._presence.changed()
+        self._notify()
 
     def _left(self, child: Child, why: Exception) -> float | None:
         """Take note of the end of a process; give the pause until the next, None for no next."""

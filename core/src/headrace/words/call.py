@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from contextlib import suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
@@ -142,13 +143,12 @@ class Call(FunctionBackend, Word):
 
 def _missing_module(module: str) -> str | None:
     """Give the first part of a dotted name that is no module; None when all are."""
-    parts, path = module.split("."), None
-    for end in range(1, len(parts) + 1):
-        name = ".".join(parts[:end])
+    path: Any = None
+    for name in accumulate(module.split("."), "{}.{}".format):
         if name in sys.modules:
             path = getattr(sys.modules[name], "__path__", None)
             continue
-        spec = _spec(name, path) if end == 1 or path is not None else None  # else it is no package
+        spec = None if "." in name and path is None else _spec(name, path)  # None: it is no package
         if spec is None:
             return name
         path = spec.submodule_search_locations

@@ -86,7 +86,7 @@ class Process(Word):
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
-        """Give what is needed inside, which the other process has told once it is built."""
+        """Give what is needed inside, which the other process has reported once it is built."""
         made = built.get(id(element))
         if made is None:
             return needs_of(element.children[0], built)
@@ -117,7 +117,7 @@ class Process(Word):
         self._siblings.members.append(self)
 
     def _take(self, about: dict[str, Any], options: Options) -> None:
-        """Take over what the process has told of what was built there."""
+        """Take over what the process has reported of what was built there."""
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
         self.reads = about["needs"]
         kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
