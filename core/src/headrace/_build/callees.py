@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.standing import Around, Ended, Standing
-from headrace._checked import filler, weight_of
+from headrace._checked import Answers, Outcomes, filler, weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
 from headrace._scheduling.entry import HANDED, Entry
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._build.standing import Forward
-    from headrace._checked import Answers, Outcomes
     from headrace._graph.route import Each
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request

@@ -9,7 +9,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend, InitContext, Shared, no_progress
+from headrace._backend import Backend, InitContext, ProgressFactory, Shared, no_progress
 from headrace._build.callees import Bound, FrontCall, NodeCall, NotCallable, Passage
 from headrace._build.measuring import Measuring
 from headrace._build.parts import At, Commons, Parts
@@ -26,7 +26,6 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._backend import ProgressFactory
     from headrace._scheduling.scheduler import Scheduler
 
 

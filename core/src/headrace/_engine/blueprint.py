@@ -15,18 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._graph.route import Links, is_graph
-from headrace._scheduling.instance import Limits
+from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.probes import Guarded, Probes
 from headrace._scheduling.probing import listen
 from headrace._scheduling.scheduler import Scheduler
-from headrace.errors import SetupError
+from headrace.errors import Problem, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace._scheduling.instance import Instance
-    from headrace.errors import Problem
     from headrace.keys import Request
     from headrace.policies import BatchPolicy, DispatchPolicy
 

@@ -8,14 +8,13 @@ import time
 from collections import deque
 from contextlib import suppress
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from headrace._scheduling.locks import Signal, Watchers, taking
 from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeAlias
 
     from headrace._engine.blueprint import BuiltNode, Parts
     from headrace._scheduling.instance import Instance

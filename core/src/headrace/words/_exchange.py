@@ -16,21 +16,21 @@ import threading
 import time
 import warnings
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from itertools import compress
 from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.channel import Channel, apply, changes, faults, pack, unpack
+from headrace._build.channel import Channel, Packed, apply, changes, faults, pack, unpack
 from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent
 from headrace._scheduling.locks import claimed
 from headrace.errors import BackendError, ContractError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Container, Iterable
 
     from headrace._backend import Backend
-    from headrace._build.channel import Packed
     from headrace._checked import Answers, Outcomes
     from headrace._scheduling.entry import Entry
     from headrace.keys import Request
@@ -46,21 +46,19 @@ if TYPE_CHECKING:
 _EVERYWHERE = "Put it into a module, or into a file that the configuration names under `import`."
 
 
+@dataclass(frozen=True)
 class Exchange:
     """How batches go to a process, and what comes back of them.
 
-    Args:
+    Attributes:
         keys: The keys that go there.
         read: Those of them that something there reads: without one that cannot be copied a request fails.
         kill_after_s: How long to wait after the last deadline of a batch; None for ever.
     """
 
-    def __init__(
-        self, keys: Collection[str], read: Collection[str], kill_after_s: float | None
-    ) -> None:
-        self._keys = frozenset(keys)
-        self._read = frozenset(read)
-        self._kill_after_s = kill_after_s
+    keys: Container[str]
+    read: Container[str]
+    kill_after_s: float | None
 
     def run(self, child: Child, batch: list[Request], entries: Entries) -> Outcomes:
         """Send a batch, wait for the answer, and do what it says to the requests.
@@ -74,7 +72,7 @@ class Exchange:
         channel = child.channel
         errors: Faults = {}
         left = [one for one in batch if taken_back(entries, one)] if entries else batch
-        packed, bad = pack(left, channel, self._keys)
+        packed, bad = pack(left, channel, self.keys)
         if bad:
             packed, left = self._without(bad, packed, left, errors)
         if not left:
@@ -107,7 +105,7 @@ class Exchange:
         for request, held, wrong in zip(batch, found, faults(packed, bad), strict=True):
             for key, error in wrong.items():
                 del held[key]
-                if key in self._read and id(request) not in errors:
+                if key in self.read and id(request) not in errors:
                     what = f"it cannot be sent to another process: {error_text(error)}"
                     expected, got = "something that pickle takes", type(request[key]).__name__
                     failure = InputError(what, key=key, expected=expected, got=got)
@@ -119,9 +117,9 @@ class Exchange:
         """Give how long to wait for an answer before the process is killed; None for ever."""
         deadlines = [entry.deadline for entry in entries.values()]
         known = [deadline for deadline in deadlines if deadline is not None]
-        if self._kill_after_s is None or not known or len(known) < len(deadlines):
+        if self.kill_after_s is None or not known or len(known) < len(deadlines):
             return None
-        return max(max(known) + self._kill_after_s - time.monotonic(), 0.001)
+        return max(max(known) + self.kill_after_s - time.monotonic(), 0.001)
 
 
 def lend(entries: Iterable[Entry]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.callees import child_call, run_some
-from headrace._checked import batch_alone, weight_of
+from headrace._checked import Answers, Outcomes, batch_alone, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._backend import Backend, InitContext
-    from headrace._checked import Answers, Outcomes
 
 __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 

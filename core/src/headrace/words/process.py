@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._checked import Presence, batch_alone
+from headrace._checked import Outcomes, Presence, batch_alone
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, keys_named
 from headrace._plan.word import Word, needs_of
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
-    from headrace._checked import Outcomes
     from headrace._plan.element import Element
     from headrace.keys import Request
     from headrace.words._exchange import Entries
@@ -121,7 +120,7 @@ class Process(Word):
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
         self.reads = about["needs"]
         kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
-        self._exchange = Exchange(about["keys"], about["reads"], kill_after_s)
+        self._exchange = Exchange({*about["keys"]}, {*about["reads"]}, kill_after_s)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run X on the batch in its process; where that dies, each item once more if it may.
