@@ -40,6 +40,12 @@ def filler(item: Request) -> Filler:
     return copy
 
 
+def fillers(item: Request, missing: int) -> list[Filler]:
+    """Make so many fillers of an item that they have the weight that is missing."""
+    count = -(-missing // item.get("request_size", 1))
+    return [filler(item) for _ in range(count)]
+
+
 class Presence:
     """Whether an instance can serve: it is gone once it is lost for ever, or away for a while.
 
@@ -338,10 +344,9 @@ def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
     if backend.min == 1:
         return [request]
     weight = request.get("request_size", 1)
-    least = -(-backend.min // weight)  # so many of its weight reach the min
-    if least > 1 and not (backend._pad and (backend.max is None or least * weight <= backend.max)):
-        return None
-    return [request, *(filler(request) for _ in range(least - 1))]
+    batch = [request, *fillers(request, backend.min - weight)]
+    fits = backend._pad and (backend.max is None or len(batch) * weight <= backend.max)
+    return batch if len(batch) == 1 or fits else None
 
 
 def range_problem(least: object, most: object) -> str | None:

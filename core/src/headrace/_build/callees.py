@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.standing import Around, Ended, Standing
-from headrace._checked import Answers, Outcomes, filler, weight_of
+from headrace._checked import Answers, Outcomes, fillers, weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
 from headrace._scheduling.entry import HANDED, Entry
@@ -205,12 +205,8 @@ class ChildCall:
                 child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))
                 for _ in batch
             ]
-        filled = list(batch)
-        while weight < child.min:
-            filled.append(filler(batch[-1]))
-            weight += batch[-1].get("request_size", 1)
-        outcomes = child(filled)
-        return None if outcomes is None else outcomes[: len(batch)]
+        filled = child([*batch, *fillers(batch[-1], child.min - weight)])
+        return None if filled is None else filled[: len(batch)]
 
 
 def child_call(child: Backend, *, pad: bool) -> Backend | ChildCall:
