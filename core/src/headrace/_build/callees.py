@@ -175,6 +175,11 @@ def run_some(call: Forward, batch: list[Request], places: Sequence[int], outcome
             outcomes[i] = outcome
 
 
+def no_result(silent: str, what_for: str = "") -> NoResultError:
+    """Make the error of an item in which something wrote no ``result``."""
+    return NoResultError(f"{silent} wrote no 'result'{what_for}", backend=silent)
+
+
 @dataclass(frozen=True)
 class ChildCall:
     """Calls one child: item by item where its max is 1, filled up or refused below its min."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend, Shared
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.parts import At, Parts
-from headrace._build.standing import BatchEnd, Standing
+from headrace._build.standing import Standing
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import Element, NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, needed_keys
@@ -57,9 +56,10 @@ class ChildPlan:
         """
         build = builder.build
         keys = None if builder.node is None else builder.node.keys
-        where = (builder.name, keys, at.index or 0)
+        packed, allow_import = io.BytesIO(), build.plan.allow_import
+        content = (builder.name, keys, at.index or 0, element, build.threads, allow_import)
         try:
-            self._content = _packed((where, element, build.threads, build.plan.allow_import))
+            _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(content)
         except Exception as error:
             raise SetupError(
                 f"{element.call} cannot be sent to another process: {error_text(error)}",
@@ -67,6 +67,7 @@ class ChildPlan:
                 hint="Let its classes and functions be importable: put them into a module, or into a "
                 "file that the configuration names under `import`.",
             ) from error
+        self._content = packed.getvalue()
         self.name = element.name
         self.expression = str(element.call)
         self.min, self.max = element.range
@@ -97,15 +98,15 @@ class ChildPlan:
         """
         files = run_imports([(path, Path()) for path in self._files])
         try:
-            where, element, threads, allow_import = pickle.loads(self._content)  # noqa: S301 - ours
+            content = pickle.loads(self._content)  # noqa: S301 - ours
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
             raise SetupError(what, hint=_IMPORTABLE) from error
-        name, keys, index = where
-        if not own_thread:
-            element.own_thread = False
-        else:
+        name, keys, index, element, threads, allow_import = content
+        if own_thread:
             give_threads(element)
+        else:
+            element.own_thread = False
         node = None
         if keys is not None:
             node = NodePlan(name, keys, {}, element, None, None)  # type: ignore[arg-type]
@@ -114,7 +115,7 @@ class ChildPlan:
         parts.add(shared)
         builder = ElementBuilder(Build(plan, ChildPlan, threads=threads), node, shared)
         try:
-            at = replace(At.begin(parts, index=index), end=BatchEnd())
+            at = At.begin(parts, index=index)
             child = at.end.around(builder.element(element, at), element)
         except BaseException:
             parts.close()
@@ -195,10 +196,3 @@ class _Pickler(pickle.Pickler):
         if issubclass(obj, FunctionBackend):
             return partial(of_function, batched=obj.batched), (source_of(obj),)
         return as_backend, (source_of(obj),)
-
-
-def _packed(value: Any) -> bytes:
-    """Give elements, with their classes and options, as bytes."""
-    stream = io.BytesIO()
-    _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(value)
-    return stream.getvalue()

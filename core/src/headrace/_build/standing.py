@@ -80,12 +80,8 @@ class InThread(Around):
 
     def __init__(self, child: Backend, thread: OwnThread, name: str) -> None:
         super().__init__(child)
-        self.thread = thread
+        self.thread, self.run = thread, thread.call
         self._name = name
-
-    def run(self, forward: Forward, *args: Any) -> Outcomes:
-        """Run something of the backend in its thread."""
-        return self.thread.call(forward, *args)
 
 
 class Ended(Around):

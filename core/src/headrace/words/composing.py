@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headrace._backend import Backend, InitContext, Shared
-from headrace._build.callees import NotCallable, child_call, run_some
+from headrace._build.callees import NotCallable, child_call, no_result, run_some
 from headrace._plan.declared import Needs, range_of, sequence
 from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, needs_of, word_of
-from headrace.errors import NoResultError
 from headrace.keys import DATA, REPOST, Request
 
 if TYPE_CHECKING:
@@ -153,7 +152,9 @@ class Sequential(Word):
             if self._reposts and REPOST in request:
                 continue
             if not ready[i] and not step.otherwise:
-                outcomes[i] = self._nothing_before(index, request)
+                after = step.child._label()
+                before = self._last_label(request, index)
+                outcomes[i] = no_result(before, f" for the next element, {after}")
                 continue
             if ready[i] and "result" in request:
                 request["data"] = request.pop("result")
@@ -164,12 +165,6 @@ class Sequential(Word):
         steps = self._steps[:before]
         ran = [step for step in steps if step.key is None or step.key in request]
         return (ran or steps)[-1].child._last_label(request)
-
-    def _nothing_before(self, index: int, request: Request) -> NoResultError:
-        before = self._last_label(request, index)
-        after = self._steps[index].child._label()
-        what = f"{before} wrote no 'result' for the next element, {after}"
-        return NoResultError(what, backend=before)
 
 
 class _Step(NamedTuple):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import child_call, run_some
+from headrace._build.callees import child_call, no_result, run_some
 from headrace._checked import Answers, Outcomes, batch_alone, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
 from headrace._plan.word import Use, Word, needs_of
-from headrace.errors import InstanceLostError, NoResultError
+from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
@@ -251,14 +251,14 @@ class CatSplit(Word):
         alive = [batch[i] for i in places]
         first = alive[0]
         if "result" not in first:
-            error = self._no_result(self._cat_backend, first)
+            error = no_result(self._cat_backend._last_label(first))
             return [o or error for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
         gathered["request_size"] = weight_of(alive)
         failed = self._infer([gathered])
         if failed is None and "result" not in gathered:
-            failed = [self._no_result(self._infer, gathered)]
+            failed = [no_result(self._infer._last_label(gathered))]
         if failed is not None and failed[0] is not None:
             self._infer_failed = not isinstance(failed[0], InstanceLostError)
             return [o or failed[0] for o in outcomes]
@@ -271,7 +271,3 @@ class CatSplit(Word):
 
     def _last_label(self, request: Request) -> str:
         return self._split_backend._last_label(request)
-
-    def _no_result(self, backend: Backend, request: Request) -> NoResultError:
-        silent = backend._last_label(request)
-        return NoResultError(f"{silent} wrote no 'result'", backend=silent)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import child_call, passed_on, run_some
+from headrace._build.callees import child_call, no_result, passed_on, run_some
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
-from headrace.errors import ContractError, HeadraceError, LimitError, NoResultError
+from headrace.errors import ContractError, HeadraceError, LimitError
 from headrace.keys import NODE_NAME, REPOST, Request
 
 if TYPE_CHECKING:
@@ -199,9 +199,7 @@ class Again(Word, ABC):
 
     def _ready(self, request: Request, index: int, outcomes: Answers) -> bool:
         if "result" not in request:
-            silent = self._last_label(request)
-            what = f"{silent} wrote no 'result' to go on with"
-            outcomes[index] = NoResultError(what, backend=silent)
+            outcomes[index] = no_result(self._last_label(request), " to go on with")
             return False
         request["data"] = request.pop("result")
         return True
