@@ -550,7 +550,7 @@ def test_what_is_known_of_arrays_does_not_grow_with_their_dtypes():
         array = numpy.zeros(1, dtype=[(f"field_{count}", "u1")])
         assert there_and_back([{"data": array}])[0]["data"].dtype == array.dtype
     assert len(known._makers) <= known._MOST_KEPT
-    assert len(known._known_makers) <= known._MOST_KEPT
+    assert known._made_by.cache_info().currsize <= known._MOST_KEPT
 
 
 def test_bytes_go_there_and_back(file):

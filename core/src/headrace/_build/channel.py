@@ -22,6 +22,7 @@ import select
 import struct
 import sys
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -280,21 +281,21 @@ def _made(packed: tuple[Any, ...], channel: Channel) -> Any:
     if packed[0] == _BYTES:
         return buffer
     maker, shape = packed[4:]
-    known = _known_makers.get(maker)
-    if known is None:
-        if len(_known_makers) >= _MOST_KEPT:
-            _known_makers.clear()
-        known = _known_makers[maker] = pickle.loads(maker)  # noqa: S301 - as above
-    return known[0](shape, known[1], buffer)
+    cls, dtype = _made_by(maker)
+    return cls(shape, dtype, buffer)
 
 
 _makers: dict[int, tuple[Any, bytes | None]] = {}
 """By the identity of a dtype, which is kept here: the bytes that stand for it."""
 
-_known_makers: dict[bytes, tuple[Any, Any]] = {}
-"""By such bytes: the class of arrays, and the dtype."""
-
 _MOST_KEPT = 256
+
+
+@lru_cache(_MOST_KEPT)
+def _made_by(maker: bytes) -> tuple[Any, Any]:
+    """Give the class of arrays and the dtype that such bytes stand for."""
+    cls, dtype = pickle.loads(maker)  # noqa: S301 - from the other of our two processes
+    return cls, dtype
 
 
 def _maker(array: Any) -> bytes | None:

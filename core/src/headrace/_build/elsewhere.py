@@ -73,7 +73,7 @@ class ChildPlan:
         self.min, self.max = element.range
         self.reads = tuple(sorted(_keys(element, {}, "reads")))
         self.writes = tuple(sorted(_keys(element, {}, "writes")))
-        self.keys = _going(self.reads)
+        self.keys = _keys_to_send(self.reads)
         self._files = tuple(path for path, _ in build.plan.files)
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class BuiltElsewhere(Standing):
         super().__init__(child)
         self.rerun = all(_may_rerun(one, built) for one in element.walk())  # type: ignore[misc]
         self.reads: tuple[str, ...] = tuple(sorted(_keys(element, built, "reads")))
-        self.keys = _going(self.reads)
+        self.keys = _keys_to_send(self.reads)
         self.needs = needed_keys(element, built)
         self._element, self._built = element, built
         self._parts = parts
@@ -172,7 +172,7 @@ def _keys(element: Element, built: dict[int, Backend], what: str) -> set[str]:
     return found
 
 
-def _going(reads: tuple[str, ...]) -> tuple[str, ...]:
+def _keys_to_send(reads: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({*reads, *OPTIONAL} - {"result"}))
 
 

@@ -16,7 +16,7 @@ from headrace._scheduling.process_threads import errands
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._engine.blueprint import BuiltNode, Parts
+    from headrace._engine.blueprint import BuiltNode
     from headrace._scheduling.instance import Instance
 
     Closing: TypeAlias = "tuple[str, Callable[[], object]]"
@@ -82,12 +82,13 @@ class Teardown:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._pass: _Pass | None = None
+        self._pass = _Pass(())
+        self._pass.over = True
 
     @property
     def busy(self) -> bool:
         """Whether something is being closed, or hangs."""
-        return self._pass is not None and (self._pass.left_behind or not self._pass.over)
+        return self._pass.left_behind or not self._pass.over
 
     def run(self, steps: Callable[[], Sequence[Closing]], until: float) -> None:
         """Close what ``steps()`` gives, once the pass before it is over; wait until ``until`` for it.
@@ -104,7 +105,7 @@ class Teardown:
             with taking(self._lock):
                 before = self._pass
                 # Of two threads that close, one has its pass; the other waits for it and looks again.
-                if before is None or before.over or before.left_behind:
+                if before.over or before.left_behind:
                     own = self._pass = wanted
             if own is not None:
                 with suppress(RuntimeError):
@@ -112,7 +113,7 @@ class Teardown:
                 if not errands.ready:  # no more threads, or the interpreter ends
                     own.run()
             current = own or before
-            if current is not None and not current.wait(until):
+            if not current.wait(until):
                 current.leave_behind()
                 return
         if own.interrupt is not None:
@@ -132,7 +133,7 @@ class Retirement:
         self.scheduler = node.scheduler
         self.signal = signal
         self.over = False
-        self._parts: Parts | None = node.parts
+        self._parts = node.parts
         self._left = dict(zip_longest(instances, node.instances))
         self._lock = threading.Lock()
 
@@ -150,9 +151,8 @@ class Retirement:
                 own = self._left.pop(instance)
                 if own is not None:
                     own.close()
-            if not self._left and self._parts is not None:
+            if not self._left and not self.over:
                 self._parts.close()
-                self._parts = None
                 self.over = True
             return self.over
         finally:

@@ -303,7 +303,7 @@ class Supervisor:
             try:
                 child = Child()
             except Exception as error:  # noqa: BLE001 - no process, no descriptors
-                pause_s = self._ended(error)
+                pause_s = self._left(None, error)
             else:
                 pause_s = self._live(child)
 
@@ -337,21 +337,11 @@ class Supervisor:
         self._presence.changed()
         self._notify()
 
-    def _left(self, child: Child, why: Exception) -> float | None:
-        """Take note of the end of a process; give the pause until the next, None for no next."""
-        with self._changed:
-            self._starting = self.current = None
-        pause_s = self._ended(why)
-        child.end()
-        with self._changed:
-            if child is not self._given:
-                child.close()
-        return pause_s
-
-    def _ended(self, why: Exception) -> float | None:
-        """Take note that there is no process now; give the pause until the next, None for no next."""
+    def _left(self, child: Child | None, why: Exception) -> float | None:
+        """Take note that there is no process any more; give the pause until the next, None for no next."""
         pause_s = self._restarts.pause_s(time.monotonic()) if self._built else None
         with self._changed:
+            self._starting = self.current = None
             if pause_s is None:
                 self._failure = self._failure or why
             self._changed.notify_all()
@@ -365,6 +355,11 @@ class Supervisor:
             self._notify()
             then = "it is lost" if pause_s is None else f"another is started after {pause_s:g} s"
             _log.warning("%s: %s; %s", self._thread.name, error_text(why), then)
+        if child is not None:
+            child.end()
+            with self._changed:
+                if child is not self._given:
+                    child.close()
         return pause_s
 
 
