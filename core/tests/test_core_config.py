@@ -203,6 +203,7 @@ def test_a_none_is_as_if_the_key_was_not_there():
     given = {key: None for key in keys if key != "backend"}
     told = [headrace.explain({"backend": "Show", **more}) for more in (given, {})]
     assert told[0]["nodes"] == told[1]["nodes"]
+    assert headrace.explain({"backend": "Show", "each_errors": None})["nodes"] == told[1]["nodes"]
     shared = {
         "global": {"instance_num": 2, "max": 4},
         "n": {"backend": "Show", "instance_num": None},

@@ -25,6 +25,7 @@ class Level(enum.IntEnum):
 class Inner(BaseModel):
     flag: bool = False
     size: int = 0
+    real: float = 0.0
 
 
 @dataclass
@@ -89,6 +90,8 @@ class Many(headrace.Options):
         ("exact", "NaN"),
         ("by_name", {"a": NAN}),
         ("by_name", {"a": "nan"}),
+        ("inner", {"real": NAN}),
+        ("inners", [{"size": 1}, {"real": "nan"}]),
         ("anything", NAN),
         ("anything", [1, {"a": NAN}]),
         ("numbers", "x"),

@@ -174,6 +174,8 @@ def _is_bool(value: Any) -> bool:
 def _has_nan(value: Any) -> bool:
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(map(_has_nan, value))
+    if isinstance(value, BaseModel):
+        value = vars(value)
     if isinstance(value, Mapping):
         return any(map(_has_nan, value.values()))
     if isinstance(value, decimal.Decimal):

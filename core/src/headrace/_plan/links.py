@@ -86,7 +86,8 @@ class _Graph:
         self.complete &= len(self.problems) == before
         found = ((key, written_key(key, name, shape)) for key in LINK_KEYS)
         self.places[name] = {key: one.place() for key, one in found if one is not None}
-        if "each_errors" in table and "each" not in table:
+        errors = table.get("each_errors")
+        if errors is not None and errors.value is not None and "each" not in table:
             self.wrong(name, "each_errors", "the node has no 'each'")
         following, pairs = self._next(name, keys.next), self._map(name, keys.map)
         return Links(name, following, pairs, keys.otherwise, self._each(name, keys))
