@@ -197,16 +197,16 @@ def wrong_values(error: ValidationError, options: type[BaseModel]) -> Iterator[E
     pydantic tells what is wrong for every type that an option may have. The one that the value was meant
     to be is told where it can be known, else all of them at once.
     """
-    told: dict[str, list[ErrorDetails]] = {}
+    of_unions: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors():
         message = _WORDS.get(detail["type"], detail["msg"])
         detail["msg"] = message.replace("Tuple should", "List should")
         key, *inner = detail["loc"] or ("",)
         if inner and _is_union(options.model_fields.get(str(key))):
-            told.setdefault(str(key), []).append(detail)
+            of_unions.setdefault(str(key), []).append(detail)
         else:
             yield detail
-    for details in told.values():
+    for details in of_unions.values():
         inside = [one for one in details if len(one["loc"]) > 2]
         of_a_type = [one for one in details if not one["type"].endswith(("_type", "_parsing"))]
         if meant := inside or of_a_type:

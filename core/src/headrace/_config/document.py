@@ -23,6 +23,7 @@ else:
     import tomli as tomllib
 
 
+_NO_EXPRESSION = "A text is always a path; an expression goes under the key 'backend' of a dict."
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _MANY_DIGITS = re.compile(rf"[0-9](?:_?[0-9]){{{MAX_DIGITS},}}")
 _TOO_BIG = 10**MAX_DIGITS
@@ -131,37 +132,34 @@ class _Reader:
         try:
             resolved = path.resolve()
             if resolved in stack:
-                chain = (*stack[stack.index(resolved) :], resolved)
-                shown = " extends ".join(str(p) for p in chain)
-                message = f"files that extend each other in a cycle: {shown}"
-                self.problems.add("extends_cycle", message, **by)
-                return Document()
+                shown = " extends ".join(map(str, [*stack[stack.index(resolved) :], resolved]))
+                what = f"files that extend each other in a cycle: {shown}"
+                return self._refused("extends_cycle", what, by)
             if resolved in self._read:
                 return self._read[resolved]
             if len(stack) > MAX_DEPTH:
-                message = f"more than {MAX_DEPTH} files that extend each other"
-                self.problems.add("nesting", message, **by)
-                return Document()
+                what = f"more than {MAX_DEPTH} files that extend each other"
+                return self._refused("nesting", what, by)
             text = _text_of(resolved)
         except FileNotFoundError:
-            hint = "A path is relative to the file that extends it."
-            if not by:
-                hint = (
-                    "A text is always a path; an expression goes under the key 'backend' of a dict."
-                )
-            self.problems.add("no_file", f"no such file: {str(path)!r}", **by, hint=hint)
+            hint = "A path is relative to the file that extends it." if by else _NO_EXPRESSION
+            return self._refused("no_file", f"no such file: {str(path)!r}", by, hint)
         except IsADirectoryError:
-            message = f"{str(path)!r} is a folder, not a TOML file"
-            self.problems.add("unreadable", message, **by)
+            return self._refused("unreadable", f"{str(path)!r} is a folder, not a TOML file", by)
         except (OSError, ValueError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
-            self.problems.add("unreadable", f"cannot read {str(path)!r}: {reason}", **by)
-        else:
-            tables = self._parsed(text, str(path))
-            if tables is not None:
-                document = self.tables(tables, resolved.parent, str(path), (*stack, resolved))
-                self._read[resolved] = document  # several may extend it; it is read once
-                return document
+            return self._refused("unreadable", f"cannot read {str(path)!r}: {reason}", by)
+        tables = self._parsed(text, str(path))
+        if tables is not None:  # several files may extend this one; it is read once
+            document = self.tables(tables, resolved.parent, str(path), (*stack, resolved))
+            self._read[resolved] = document
+        return self._read.get(resolved, Document())
+
+    def _refused(
+        self, code: str, message: str, by: dict[str, Any], hint: str | None = None
+    ) -> Document:
+        """Report a file that cannot be read, at the place that names it."""
+        self.problems.add(code, message, **by, hint=hint)
         return Document()
 
     def _parsed(self, text: str, file: str) -> dict[str, Any] | None:

@@ -93,11 +93,8 @@ class Planner(Resolver):
         homes: dict[str, str] = {}
         for name in self.shape.nodes:
             read: set[str] = set()
-            todo: list[Call] = []
-            for key in ("init", "node_entrypoint"):
-                found = written_key(key, name, self.shape)
-                if found is not None:
-                    todo += _parsed_quietly(found.value, name)
+            written = (written_key(key, name, self.shape) for key in ("init", "node_entrypoint"))
+            todo = [call for one in written if one for call in _parsed_quietly(one.value, name)]
             while todo:
                 call = todo.pop()
                 todo.extend(call.children)
@@ -189,20 +186,25 @@ class Planner(Resolver):
             give_threads_to_instances(root)
         own = [n for n in self.registered.values() if n.node == plan.name and n.index is None]
         check_used(self, own)
-        door = called(named.element)
+        callee = called(named.element)
         for element in (one for root in plan.roots for one in root.walk()):
-            if word_of(element.cls)._gathers and element.children and element is not door:
+            if word_of(element.cls)._gathers and element.children and element is not callee:
                 what = f"a node has one {element.cls.__name__}, the one that it is called through"
                 self.add("scheduling", what, element.call)
-        self.check_called(door)
-        self._check_range(plan, door)
+        self.check_called(callee)
+        self._check_range(plan, callee)
 
-    def _check_range(self, plan: NodePlan, door: Element) -> None:
-        """Check that the keys of the node leave something of the range that the classes tell."""
+    def _check_range(self, plan: NodePlan, callee: Element) -> None:
+        """Check that the keys of the node leave something of the range that the classes state.
+
+        Args:
+            plan: The node.
+            callee: What the node is called through.
+        """
         root = plan.instance
         if root is None:
-            gathers = word_of(door.cls)._gathers and door.children
-            root = door.children[0] if gathers else door
+            gathers = word_of(callee.cls)._gathers and callee.children
+            root = callee.children[0] if gathers else callee
         low, high = narrowed(root.range, plan.keys)
         if plan.door_to is not None or low <= high:
             return

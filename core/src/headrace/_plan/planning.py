@@ -125,6 +125,10 @@ class Planning(ABC):
         nodes: The nodes that are planned.
         all_parameters: The keys of all nodes.
         too_large: Whether definitions or parameters have brought more than `MAX_ELEMENTS`.
+        _entered: The keys of the nodes that are being planned, each node named by the one before it.
+        _begun: The nodes whose planning has begun, finished or not.
+        _unfinished: Those of them that are not finished: who needs one of these needs itself.
+        _homes: Per name that will be registered the node that does so; ``x.`` stands for ``x.0``, ``x.1``, ...
     """
 
     shape: Shape

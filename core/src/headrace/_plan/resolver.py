@@ -54,12 +54,14 @@ class Resolver(Planning):
         defined = [d for d in known if call.plugin in (None, d.plugin)]
         if not defined and self.refuse_cycle(call):
             return None
+        # One of the configuration is refused where a backend is called like it, and wins from then on.
         own = any(not d.distribution for d in defined)
         specs = [] if own else registry.find(call.name, self.files)
         if len(defined) == 1 and not specs:
             return self._expand(call, defined[0], scope)
         cls = self._class([*defined, *specs], call, scope)
         if cls is None:
+            # What is nearly a word that takes names has names in its bracket, which are not looked for.
             near = self._nearest(call, scope) if call.phases else None
             self.plan_all(call.children[core_word(near or "")._names :], scope)
             return None

@@ -38,11 +38,6 @@ PATIENCE_S = 60.0
 """How long the importing thread may stand still outside of `threading`: libraries take long to load."""
 
 
-def _is_file(item: str) -> bool:
-    """Tell whether an item of ``import`` is a file, and not a module."""
-    return item.endswith(".py") or "/" in item or os.sep in item
-
-
 def run_imports(wanted: list[tuple[str, Path]]) -> Files:
     """Run what ``import`` lists.
 
@@ -58,7 +53,7 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
     """
     tables = []
     for item, base in wanted:
-        if _is_file(item):
+        if item.endswith(".py") or "/" in item or os.sep in item:  # a file, and no module
             path = (base / Path(item).expanduser()).resolve()
             with _alone(str(path)):
                 tables.append((str(path), _run_file(path, item)))

@@ -302,8 +302,7 @@ def register(
         PluginError: The name is taken, belongs to core or is none; or the class is no backend.
     """
     if cls is None and name is not None and not isinstance(name, str):
-        own: Any = getattr(name, "__name__", None)
-        return register(own, name, replace=replace, batched=batched)
+        name, cls = getattr(name, "__name__", None), name
     if cls is None:
 
         def decorate(decorated: Any) -> Any:
