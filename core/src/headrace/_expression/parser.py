@@ -75,19 +75,16 @@ class _Parser(Scanner):
         self.finish()
         return result
 
-    def element(self, word: str = "", start: int = 0) -> _Rule:
-        """Read an element; ``word`` is its name if that was read already, at ``start``."""
+    def element(self) -> _Rule:
+        """Read an element."""
         prefix, args, phases = None, EMPTY, ()
-        name_start = start
+        found, start = self.peek(), self.at
+        if found == "(":
+            prefix = yield self.arguments(may_be_empty=False)
+            self.peek()
+        name_start, word = self.at, self.word()
         if not word:
-            found, start = self.peek(), self.at
-            if found == "(":
-                prefix = yield self.arguments(may_be_empty=False)
-                found = self.peek()
-            name_start = self.at
-            word = self.word()
-            if not word:
-                raise self.unexpected("a name")
+            raise self.unexpected("a name")
         name, name_span = self.name_of(word, name_start), (name_start, self.end)
         if self.peek() == "(":
             args = yield self.arguments()
@@ -133,9 +130,9 @@ class _Parser(Scanner):
             start, word = self.at, self.word()
             if word and self.peek() == "=":
                 self._begin_value(bracket, word, start)
-                value = yield self.value()
-            else:
-                value = yield self.value(word, start)
+            else:  # it is the value, or begins it
+                self.at = start
+            value = yield self.value()
             span = (start, self.end)
             if bracket.key is None:
                 if named:
@@ -159,7 +156,6 @@ class _Parser(Scanner):
             raise self.refuse(message, start, start + len(key))
         self.take()
         bracket.key = key
-        self.comma = -1
 
     def _after_key(self, key: str, span: Span) -> ConfigError:
         message = f"positional value after {shorten(key)!r}: expected key=value"
@@ -169,20 +165,20 @@ class _Parser(Scanner):
         shown = [repr(shorten(self.text[slice(*span)])) for span in (first, second)]
         return self.refuse(f"key {shorten(key)!r} stands twice: {' and '.join(shown)}", *second)
 
-    def value(self, word: str = "", start: int = 0) -> _Rule:
-        """Read an argument or an element of a list; ``word`` was read already, at ``start``."""
+    def value(self) -> _Rule:
+        """Read an argument or an element of a list."""
+        found, start = self.peek(), self.at
+        if found in ("'", '"'):
+            return self.quoted()
+        if found == "[":
+            return (yield self.list_of_values())
+        word = self.word()
         if not word:
-            found, start = self.peek(), self.at
-            if found in ("'", '"'):
-                return self.quoted()
-            if found == "[":
-                return (yield self.list_of_values())
-            word = self.word()
-            if not word:
-                key = self.open[-1].key if self.open else None
-                raise self.unexpected("a value" if key is None else f"a value for {shorten(key)!r}")
-        if self.peek() in ("(", "["):
-            return (yield self.element(word, start))
+            key = self.open[-1].key if self.open else None
+            raise self.unexpected("a value" if key is None else f"a value for {shorten(key)!r}")
+        if self.peek() in ("(", "["):  # it is the name of an expression
+            self.at = start
+            return (yield self.element())
         return self._word_value(word, start)
 
     def list_of_values(self) -> _Rule:

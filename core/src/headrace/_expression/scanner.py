@@ -63,7 +63,6 @@ class Scanner:
         values: What placeholders stand for; None keeps them as they are written.
         problems: What is wrong with placeholders.
         open: The brackets that are not closed yet, the innermost last.
-        comma: The place of the separator just read, -1 at the start and after an opener.
     """
 
     def __init__(self, text: str, *, literal: bool = False, values: Values | None = None) -> None:
@@ -74,7 +73,6 @@ class Scanner:
         self.values = values
         self.problems: list[Problem] = []
         self.open: list[Open] = []
-        self.comma = -1
 
     # Tokens.
 
@@ -96,7 +94,6 @@ class Scanner:
         bracket = Open(self.at, closer, wants)
         self.open.append(bracket)
         self.take()
-        self.comma = -1
         return bracket
 
     def separator(self, marks: str) -> str:
@@ -105,11 +102,9 @@ class Scanner:
         if found == bracket.closer:
             self.open.pop()
             self.take()
-            self.comma = -1
             return ""
         if not found or found not in marks:
             raise self.unexpected(bracket.wants)
-        self.comma = self.at
         self.take()
         return found
 
@@ -146,10 +141,17 @@ class Scanner:
 
     def name_of(self, word: str, start: int) -> str:
         """Give the name that a word is, placeholders replaced or kept."""
-        self._check_name(word, start)
+        pieces = self.pieces_of(word, start)
+        if not (PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word))):
+            hint = (
+                "A name is a letter or '_', then letters, digits and '_', '.', '-', '/'; a plugin and "
+                "':' may stand in front."
+            )
+            message = f"expected a name, got {shorten(word)!r}"
+            raise self.refuse(message, start, start + len(word), hint=hint)
         if self.values is None or "{" not in word:
             return word
-        name = self.joined(self.pieces_of(word, start), start, word)
+        name = self.joined(pieces, start, word)
         if PLAIN_NAME.fullmatch(name) or name == word:
             return name
         hint = "A placeholder in an expression is part of a name."
@@ -168,18 +170,6 @@ class Scanner:
         """Take note of a placeholder that is wrong, in the token that was just read."""
         span = (start, self.end)
         self.problems.append(Problem("placeholder", message, span=span, text=self.text, hint=hint))
-
-    def _check_name(self, word: str, start: int) -> None:
-        """Refuse a word that is no name."""
-        if PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word)):
-            return
-        self.pieces_of(word, start)
-        hint = (
-            "A name is a letter or '_', then letters, digits and '_', '.', '-', '/'; a plugin and ':' "
-            "may stand in front."
-        )
-        message = f"expected a name, got {shorten(word)!r}"
-        raise self.refuse(message, start, start + len(word), hint=hint)
 
     def finish(self) -> None:
         """Refuse whatever follows the finished expression."""
@@ -204,9 +194,9 @@ class Scanner:
         found, bracket = self.peek(), self.open[-1] if self.open else None
         if not found:
             return self._ended(expected, bracket)
-        if bracket is not None and found == bracket.closer and self.comma >= 0:
-            mark = self.text[self.comma]
-            return self.refuse(f"trailing {mark!r}: expected {expected} after it", self.comma)
+        last = self.text[self.end - 1]
+        if bracket is not None and found == bracket.closer and last in ",;":
+            return self.refuse(f"trailing {last!r}: expected {expected} after it", self.end - 1)
         got = describe(found)
         if bracket is not None and found in ")]" and found != bracket.closer:
             got += f"; open is the {self.text[bracket.at]!r} at {bracket.at}"
