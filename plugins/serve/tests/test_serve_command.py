@@ -88,6 +88,17 @@ def test_inputs_that_cannot_be_are_refused(inputs, told):
     assert told in str(caught.value)
 
 
+def test_a_version_may_be_a_number_and_a_config_must_be_one():
+    identity = {"backend": "Identity"}
+    assert list(read_entries({"m": {"config": identity, "version": 2}})) == [("m", "2")]
+    for entry, told in (
+        ({"config": 5}, "m.config: .* got int"),
+        ({"config": identity, "version": True}, "got True"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            read_entries({"m": entry})
+
+
 def test_what_is_wrong_with_all_models_is_told_together():
     with pytest.raises(ConfigError) as caught:
         Server({name: {"backend": f"NoBackend{name}"} for name in "ab"})

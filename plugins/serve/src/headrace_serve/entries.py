@@ -87,13 +87,32 @@ class ModelEntry(_Entry):
 
     config: Any
     """A path, a dict, a `headrace.PipelineConfig`, or a `headrace.Pipeline` that stays the caller's."""
-    version: str = pydantic.Field(default="1", pattern="^[0-9]+$")
+    version: str = "1"
+    """Digits; a whole number is read as its digits."""
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
     outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
     """As those of `headrace_serve.Limits`, for this model; the smaller of both counts."""
     max_items: int | None = pydantic.Field(default=None, gt=0)
     max_timeout_ms: float | None = pydantic.Field(default=None, gt=0)
+
+    @pydantic.field_validator("config")
+    @classmethod
+    def _check_config(cls, value: Any) -> Any:
+        if not isinstance(value, (str, Path, dict, headrace.PipelineConfig, headrace.Pipeline)):
+            got = type(value).__name__
+            raise ValueError(  # noqa: TRY004 - what pydantic takes
+                f"a model is a configuration or a pipeline, got {got}"
+            )
+        return value
+
+    @pydantic.field_validator("version", mode="before")
+    @classmethod
+    def _check_version(cls, value: Any) -> str:
+        text = str(value) if type(value) is int else value
+        if not isinstance(text, str) or not re.fullmatch("[0-9]+", text):
+            raise ValueError(f"a version is a whole number such as 2, got {value!r}")
+        return text
 
     @pydantic.model_validator(mode="after")
     def _check_keys(self) -> ModelEntry:
@@ -247,17 +266,11 @@ def _entry(value: Any, version: str | None) -> ModelEntry:
     if isinstance(value, ModelEntry):
         return value
     if isinstance(value, dict) and "config" in value and "backend" not in value:
-        if value.get("version", version) != version and version is not None:
+        if version is not None and str(value.get("version", version)) != version:
             raise ConfigError(
                 Problem("serve", f"the version is {version!r} and {value['version']!r}")
             )
         return ModelEntry.model_validate({**value, **said})
-    if not isinstance(value, (str, Path, dict, headrace.PipelineConfig, headrace.Pipeline)):
-        raise ConfigError(
-            Problem(
-                "serve", f"a model is a configuration or a pipeline, got {type(value).__name__}"
-            )
-        )
     return ModelEntry.model_validate({"config": value, **said})
 
 
