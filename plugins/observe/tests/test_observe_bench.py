@@ -30,6 +30,15 @@ def measured(*args):
     return json.loads(done.stdout)
 
 
+def test_a_file_of_arrivals_is_drawn_and_every_batch_of_it_counted(tmp_path):
+    (tmp_path / "times.txt").write_text("0\n0.01\n0.02\n")
+    load = ("Identity", "--data", "uint8:4", "--arrivals", tmp_path / "times.txt", "--warm-up", 0)
+    plot = tmp_path / "load.svg"
+    point = measured(*load, "--plot", plot)["configurations"][0]["points"][0]
+    assert (point["ok"], point["batch_size"]["main"]["histogram"]) == (3, {"1": 3})
+    assert "<svg" in plot.read_text()
+
+
 def test_the_figures_of_two_configurations_in_turn(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"abc")
     plot = tmp_path / "load.html"

@@ -59,3 +59,5 @@ def test_a_second_call_takes_the_place_of_the_first():
 def test_an_unknown_level_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match="no level 'chatty'; known are DEBUG"):
         headrace_observe.setup_logging("chatty")
+    with pytest.raises(TypeError, match="a name or a number, got True"):
+        headrace_observe.setup_logging(True)

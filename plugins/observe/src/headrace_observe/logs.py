@@ -58,7 +58,10 @@ def setup_logging(
 
     Raises:
         ValueError: There is no such level.
+        TypeError: It is neither text nor a number.
     """
+    if isinstance(level, bool) or not isinstance(level, (int, str)):
+        raise TypeError(f"a level is a name or a number, got {level!r}")
     if isinstance(level, str) and level.upper() not in _LEVELS:
         raise ValueError(
             f"there is no level {level!r}; known are {', '.join(_LEVELS)}, or a number"

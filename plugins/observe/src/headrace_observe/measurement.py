@@ -84,9 +84,29 @@ class Point:
     more: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def seconds(self) -> float:
+        """How long the window is."""
+        return self.window.seconds
+
+    @property
+    def ok(self) -> int:
+        """How many requests succeeded."""
+        return len(self.window.latencies)
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """How many requests failed, by the code of their error."""
+        return dict(sorted(self.window.failed.items()))
+
+    @property
     def throughput_rps(self) -> float:
         """Successful requests per second."""
         return self.window.throughput_rps
+
+    @property
+    def batch_size(self) -> dict[str, Any]:
+        """Mean and histogram of the sizes of batches, by node."""
+        return {name: batch_sizes(sizes) for name, sizes in self.nodes.items()}
 
     @property
     def latency_ms(self) -> dict[str, float | None]:
@@ -135,15 +155,15 @@ class Point:
         return {
             "load": self.load,
             "clock": self.clock,
-            "seconds": round(self.window.seconds, 4),
+            "seconds": round(self.seconds, 4),
             "stable": self.stable,
             "interrupted": self.interrupted,
-            "ok": len(self.window.latencies),
-            "failed": dict(sorted(self.window.failed.items())),
+            "ok": self.ok,
+            "failed": self.failed,
             "throughput_rps": round(self.throughput_rps, 3),
             "latency_ms": self.latency_ms,
             "latency_histogram": latency_histogram(self.window.latencies),
-            "batch_size": {name: batch_sizes(sizes) for name, sizes in self.nodes.items()},
+            "batch_size": self.batch_size,
             **self.usage,
             **self.more,
         }
@@ -211,7 +231,8 @@ class _Watch:
         """Watch until the windows agree, the time is over, or nothing is sent any more."""
         plan = self._plan
         self._rest(plan.warm_up_s)
-        if not self._load.ended:  # else there is nothing but what came in the warm-up
+        # Else there is nothing but what came in the warm-up, or all counts from before the first request.
+        if plan.warm_up_s and not self._load.ended:
             self._starts.clear()
             self._begin()
         if plan.seconds is not None:

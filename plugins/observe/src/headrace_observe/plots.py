@@ -108,13 +108,13 @@ def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
     """
     panels: list[Panel] = []
     found = list(rows)
-    axes = {"closed": ("clients", "clients"), "open": ("rate", "arrivals per second")}
-    for kind, (key, called) in axes.items():
+    axes = {"clients": ("closed",), "arrivals per second": ("open", "arrivals")}
+    for called, kinds in axes.items():
         throughput, latency = Panel(called, "requests per second"), Panel(called, "latency, ms")
         for name, point in found:
-            if point["load"]["kind"] != kind or point["latency_ms"]["p50"] is None:
+            if point["load"]["kind"] not in kinds or point["latency_ms"]["p50"] is None:
                 continue
-            x = float(point["load"][key])
+            x = _place(point)
             throughput.lines.setdefault(name, []).append((x, point["throughput_rps"]))
             for percent in ("p50", "p99"):
                 y = point["latency_ms"][percent]
@@ -122,6 +122,15 @@ def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
         if throughput.lines:
             panels += [throughput, latency]
     return panels
+
+
+def _place(point: dict[str, Any]) -> float:
+    """Give how much load a point was under; a file of arrivals is as much as was answered of it."""
+    load = point["load"]
+    if "clients" in load or "rate" in load:
+        return float(load["clients"] if "clients" in load else load["rate"])
+    answered: int = point["ok"] + sum(point["failed"].values())
+    return answered / float(point["seconds"])
 
 
 def frontier_panel(document: dict[str, Any]) -> Panel:

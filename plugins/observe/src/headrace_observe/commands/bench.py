@@ -37,6 +37,7 @@ from headrace_observe.commands.shared import (
     RandomArrays,
     loads_of,
     percent,
+    plot_loads,
     print_document,
     print_table,
     samples_of,
@@ -44,7 +45,7 @@ from headrace_observe.commands.shared import (
 )
 from headrace_observe.environment import environment
 from headrace_observe.measurement import Plan, Point
-from headrace_observe.plots import check_plot, load_panels, plot
+from headrace_observe.plots import check_plot
 from headrace_observe.rows import HEADINGS, load_name, row
 
 if TYPE_CHECKING:
@@ -182,8 +183,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     document = _document(names, points, interrupted=not whole)
     for one, found in zip(document["configurations"], explained, strict=True):
         one["explain"] = found
-    if plot_path is not None and (panels := load_panels(_rows(document))):
-        plot(plot_path, panels, "headrace bench")
+    plot_loads(plot_path, _rows(document), "headrace bench")
     if json:
         print_document(document)
     else:

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from headrace.errors import InputError
-from headrace_cli.for_plugins import WrongArgument, check_arguments, expand, print_data
+from headrace_cli.for_plugins import (
+    WrongArgument,
+    check_arguments,
+    expand,
+    print_data,
+    print_message,
+)
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.bench import LoadSpec
+from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ __all__ = [
     "RandomArrays",
     "loads_of",
     "percent",
+    "plot_loads",
     "positive_numbers",
     "print_document",
     "print_table",
@@ -135,6 +143,17 @@ def writable(path: str | None, option: str) -> None:
         raise WrongArgument(f"{option} {path}: its folder does not exist")
     if Path(path).is_dir():
         raise WrongArgument(f"{option} {path}: it is a folder")
+
+
+def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], title: str) -> None:
+    """Draw points over their loads, where ``--plot`` was given; say so if there is nothing to draw."""
+    if path is None:
+        return
+    panels = load_panels(rows)
+    if panels:
+        plot(path, panels, title)
+    else:
+        print_message(f"--plot {path}: nothing is drawn, as no request succeeded")
 
 
 def print_document(document: dict[str, Any] | list[dict[str, Any]]) -> None:

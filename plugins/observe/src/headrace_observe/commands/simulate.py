@@ -22,9 +22,15 @@ from headrace_cli.for_plugins import (
     print_message,
     source_of,
 )
-from headrace_observe.commands.shared import loads_of, print_document, print_table, writable
+from headrace_observe.commands.shared import (
+    loads_of,
+    plot_loads,
+    print_document,
+    print_table,
+    writable,
+)
 from headrace_observe.environment import environment
-from headrace_observe.plots import check_plot, load_panels, plot
+from headrace_observe.plots import check_plot
 from headrace_observe.rows import HEADINGS, load_name, row
 from headrace_observe.service_times import read_times
 from headrace_observe.simulate import simulation_of
@@ -151,8 +157,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
             {"config": config, "points": points, "explain": headrace.explain(loaded)}
         ],
     }
-    if plot_path is not None and (panels := load_panels([(config, point) for point in points])):
-        plot(plot_path, panels, "headrace simulate")
+    plot_loads(plot_path, [(config, point) for point in points], "headrace simulate")
     if json:
         print_document(document)
     else:
