@@ -177,6 +177,17 @@ def test_a_scope_looks_outwards_and_makes_its_own(stores):
     assert names.index("backend c") < names.index("c") < names.index("a") == len(names) - 1
 
 
+def test_the_store_of_a_node_or_front_is_closed_after_all_that_stands_in_it(stores):
+    config = {
+        "global": {"entrypoint": "S[Stores(front,shared),Forward[node.main]]"},
+        "main": {"backend": "Stores(a,shared)", "instance_num": 2},
+    }
+    with headrace.pipe(config):
+        assert len({id(made) for _, made, _ in stores.made}) == 2
+    names = [name for name, _ in stores.closed]
+    assert names == ["backend front", "front", "backend a", "backend a", "a"]
+
+
 def test_a_stored_none_is_found():
     store = headrace.InitContext().instance
     assert store.get_or_create("key", lambda: None) is None

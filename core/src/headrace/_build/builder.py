@@ -6,7 +6,6 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._backend import Backend, Shared
 from headrace._build.callees import FrontCall, NodeCall
 from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import ChildPlan
@@ -26,6 +25,7 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._backend import Backend
     from headrace._config.shape import NodeKeys
     from headrace._scheduling.probes import Probes
     from headrace._scheduling.scheduler import Scheduler
@@ -133,23 +133,24 @@ class Builder(Build):
         def put_queue(backends: list[Backend]) -> Scheduler:
             return schedule([_instance(i, one, node.keys) for i, one in enumerate(backends)])
 
-        parts, shared = self._all.nested(), Shared()
-        parts.add(shared)
-        builder = ElementBuilder(self, node, shared, put_queue)
+        parts, name = self._all.nested(), f"node.{node.name}"
+        builder = ElementBuilder(self, node, parts, put_queue)
         at = At.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
         entry = at.end.around(builder.element(node.entry, at), node.entry)
-        callee = self.registered.setdefault(f"node.{node.name}", entry)
-        scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
-        if node.instance is not None and isinstance(callee, NodeCall):
-            needs = needed_keys(node.backend, builder.by_element)
-            if needs != ("data",):
-                scheduler.need(needs)
-        call = NodeCall(scheduler, self.plan.links[node.name].levels)
-        self.registered[f"node.{node.name}"] = call
+        callee = self.registered.setdefault(name, entry)
+        if isinstance(callee, NodeCall):
+            scheduler = callee.scheduler
+            if node.instance is not None:
+                needs = needed_keys(node.backend, builder.by_element)
+                if needs != ("data",):
+                    scheduler.need(needs)
+        else:
+            scheduler = put_queue([callee])
+        self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].levels)
         built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)
-        built.registers = {f"node.{node.name}", *builder.registers}
+        built.registers = {name, *builder.registers}
         built.holds = builder.looked_up - builder.registers
         return built
 
@@ -164,7 +165,7 @@ class Builder(Build):
 
     def _front(self, root: Element, schedule: Schedule) -> ComposedNode:
         parts = self._all.nested()
-        builder = ElementBuilder(self, None)
+        builder = ElementBuilder(self, None, parts)
         front = builder.element(root, At.begin(parts))
         if isinstance(front, FrontCall) and front.child.is_plain:
             scheduler = front.child.scheduler

@@ -68,7 +68,7 @@ class ElementBuilder:
     Attributes:
         build: What belongs to all that is built with it.
         node: The node, None for the front.
-        shared: The store of the node's instances.
+        parts: What is built, to be closed together, after it the store of the node's instances.
         put_queue: Puts the queue of the node before its instances; None where there is none.
         by_element: What was built from each element, the first time.
         followed_by: What `InitContext.followed_by` says of each element, by its id.
@@ -78,7 +78,7 @@ class ElementBuilder:
 
     build: Build
     node: NodePlan | None
-    shared: Shared = field(default_factory=Shared)
+    parts: Parts
     put_queue: Callable[[list[Backend]], Scheduler] | None = None
     instances: list[Backend] = field(default_factory=list)
     instance_parts: list[Parts] = field(default_factory=list)
@@ -92,6 +92,8 @@ class ElementBuilder:
         self.name = node.name if node is not None else "entrypoint"
         self.keys = node.keys if node is not None else NodeKeys()
         self.measuring = Measuring(node, self.commons)
+        self.shared = Shared()
+        self.parts.add(self.shared)
 
     def element(self, element: Element, at: At) -> Backend:
         """Build one element and all below it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend, Shared
+from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.parts import At, Parts
 from headrace._build.standing import Standing
@@ -111,9 +111,8 @@ class ChildPlan:
         if keys is not None:
             node = NodePlan(name, keys, {}, element, None, None)  # type: ignore[arg-type]
         plan = PipelinePlan({}, files=files, allow_import=allow_import)
-        parts, shared = Parts(), Shared()
-        parts.add(shared)
-        builder = ElementBuilder(Build(plan, ChildPlan, threads=threads), node, shared)
+        parts = Parts()
+        builder = ElementBuilder(Build(plan, ChildPlan, threads=threads), node, parts)
         try:
             at = At.begin(parts, index=index)
             child = at.end.around(builder.element(element, at), element)
