@@ -195,6 +195,38 @@ def test_an_error_that_lets_nobody_read_it_costs_its_own_item_alone(made):
         assert str(pickle.loads(pickle.dumps(second))) == str(second)
 
 
+def test_an_error_that_lets_nobody_read_it_is_one_of_the_setup():
+    class Fails(headrace.Backend):
+        def init(self, options, context):
+            raise secretive(OtherError("no device"))
+
+        forward = echo
+
+    headrace.register(Fails)
+    with pytest.raises(SetupError, match="SecretiveError: no device"):
+        headrace.pipe({"backend": "Fails"})
+
+
+def test_an_error_that_lets_nobody_read_it_ends_the_end_of_a_batch_for_no_other():
+    called = []
+
+    class Ends(headrace.Backend):
+        def init(self, options, context):
+            context.at_batch_end(self.fail)
+            context.at_batch_end(lambda: called.append("second"))
+
+        def fail(self):
+            raise secretive(OtherError("late"))
+
+        forward = echo
+
+    headrace.register(Ends)
+    with headrace.pipe({"backend": "Ends"}) as pipe:
+        with pytest.raises(BackendError, match="SecretiveError: late at the end of the batch"):
+            pipe({"data": 1})
+        assert called == ["second"]
+
+
 @pytest.mark.parametrize(
     ("low", "high", "weights", "fits"),
     [

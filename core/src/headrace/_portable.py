@@ -178,7 +178,7 @@ def without_inner_frames(error: Error) -> Error:
     """
     for one in (error, error.__cause__):
         if one is not None:
-            one.__traceback__ = _outer(one.__traceback__)
+            one.__traceback__ = _outer(_part(one, "__traceback__"))
     return error
 
 

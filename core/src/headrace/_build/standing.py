@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._plan.word import word_of
 from headrace._portable import caused, error_text, without_locals
-from headrace.errors import BackendError, InstanceLostError, RequestError, SetupError
+from headrace.errors import BackendError, InstanceLostError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +115,7 @@ class BatchEnd:
         self.sealed = False
         self._exits: list[tuple[Backend, Element]] = []
         self._called = False  # and nothing has run since
-        self._error: RequestError | None = None
+        self._errors: list[Exception] = []  # of this batch; the first is the outcome of its items
 
     def register(self, backend: Backend, function: Callable[[], object]) -> None:
         """Do what ``context.at_batch_end`` does for ``backend``, which is in its ``init``."""
@@ -166,21 +166,21 @@ class BatchEnd:
 
     def run(self, forward: Callable[..., Outcomes], batch: list[Request], *args: Any) -> Outcomes:
         """Run a batch and its end."""
-        self._called, self._error = False, None
+        self._called, self._errors = False, []
         try:
             outcomes = forward(batch, *args)
         finally:
             # After Ctrl-C as well: what has begun is waited for before the requests are given back.
             if not self._called:
                 self._call()
-            error, self._error = self._error, None
-        if error is None:
+            errors, self._errors = self._errors, []
+        if not errors:
             return outcomes
         given = outcomes or [None] * len(batch)
         try:
-            return [error.copy() if one is None else one for one in given]
+            return [errors[0] if one is None else one for one in given]
         finally:
-            del error  # see `Entry.take_error`
+            del errors  # see `Entry.take_error`
 
     def _open(self, backend: Backend, *, last: bool) -> None:
         """Let the functions be called before something leaves through ``backend``.
@@ -195,8 +195,7 @@ class BatchEnd:
             if not self._called:
                 self._call()
                 self._called = last
-            error = self._error
-            return forward(batch) if error is None else [error.copy() for _ in batch]
+            return [self._errors[0]] * len(batch) if self._errors else forward(batch)
 
         backend.forward = leave  # type: ignore[method-assign]
 
@@ -205,16 +204,13 @@ class BatchEnd:
             try:
                 function()
             except Exception as error:  # noqa: BLE001 - it is the outcome of the items
-                without_locals(error)
-                if isinstance(error, InstanceLostError):
-                    backend._lose(error)
-                self._error = self._error or _failure(backend, error)
+                self._errors.append(_failure(backend, without_locals(error)))
 
 
-def _failure(backend: Backend, error: Exception) -> RequestError:
+def _failure(backend: Backend, error: Exception) -> Exception:
     """Make what fails the items of a batch at whose end ``error`` was raised."""
-    if isinstance(error, BackendError):
-        return backend._located(error.copy())
+    if issubclass(type(error), BackendError):
+        return backend._wrap(error)
     what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
     return backend._located(caused(BackendError(what), error))
 

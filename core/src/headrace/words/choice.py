@@ -98,13 +98,16 @@ class ModelLoader(_Chosen):
                 planned = use.plan(child)
             else:  # values may have been written for the one that is chosen
                 planned = _plan_apart(use, child, ("missing_option", "option"))
-            if planned is not None and (child is chosen or (chosen is None and use.scope.lenient)):
-                if not use.may_call(planned):
-                    return None
-                row.append(planned)
-                element.prefixes.append(prefix_values(child.prefix))
-            elif child is not chosen and chosen is not None:
-                element.unavailable.setdefault(_label_of(child, children), f"the model is {model}")
+                if chosen is not None:
+                    label = _label_of(child, children)
+                    element.unavailable.setdefault(label, f"the model is {model}")
+                    continue
+            if planned is None or (chosen is None and not use.scope.lenient):
+                continue
+            if not use.may_call(planned):
+                return None
+            row.append(planned)
+            element.prefixes.append(prefix_values(child.prefix))
         element.phases = [row]
         return element if row else None
 
