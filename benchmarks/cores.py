@@ -1,6 +1,6 @@
 """Threads, processes, and what a request costs between them, on all cores of this machine.
 
-    python -m benchmarks.cores [--clients 128] [--networks light heavy] [--quick]
+    python -m benchmarks.cores [--clients 128] [--max 1 4 8] [--networks light heavy] [--quick]
 
 1. JPEG to class on the CPU, an instance per core and batches of one and more: threads alone, `Process` around
    the whole expression, as many independent processes that do the work by hand without any queue, a `ProcessPoolExecutor`, and
@@ -245,10 +245,12 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--clients", type=int, default=8 * CPUS, help="threads that send requests")
     parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
+    parser.add_argument("--instances", type=int, default=CPUS, help="of threads and of Process")
+    parser.add_argument("--max", type=int, nargs="+", default=MOST, help="batches of up to so many")
     parser.add_argument("--networks", nargs="+", choices=WIDTHS, default=list(WIDTHS))
     chosen = parser.parse_args()
     rounds, seconds = (1, 0.05) if chosen.quick else (chosen.rounds, 2.0)
-    mosts = MOST[:1] if chosen.quick else MOST
+    mosts = MOST[:1] if chosen.quick else chosen.max
     about = environment(["headrace", "headrace-cv", "headrace-ort", "onnxruntime", "litserve"])
     print_environment(about)
     figures: dict[str, Any] = {}
@@ -268,10 +270,10 @@ def main() -> None:
             else:
                 print("LitServe is left out: it is not installed, or psutil")
             for name, backend in SIDES.items():
+                config = {"backend": backend, "instance_num": chosen.instances}
                 for most in mosts:
-                    config = {"backend": backend, "instance_num": CPUS, "max": most, **keys}
                     sides[f"{name}, max {most}"] = partial(
-                        piped, config, pictures, chosen.clients, seconds
+                        piped, {**config, "max": most, **keys}, pictures, chosen.clients, seconds
                     )
             figures[network] = in_turn(sides, rounds)
             print(f"JPEG to class, {macs:.0f} MMACs, {CPUS} cores, {chosen.clients} clients")
@@ -293,7 +295,7 @@ def main() -> None:
     }
     figures["2 ms of Python"] = in_turn(sides, rounds)
     print("2 ms of pure Python in Process")
-    show(figures["2 ms of Python"], "1 instances, max 1")
+    show(figures["2 ms of Python"], f"1 instances, max {mosts[0]}")
     content = os.urandom(SMALL_BYTES)
     for size in (SMALL_BYTES, LARGE_BYTES):
         large = (content * 10)[:size]

@@ -30,7 +30,6 @@ client's hands; that of a bare loop is the host's around many runs.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
@@ -44,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benchmarks.gpu_engine import EngineRunner
 from benchmarks.gpu_networks import mean_only, resnet, tiny
-from benchmarks.load import drive, environment, print_environment, save, usable_cpus
+from benchmarks.load import arguments, drive, environment, print_environment, save, usable_cpus
 from benchmarks.two_stages import TwoStages
 
 import headrace
@@ -436,14 +435,12 @@ def _pictures(cv2: Any, count: int) -> list[bytes]:
 
 def main() -> int:
     """Run the parts that were asked for; a part that fails is told and the others go on."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--decoders", type=int, default=usable_cpus(), help="instances that decode")
     parser.add_argument(
         "--processes", type=int, default=0, metavar="MAX", help="decode in processes"
     )
-    parser.add_argument("--quick", action="store_true", help="show that it runs, not how fast")
-    parser.add_argument("--json", type=Path, help="write all figures to a file")
     chosen = parser.parse_args()
     packages = ("headrace", "headrace-trt", "tensorrt_cu12_bindings", "tensorrt", "torch", "numpy")
     about: Mapping[str, Any] = environment(packages)

@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import statistics
+import sys
 import threading
 import time
 from array import array
@@ -189,6 +190,7 @@ def environment(packages: Iterable[str]) -> dict[str, Any]:
         "cpus": usable_cpus(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "switch_interval_ms": 1e3 * sys.getswitchinterval(),
         "packages": versions,
     }
 
@@ -196,12 +198,23 @@ def environment(packages: Iterable[str]) -> dict[str, Any]:
 def print_environment(about: Mapping[str, Any]) -> None:
     """Print one line with what `environment` gave."""
     packages = ", ".join(f"{name} {version or '-'}" for name, version in about["packages"].items())
-    print(f"{about['cpus']} CPUs, {about['system']}, {about['python']}; {packages}\n", flush=True)
+    turns = f"switch interval {about['switch_interval_ms']:g} ms"
+    print(f"{about['cpus']} CPUs, {about['system']}, {about['python']}, {turns}; {packages}\n")
+    sys.stdout.flush()
+
+
+def set_switch_interval(text: str) -> float:
+    """Let threads of this process ask each other for the interpreter after so many milliseconds."""
+    sys.setswitchinterval(float(text) / 1e3)
+    return float(text)
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
     """Make a parser with the options that all benchmarks share."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument(
+        "--switch-interval-ms", type=set_switch_interval, help="of CPython's threads"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
     parser.add_argument("--quick", action="store_true", help="short windows: shows that it runs")
     return parser
