@@ -86,18 +86,16 @@ class HeadraceError(Exception):
 class _ExplainedError(HeadraceError):
     """Base of the errors that say what went wrong, where, and what to do."""
 
+    _places: ClassVar[tuple[str, ...]] = ()  # its attributes that say where; None for unknown
+
     what: str = ""
     hint: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__init__(self.what)
 
-    def _where(self) -> dict[str, object]:
-        """Give what is known of the place; None for what is not."""
-        return {}
-
     def _text(self) -> str:
-        where = self._where().items()
+        where = ((kind, getattr(self, kind)) for kind in self._places)
         place = ", ".join(f"{kind} {value!r}" for kind, value in where if value is not None)
         text = f"{self._what()} [{place}]" if place else self._what()
         return f"{text}\n  {self.hint}" if self.hint else text
@@ -138,11 +136,9 @@ class PluginError(_ExplainedError):
     """
 
     code = "plugin"
+    _places = ("distribution",)
 
     distribution: str | None = field(default=None, kw_only=True)
-
-    def _where(self) -> dict[str, object]:
-        return {"distribution": self.distribution}
 
 
 class PluginLoadError(PluginError):
@@ -161,12 +157,11 @@ class MissingDependencyError(PluginError, ImportError):
 class _PlacedError(_ExplainedError):
     """Base of the errors that say at which backend something went wrong."""
 
+    _places: ClassVar[tuple[str, ...]] = ("node", "backend", "instance")
+
     node: str | None = None
     backend: str | None = None
     instance: int | None = None
-
-    def _where(self) -> dict[str, object]:
-        return {"node": self.node, "backend": self.backend, "instance": self.instance}
 
     def _what(self) -> str:
         return self.what or type(self).__name__
@@ -219,6 +214,7 @@ class InputError(RequestError, ValueError):
     """
 
     code = "input"
+    _places = (*RequestError._places, "key")
 
     key: str | None = None
     expected: str | None = None
@@ -227,9 +223,6 @@ class InputError(RequestError, ValueError):
     def __post_init__(self) -> None:
         self.what = self.what or "the request is wrong"
         super().__post_init__()
-
-    def _where(self) -> dict[str, object]:
-        return {**super()._where(), "key": self.key}
 
     def _what(self) -> str:
         what = self.what
