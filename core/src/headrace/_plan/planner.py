@@ -65,7 +65,7 @@ class Planner(Resolver):
         self.all_parameters.append(parameters)
         with self.within(parameters):
             found = parameters.key("entrypoint")
-            element = None if found is None else self.expression(found)
+            element = None if found is None else self.planned(found.value, found.source, Scope())
             if element is not None:
                 self.check_called(element)
                 give_threads_to_instances(element)
@@ -140,8 +140,11 @@ class Planner(Resolver):
         return plan
 
     def _key(self, key: str) -> Element | None:
+        """Plan the expression under a key of the node that was entered; None where there is none."""
         found = self.parameters.key(key)
-        return None if found is None else self.expression(found, entry=True)
+        if found is None:
+            return None
+        return self.planned(found.value, found.source, Scope(entry=True))
 
     def _entry(self) -> Element | None:
         """Plan the whole node: what the user, a plugin or `DEFAULT_NODE` says that it is."""
@@ -165,8 +168,7 @@ class Planner(Resolver):
             if hooked is not None:
                 text, distribution = hooked
                 source = Source(f"node_entrypoint of {distribution}", origin="definition")
-        call = self.read(text, source)
-        return None if call is None else self.plan(call, Scope(depth=-_AROUND, entry=True))
+        return self.planned(text, source, Scope(depth=-_AROUND, entry=True))
 
     def _only_prepares(self) -> bool:
         """Tell whether ``init`` leaves the instances of ``backend`` to the default expression."""
@@ -250,8 +252,7 @@ class Planner(Resolver):
         keys = self.nodes[node].keys if node is not None else None
         source = Source(f"{name}: built in init")
         with other.within(Parameters(name, self.shape, keys)):
-            call = other.read(text, source)
-            element = None if call is None else other.plan(call, Scope(frames=frames))
+            element = other.planned(text, source, Scope(frames=frames))
             if element is not None:
                 other.check_called(element)
         other.problems.raise_if_any()

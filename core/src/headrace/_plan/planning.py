@@ -68,7 +68,7 @@ class Scope:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Definition(Offer):
     """One definition, whose text is its ``path``; no plugin brings one of the configuration.
 
@@ -76,7 +76,7 @@ class Definition(Offer):
         source: Where the text was written.
     """
 
-    source: Source = Source("")  # noqa: RUF009 - frozen
+    source: Source
 
 
 def known_definitions(

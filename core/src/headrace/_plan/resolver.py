@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from headrace._backend import Backend
     from headrace._expression.tree import Call
-    from headrace._plan.parameters import Found
 
 
 class Resolver(Planning):
@@ -125,10 +124,10 @@ class Resolver(Planning):
         self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", deep)
         return None
 
-    def expression(self, found: Found, *, entry: bool = False) -> Element | None:
-        """Plan the expression under a key of the node that was entered."""
-        call = self.read(found.value, found.source)
-        return None if call is None else self.plan(call, Scope(entry=entry))
+    def planned(self, text: Any, source: Source, scope: Scope) -> Element | None:
+        """Parse an expression and plan it; None when something in it is wrong."""
+        call = self.read(text, source)
+        return None if call is None else self.plan(call, scope)
 
     def check_called(self, element: Element) -> None:
         """Check that what a node or the pipeline is called through can be called."""
@@ -227,8 +226,7 @@ class Resolver(Planning):
 
     def _backend(self, call: Call, spec: Offer, cls: type[Backend], scope: Scope) -> Element | None:
         word = word_of(cls)
-        reader = OptionsReader(call, cls.Options, self, spec.plugin, scope.lenient)
-        options, origins = reader.read()
+        options, origins = OptionsReader(call, cls.Options, self, spec.plugin, scope.lenient).read()
         element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
         phases = call.phases
         if word._joins:
