@@ -188,6 +188,30 @@ def test_the_store_of_a_node_or_front_is_closed_after_all_that_stands_in_it(stor
     assert names == ["backend front", "front", "backend a", "backend a", "a"]
 
 
+@pytest.mark.parametrize("raised", [KeyError, KeyboardInterrupt])
+def test_all_that_a_store_holds_is_closed_and_no_error_of_it_is_lost(raised, caplog):
+    class Fails:
+        def __init__(self, error):
+            self.error = error
+
+        def close(self):
+            closed.append(self.error)
+            raise self.error
+
+    closed, store = [], headrace.InitContext().shared
+    errors = [ValueError("oldest"), raised("middle"), RuntimeError("newest")]
+    for error in errors:
+        store.get_or_create(error, lambda error=error: Fails(error))
+    with pytest.raises((RuntimeError, KeyboardInterrupt)) as caught:
+        store.close()
+    assert closed == errors[::-1]
+    assert caught.value is (errors[2] if raised is KeyError else errors[1])
+    logged = {record.exc_info[1] for record in caplog.records}
+    assert logged == {*errors} - {caught.value}
+    store.close()
+    assert len(closed) == 3
+
+
 def test_a_stored_none_is_found():
     store = headrace.InitContext().instance
     assert store.get_or_create("key", lambda: None) is None

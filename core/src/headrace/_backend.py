@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
@@ -15,6 +15,8 @@ from headrace.errors import ContractError, SetupError
 from headrace.keys import Request
 
 T = TypeVar("T")
+
+_log = logging.getLogger("headrace.build")
 
 
 class Progress(Protocol):
@@ -75,14 +77,25 @@ class Shared:
             return value
 
     def close(self) -> None:
-        """Close what is stored, newest first: all of it, then the first error is raised."""
+        """Close what is stored, newest first: all of it, then the first error is raised.
+
+        An interrupt goes before errors; what is not raised is logged.
+        """
         with self._lock:
             items, self._items = list(self._items.values()), {}
-        with ExitStack() as stack:
-            for item in items:
+        errors: list[BaseException] = []
+        for item in reversed(items):
+            try:
                 close = getattr(item, "close", None)
                 if callable(close):
-                    stack.callback(close)
+                    close()
+            except BaseException as error:  # noqa: BLE001 - the others must be closed as well
+                errors.append(error)
+        errors.sort(key=lambda one: isinstance(one, Exception))
+        for other in errors[1:]:
+            _log.warning("closing what a store holds failed", exc_info=other)
+        if errors:
+            raise errors[0]
 
 
 class Backend(Checked):
