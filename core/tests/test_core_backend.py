@@ -150,6 +150,22 @@ def test_an_item_that_is_run_again_fails_by_what_is_returned_as_well():
     assert isinstance(second, InputError)
 
 
+def test_a_dict_that_cannot_be_tried_again_costs_itself_alone():
+    class Keeps(dict):
+        def pop(self, *_):
+            raise TypeError("no")
+
+    def forward(self, batch):
+        echo(self, batch)
+        if len(batch) > 1:
+            raise ValueError("not together")
+
+    batch = [{"data": 1}, Keeps(data=2), {"data": 3}]
+    first, second, third = ready(forward, rerun=True)(batch)
+    assert first is third is None
+    assert isinstance(second.__cause__, TypeError)
+
+
 class OtherError(Exception):
     """Somebody else's."""
 

@@ -164,18 +164,15 @@ class Checked:
             if issubclass(type(error), InstanceLostError):  # nothing runs there any more
                 outcomes.append(self._wrap(error))
                 continue
-            request.pop("result", None)
-            again_alone = batch_alone(self, request)
-            if again_alone is None:
-                outcomes.append(self._wrap(failed))
-                continue
             try:
-                alone = self.forward([*again_alone])
-            except Exception as again:  # noqa: BLE001 - any error of a backend is an outcome
+                request.pop("result", None)
+                alone = batch_alone(self, request)
+                answers = [failed] if alone is None else self.forward([*alone])
+            except Exception as again:  # noqa: BLE001 - any error of a backend, or an odd dict
                 error = without_locals(again)
                 outcomes.append(self._wrap(error))
             else:
-                checked = None if alone is None else self._checked(again_alone, alone)
+                checked = None if answers is None else self._checked(alone or [request], answers)
                 outcomes.append(None if checked is None else checked[0])
         return outcomes
 
