@@ -16,12 +16,13 @@ Parts, each of which runs its sides in turn:
   a network that does almost nothing, so that copies are the limit.
 - ``start``: building, beside a second start from the cache; memory of one and of four instances.
 
-    python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoders N] [--processes MAX] [--quick]
-                                 [--json FILE]
+    python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoders N] [--decode-max N] [--processes]
+                                 [--quick] [--json FILE]
 
 ``--decoders`` says in how many instances pictures are decoded, and in how many threads of the program
 written by hand: as many as processors, unless said. With as many as clients each client decodes its own.
-``--processes`` lets each instance decode in a process of its own, up to ``MAX`` pictures at a time.
+``--decode-max`` hands several pictures at a time to an instance that decodes, ``--processes`` puts each into a
+process of its own.
 
 The networks have random weights and are made at run time. Needs headrace, headrace-cv, headrace-trt
 and a CUDA device. The clock of a request runs from the call with the bytes to the result in the
@@ -49,6 +50,7 @@ from benchmarks.two_stages import TwoStages
 import headrace
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping
 
     from benchmarks.load import Load
@@ -62,13 +64,12 @@ CLIENTS = 40
 class Bench:
     """The networks, options and figures of one run of this script."""
 
-    def __init__(self, folder: Path, decoders: int, processes: int, *, quick: bool) -> None:
+    def __init__(self, folder: Path, decoding: Mapping[str, Any], *, quick: bool) -> None:
         from headrace_trt.cuda import load_cuda
         from headrace_trt.library import find_library
 
         self.folder = folder
-        self.decoders = decoders
-        self.processes = processes
+        self.decoding = decoding
         self.quick = quick
         self.seconds = 0.3 if quick else 2.0
         self.cuda = load_cuda()
@@ -211,7 +212,7 @@ class Bench:
         del engine
         decode = {
             "backend": "S[DecodeMat,ResizeMat]", "resize_h": size, "resize_w": size,
-            "instance_num": self.decoders,
+            "instance_num": self.decoding["instance_num"],
         }  # fmt: skip
         with headrace.pipe(decode) as pipe:
             decoding = drive(
@@ -220,10 +221,7 @@ class Bench:
         infer = self.common(
             model, backend=GATHERED, profiles=profiles, max=most, instance_num=2, **built, **more
         )
-        if self.processes:  # Identity, for words that take one picture say nothing of a max
-            decode["backend"] = "Process[S[Identity,DecodeMat,ResizeMat]]"
-            decode["max"] = self.processes
-        config = {"decode": {**decode, "next": "infer"}, "infer": infer}
+        config = {"decode": {**decode, **self.decoding, "next": "infer"}, "infer": infer}
         with headrace.pipe(config) as pipe:
             whole = drive(
                 lambda i: pipe({"data": pictures[i % len(pictures)]}), CLIENTS, self.seconds
@@ -269,7 +267,7 @@ class Bench:
 
         runners = [EngineRunner(engine, self.cuda, most, (size, size, 3)) for _ in range(2)]
         with TwoStages(
-            decode, runners, decoders=self.decoders, batch=most, timeout_ms=0
+            decode, runners, decoders=self.decoding["instance_num"], batch=most, timeout_ms=0
         ) as program:
             load = drive(lambda i: program(pictures[i % len(pictures)]), CLIENTS, self.seconds)
         for runner in runners:
@@ -433,6 +431,19 @@ def _pictures(cv2: Any, count: int) -> list[bytes]:
     return made
 
 
+def decoding(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Give the keys of the node that decodes."""
+    # The words take one picture at a time, and alone leave nothing to batch; Identity takes any number.
+    backend = (
+        "S[DecodeMat,ResizeMat]" if chosen.decode_max == 1 else "S[Identity,DecodeMat,ResizeMat]"
+    )
+    return {
+        "instance_num": chosen.decoders,
+        "max": chosen.decode_max,
+        "backend": f"Process[{backend}]" if chosen.processes else backend,
+    }
+
+
 def main() -> int:
     """Run the parts that were asked for; a part that fails is told and the others go on."""
     parser = arguments(__doc__)
@@ -447,7 +458,7 @@ def main() -> int:
     print_environment(about)
     failed = []
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-trt-") as folder:
-        bench = Bench(Path(folder), chosen.decoders, chosen.processes, quick=chosen.quick)
+        bench = Bench(Path(folder), decoding(chosen), quick=chosen.quick)
         device = bench.cuda.describe(0)
         print(f"{device['name']} ({device['compute_capability']}), {bench.library.text}\n")
         for part in chosen.part:
