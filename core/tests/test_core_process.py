@@ -692,11 +692,12 @@ def test_requests_wait_while_the_only_instance_is_started_again_and_others_serve
         assert [one.result()["result"] for one in futures[1:]] == list(range(40))
 
 
-def test_a_process_killed_while_nothing_runs_is_started_again():
+def test_a_process_killed_while_nothing_runs_is_started_again(until):
     with headrace.pipe({"backend": "Process[Identity]"}) as pipe:
         process = _process_of(pipe)
         os.kill(process, 9)
         _wait_until_gone(process)
+        until(lambda: _process_of(pipe) != process)  # also before it has run anything
         assert pipe({"data": 1}) == {"data": 1, "result": 1}
         assert pipe.stats()["nodes"]["main"]["failed"] == {}
 

@@ -176,7 +176,8 @@ class Process(Word):
 
     def describe(self) -> dict[str, Any]:
         """Give the number of the process, and what was built there."""
-        return {"process": self._child.about["process"], "tree": self._child.about["tree"]}
+        about = (self.supervisor.current or self._child).about
+        return {"process": about["process"], "tree": about["tree"]}
 
     def close(self) -> None:
         """Close X and end the process; one that does not end is killed."""
