@@ -128,6 +128,18 @@ def test_an_outcome_that_cannot_be_delivered_costs_its_neighbours_nothing(
         assert not node(pipe)["instances"][0]["busy"]
 
 
+def test_a_dict_that_cannot_go_on_in_a_sequence_costs_its_neighbours_nothing():
+    with headrace.pipe({"backend": "S[Identity,Identity,Identity]", "max": 8}) as pipe:
+        for bad in (WriteOnce(data=1), Sticky(data=1)):
+            requests = [{"data": 2}, bad, {"data": 3}]
+            with pytest.raises(RequestsFailed) as caught:
+                pipe(requests)
+            first, second, third = caught.value.errors
+            assert first is third is None
+            assert isinstance(second, (BackendError, InputError))
+            assert [requests[k]["result"] for k in (0, 2)] == [2, 3]
+
+
 def test_an_idle_instance_outlives_a_dict_that_refuses_its_answer(gate):
     gate.open()
     with headrace.pipe({"backend": "Gate"}) as pipe:

@@ -500,6 +500,26 @@ def test_arrays_arrive_as_they_were():
             numpy.testing.assert_array_equal(found[key], one)
 
 
+class Keeps(dict):
+    """Refuses to let go of its mask."""
+
+    def pop(self, key, *default):
+        if key == "mask":
+            raise TypeError("it stays")
+        return super().pop(key, *default)
+
+
+def test_a_dict_that_cannot_be_answered_costs_its_neighbours_nothing(file):
+    with headrace.pipe({"import": [file], "backend": "Process[Far]"}) as pipe:
+        requests = [{"data": 4, "mask": 1}, Keeps(data=6, mask=1), {"data": 8, "mask": 1}]
+        with pytest.raises(RequestsFailed) as caught:
+            pipe(requests)
+    first, second, third = caught.value.errors
+    assert first is third is None
+    assert isinstance(second.__cause__, TypeError)
+    assert [requests[0]["result"], requests[2]["result"]] == [2.0, 4.0]
+
+
 def there_and_back(requests):
     """Give requests as another process would make them again."""
     channel = Channel(-1, -1, _process.memory_file())

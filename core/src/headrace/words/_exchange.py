@@ -94,7 +94,10 @@ class Exchange:
             if error is not None:
                 errors[id(request)] = error
             if unusable is None:
-                apply(same, new, gone, request)
+                try:
+                    apply(same, new, gone, request)
+                except Exception as odd:  # noqa: BLE001 - a dict of somebody else
+                    errors[id(request)] = odd
         return [errors.get(id(one)) for one in batch] if errors else None
 
     def _without(

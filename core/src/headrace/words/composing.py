@@ -113,7 +113,7 @@ class Sequential(Word):
             try:
                 for item, request in enumerate(batch if index else ()):  # noqa: B007 - see below
                     request["data"] = request.pop("result")
-            except KeyError:
+            except Exception:  # noqa: BLE001 - there is no result, or it is an odd dict
                 for earlier in batch[:item]:  # they have been moved on already
                     earlier["result"] = earlier["data"]
                 return self._run(index, batch, [None] * len(batch))
@@ -156,9 +156,13 @@ class Sequential(Word):
                 before = self._last_label(request, index)
                 outcomes[i] = no_result(before, f" for the next element, {after}")
                 continue
-            if ready[i] and "result" in request:
-                request["data"] = request.pop("result")
-            taken.append(i)
+            try:
+                if ready[i] and "result" in request:
+                    request["data"] = request.pop("result")
+            except Exception as odd:  # noqa: BLE001 - a dict of somebody else
+                outcomes[i] = odd
+            else:
+                taken.append(i)
         return taken
 
     def _last_label(self, request: Request, before: int | None = None) -> str:
