@@ -72,7 +72,7 @@ def test_shown(value, text):
 def test_one_request_is_one_line():
     line = as_line("a\tb", {"x": "1\n2\r3", "y": "\x1b[31m", "z": "a\u2028b"})
     assert line == "a\\tb\t1\\n2\\r3\t\\x1b[31m\ta\\u2028b"
-    assert as_line("p", {}) == "p"
+    assert as_line("p", {}) == "p\t"
     assert as_line("p", Found(Label.CAT)) == "p\tcat\t[1, 2]"
     assert escaped("ünchanged \\ text") == "ünchanged \\ text"
 

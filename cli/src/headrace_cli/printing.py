@@ -30,7 +30,7 @@ def as_line(path: str, result: Any) -> str:
     """Give ``path<TAB>result`` as one line; a dict gives its values, separated by tabs."""
     result = _opened(result)
     values = list(result.values()) if isinstance(result, dict) else [result]
-    return "\t".join(escaped(text) for text in (path, *map(shown, values)))
+    return escaped(path) + "\t" + "\t".join(escaped(shown(value)) for value in values)
 
 
 def shown(value: Any) -> str:
