@@ -433,3 +433,14 @@ def test_a_file_is_run_once_for_threads_that_ask_at_the_same_time(tmp_path):
         thread.join(60)
     del sys.modules["hrt_count"]
     assert (len(loaded), module.runs) == (2, [1])
+
+
+@pytest.mark.parametrize(("text", "place"), [("a = 1\nb = = 2\n", (2, 5)), ("a = [\n", (2, 1))])
+def test_what_is_no_toml_has_its_line_and_column(tmp_path, text, place):
+    file = tmp_path / "a.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(file)
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.column) == place
+    assert f"{file}:{place[0]}:{place[1]}: this is no TOML" in str(caught.value)

@@ -272,7 +272,8 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
         hint = 'A text stands in quotes: "..."'
     what = message.replace(place[0], "" if place[1] else ", the text ends here")
     message = f"this is no TOML: line {line}, column {column}: {what}"
-    return {"message": message, "span": (offset, offset + 1), "text": text, "hint": hint}
+    where = {"line": line, "column": column}
+    return {"message": message, "span": (offset, offset + 1), "text": text, "hint": hint, **where}
 
 
 def _laid_over(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Written]:
