@@ -111,7 +111,8 @@ class _Closing:
             elif self.interrupt is None:
                 thread.call(stop)
         except Exception as error:  # noqa: BLE001 - the others must be closed as well
-            _log.warning("closing %s failed", _owner(stop), exc_info=error)
+            owner = type(getattr(stop, "__self__", stop)).__name__
+            _log.warning("closing %s failed", owner, exc_info=error)
             self.errors.append(error)
         except BaseException as error:  # noqa: BLE001 - so they must here
             self.interrupt = self.interrupt or error
@@ -121,10 +122,6 @@ class _Closing:
 
 def _nothing() -> None:
     """Do nothing: whoever waits for this in a thread has waited for what came before."""
-
-
-def _owner(stop: Callable[[], None]) -> str:
-    return type(getattr(stop, "__self__", stop)).__name__
 
 
 @dataclass(frozen=True)

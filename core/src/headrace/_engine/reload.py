@@ -137,7 +137,8 @@ class Reloader:
     def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
         """Exchange the instances of a node; see ``Pipeline.reload``."""
         self._engine.check_open()
-        if self._engine.held_by_this_thread() or self._builds_here():
+        builds_here = not served_here(threading.get_ident()).isdisjoint(self._jobs.copy())
+        if self._engine.held_by_this_thread() or builds_here:
             raise ContractError(
                 "a backend asked its own pipeline for a reload, which would wait for it",
                 node=node if isinstance(node, str) else None,
@@ -165,10 +166,6 @@ class Reloader:
         for warning in self._engine.blueprint.warnings:
             if warning.path in changed:  # it has no effect
                 warnings.warn(warning.render(), stacklevel=3)
-
-    def _builds_here(self) -> bool:
-        """Give whether the calling thread builds what a reload waits for."""
-        return not served_here(threading.get_ident()).isdisjoint(self._jobs.copy())
 
     def _closed(self) -> None:
         """Give up what is not in place when the pipeline begins to close."""

@@ -151,8 +151,10 @@ class Child:
             kind, what = pickle.loads(content)  # noqa: S301 - from our own process
             if kind == "built":
                 built(what)
+            elif kind == "log":
+                _show(what)
             else:
-                _show(kind, what)
+                warnings.warn_explicit(*what)
         except Exception as error:  # noqa: BLE001 - a warning that is an error here, an unknown class
             _log.warning("a message of a process could not be shown: %s", error_text(error))
         with self._arrived:
@@ -174,16 +176,12 @@ class Child:
         return got if len(got) == size else None
 
 
-def _show(kind: str, content: Any) -> None:
-    """Let a log record or a warning of the process appear here."""
-    if kind == "log":
-        record = logging.makeLogRecord(content)
-        logger = logging.getLogger(record.name)
-        if logger.isEnabledFor(record.levelno):
-            logger.handle(record)
-    else:
-        message, category, file, line = content
-        warnings.warn_explicit(message, category, file, line)
+def _show(content: dict[str, Any]) -> None:
+    """Let a log record of the process appear here."""
+    record = logging.makeLogRecord(content)
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)
 
 
 class Supervisor:

@@ -163,7 +163,8 @@ def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], 
     before: Request = {}
     for request, deadline in zip(batch, _deadlines(batch), strict=True):
         if isinstance(request, Filler):
-            _follow(request, before)
+            if "result" in before:
+                request["result"] = before["result"]
             outcomes.append(None)
             continue
         before = request
@@ -174,11 +175,6 @@ def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], 
         else:
             outcomes.append(None)
     return outcomes if any(outcomes) else None
-
-
-def _follow(filler: Filler, item: Request) -> None:
-    if "result" in item:
-        filler["result"] = item["result"]
 
 
 class Queue(QueueUser):
