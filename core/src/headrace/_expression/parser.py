@@ -50,7 +50,7 @@ from headrace._expression.tree import (
     read_word,
     shorten,
 )
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError
 
 _Rule: TypeAlias = "Generator[_Rule, Any, Any]"
 
@@ -259,9 +259,7 @@ def read_expression(
     try:
         return _parsed(values.of(whole), literal=True, source=source)
     except MissingError as error:
-        span = (0, len(text))
-        problem = Problem("placeholder", str(error), span=span, text=text, hint=error.hint)
-        raise ConfigError(problem) from None
+        raise ConfigError(error.problem((0, len(text)), text)) from None
     except ConfigError as error:
         where = f"in the value of {shorten(text.strip())}: "
         problems = [replace(one, message=where + one.message) for one in error.problems]

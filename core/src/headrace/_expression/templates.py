@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headrace._expression.tree import WORD_CHARACTER, has_surrogate, shorten
+from headrace._expression.tree import WORD_CHARACTER, Span, has_surrogate, shorten
 from headrace.errors import ConfigError, Problem
 
 _ESCAPES = r'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
@@ -159,6 +159,10 @@ class MissingError(ValueError):
         self.hint = hint
         super().__init__(message)
 
+    def problem(self, span: Span, text: str) -> Problem:
+        """Give the problem that it is at a place of a text."""
+        return Problem("placeholder", str(self), span=span, text=text, hint=self.hint)
+
 
 class Values(NamedTuple):
     """What placeholders stand for.
@@ -225,14 +229,13 @@ def substitute_text(text: str, environ: Mapping[str, str]) -> str:
         found = match[0]
         if found == "$$":
             return "$"
-        if found == "${":
-            message, hint = "expected ${NAME}, got '${'", "Write '$$' for '$'."
-        else:
+        wrong = MissingError("expected ${NAME}, got '${'", "Write '$$' for '$'.")
+        if found != "${":
             try:
                 return values.of(Placeholder(match["name"], match["default"]))
             except MissingError as error:
-                message, hint = str(error), error.hint
-        problems.append(Problem("placeholder", message, span=match.span(), text=text, hint=hint))
+                wrong = error
+        problems.append(wrong.problem(match.span(), text))
         return found
 
     result = _IN_TEXT.sub(value, text)

@@ -171,9 +171,8 @@ class OptionsReader:
         """Report one thing that is wrong with a value, where the value was written."""
         location = detail["loc"]
         key = str(location[0]) if location else None
-        if key in self._reported or (
-            key is None and self.lenient
-        ):  # what lacks may be written elsewhere
+        elsewhere = key is None and self.lenient  # what lacks may be written there
+        if key in self._reported or elsewhere:
             return
         if detail["type"] == "missing" and len(location) == 1:
             self._report_missing(str(key))
@@ -183,9 +182,9 @@ class OptionsReader:
         got = "" if "no such file" in message else f", got {shown_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
-        place = place_of(self.call) if found is None else found.place()
-        more = {**place, "suggestion": nearest_choice(detail)}
-        self._add("option", f"{self.call.name}: {what}", **more)
+        place = {} if found is None else found.place()
+        near = nearest_choice(detail)
+        self._add("option", f"{self.call.name}: {what}", suggestion=near, **place)
 
     def _report_missing(self, key: str) -> None:
         if self.lenient:

@@ -64,8 +64,7 @@ class Planner(Resolver):
         parameters = Parameters("global", self.shape)
         self.all_parameters.append(parameters)
         with self.within(parameters):
-            found = parameters.key("entrypoint")
-            element = None if found is None else self.planned(found.value, found.source, Scope())
+            element = self._key("entrypoint", entry=False)
             if element is not None:
                 self.check_called(element)
                 give_threads_to_instances(element)
@@ -139,12 +138,17 @@ class Planner(Resolver):
         self._finish(plan)
         return plan
 
-    def _key(self, key: str) -> Element | None:
-        """Plan the expression under a key of the node that was entered; None where there is none."""
+    def _key(self, key: str, *, entry: bool = True) -> Element | None:
+        """Plan the expression under a key of what was entered; None where there is none.
+
+        Args:
+            key: The key.
+            entry: Whether ``Register`` may stand there.
+        """
         found = self.parameters.key(key)
         if found is None:
             return None
-        return self.planned(found.value, found.source, Scope(entry=True))
+        return self.planned(found.value, found.source, Scope(entry=entry))
 
     def _entry(self) -> Element | None:
         """Plan the whole node: what the user, a plugin or `DEFAULT_NODE` says that it is."""
