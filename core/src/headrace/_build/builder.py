@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._build.callees import FrontCall, NodeCall
+from headrace._build.callees import NodeCall, Passage
 from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import ChildPlan
 from headrace._build.measuring import element_statistics
@@ -167,8 +167,9 @@ class Builder(Build):
         parts = self._all.nested()
         builder = ElementBuilder(self, None, parts)
         front = builder.element(root, At.begin(parts))
-        if isinstance(front, FrontCall) and front.child.is_plain:
-            scheduler = front.child.scheduler
+        callee = front.child if isinstance(front, Passage) else None
+        if isinstance(callee, NodeCall) and callee.timeout_ms is None and not callee.levels:
+            scheduler = callee.scheduler  # to call it is nothing else than to call that
         else:
             # It calls nodes and does not batch: any number of requests are inside at a time.
             scheduler = schedule([Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)])

@@ -46,21 +46,17 @@ class NodeCall(Backend):
         self._name = f"node.{scheduler.name}"
         self._state = "ready"
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether calling it is nothing else than calling its scheduler."""
-        return self.timeout_ms is None and not self.levels
-
     def describe(self) -> dict[str, Any]:
         """Say which node it calls: any number of threads may do so at a time."""
         return {"calls_node": self.scheduler.name}
 
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Hand the items to the node and wait for them; deadline and priority are kept."""
-        return self.run(batch, enters=False)
+    def forward(self, batch: list[Request], *, enters: bool = False) -> Outcomes:
+        """Hand the items to the node and wait for them; deadline and priority are kept.
 
-    def run(self, batch: list[Request], *, enters: bool) -> Outcomes:
-        """Do what `forward` does; the bound of the node holds if the items enter there."""
+        Args:
+            batch: The items.
+            enters: Whether they enter the pipeline there, so that the bound of the node holds.
+        """
         outer = {id(entry.request): entry for entry in entries_running_here()}
         items = [self._item(one, outer.get(id(one)), enters=enters) for one in batch]
         entries = [entry for item in items for entry in item.entries]
@@ -94,16 +90,6 @@ class NodeCall(Backend):
         return missing
 
 
-class FrontCall(Standing):
-    """A node, called from the front of the pipeline: requests enter there, so its bound holds."""
-
-    child: NodeCall
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Hand the items to the node."""
-        return self.child.run(batch, enters=True)
-
-
 def passed_on(error: BaseException) -> Exception:
     """Give the outcome of an item whose request failed where it was handed over to."""
     if isinstance(error, ClosedError):  # the pipeline of both
@@ -117,14 +103,15 @@ def passed_on(error: BaseException) -> Exception:
 
 
 class Passage(Standing):
-    """One use of a node or instance that others use, too: an exit of its own.
+    """One use of a node or instance that others use, too.
 
+    In an instance it is an exit of its own, in the front of the pipeline requests enter the node there.
     It calls the ``forward`` of what it stands for, so that it costs nothing.
     """
 
-    def __init__(self, child: Backend) -> None:
+    def __init__(self, child: Backend, forward: Forward | None = None) -> None:
         super().__init__(child)
-        self.forward = child.forward  # type: ignore[method-assign]
+        self.forward = forward or child.forward  # type: ignore[method-assign]
         self.describe = child.describe  # type: ignore[method-assign]
 
 

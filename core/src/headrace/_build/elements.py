@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, ProgressFactory, Shared, no_progress
-from headrace._build.callees import Bound, FrontCall, NodeCall, NotCallable, Passage
+from headrace._build.callees import Bound, NodeCall, NotCallable, Passage
 from headrace._build.measuring import Measuring
 from headrace._build.parts import At, Commons, Parts
 from headrace._build.standing import BatchEnd, Guarded, InThread
@@ -235,7 +235,7 @@ class ElementBuilder:
 
     def guarded(self, built: Backend) -> Backend:
         """Let one thread at a time call a backend, unless it can take more."""
-        if isinstance(built, (NodeCall, FrontCall, NotCallable, Guarded)):
+        if isinstance(built, (NodeCall, Passage, NotCallable, Guarded)):
             return built
         return Guarded(built)
 
@@ -263,7 +263,9 @@ class ElementBuilder:
             what = f"{named.name!r} is asked for in init, where it is not built yet"
             hint = "Name it in the configuration: nodes are built after those they name."
             raise SetupError(what, node=self.name, hint=hint)
-        return FrontCall(built) if self.node is None and isinstance(built, NodeCall) else built
+        if self.node is None and isinstance(built, NodeCall):
+            return Passage(built, partial(built.forward, enters=True))
+        return built
 
     def _bound(self, element: Element, at: At) -> Backend:
         """Build a name that stands for an instance, with what it depends on."""
