@@ -214,6 +214,24 @@ def test_a_policy_without_its_method_says_so():
         DispatchPolicy().choose(1, [Inst()])
 
 
+async def later(self, *given):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("base", "key", "methods", "told"),
+    [
+        (BatchPolicy, "batch_policy", {}, "it has no method cut"),
+        (BatchPolicy, "batch_policy", {"cut": later}, "cut is asynchronous"),
+        (DispatchPolicy, "dispatch_policy", {"cut": later}, "it has no method choose"),
+    ],
+)
+def test_a_policy_that_cannot_decide_is_refused_where_it_is_named(base, key, methods, told):
+    headrace.register("Undecided", type("Undecided", (base,), methods), replace=True)
+    with pytest.raises(headrace.errors.ConfigError, match=f"the policy Undecided is wrong: {told}"):
+        headrace.PipelineConfig.load({"backend": "Identity", key: "Undecided"})
+
+
 def test_the_examples_of_the_docstrings_do_what_they_say():
     import inspect
     import textwrap

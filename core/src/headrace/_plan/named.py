@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -220,12 +221,14 @@ class Kind(NamedTuple):
         hook: The table of hooks in which plugins offer it.
         wanted: What its class has to be.
         base: The class that it derives from; None for a probe, which has some of `PROBE_METHODS`.
+        method: The method of a policy that decides, which a class of its own has to have.
     """
 
     noun: str
     hook: str
     wanted: str
     base: type[Any] | None = None
+    method: str = ""
 
     def has(self, cls: Any) -> bool:
         """Tell whether a class is of this kind."""
@@ -234,9 +237,17 @@ class Kind(NamedTuple):
         methods = (getattr(cls, method, None) for method in PROBE_METHODS)
         return isinstance(cls, type) and any(map(callable, methods))
 
+    def lacks(self, cls: Any) -> str | None:
+        """Say what a class of this kind lacks to decide anything; None for nothing."""
+        decides = getattr(cls, self.method, None)
+        if self.base is None or (callable(decides) and decides is not vars(self.base)[self.method]):
+            awaited = inspect.iscoroutinefunction(decides)
+            return f"{self.method} is asynchronous, and nobody awaits it" if awaited else None
+        return f"it has no method {self.method}"
 
-BATCH_POLICY = Kind("policy", "batch_policies", "BatchPolicy", BatchPolicy)
-DISPATCH_POLICY = Kind("policy", "dispatch_policies", "DispatchPolicy", DispatchPolicy)
+
+BATCH_POLICY = Kind("policy", "batch_policies", "BatchPolicy", BatchPolicy, "cut")
+DISPATCH_POLICY = Kind("policy", "dispatch_policies", "DispatchPolicy", DispatchPolicy, "choose")
 PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS)}")
 
 
@@ -268,8 +279,11 @@ def _offer(planning: Planning, kind: Kind, call: Call) -> Offer | None:
     if call.phases:
         planning.add("arity", f"the {kind.noun} {call.name} takes nothing in [ ]", call)
     if offer is not None and kind.has(offer.cls):
-        return offer
-    if offer is not None:
+        lacks = kind.lacks(offer.cls)
+        if lacks is None:
+            return offer
+        planning.add("contract", f"the {kind.noun} {call.name} is wrong: {lacks}", call)
+    elif offer is not None:
         what = f"{offer.path!r} of {offer.distribution}" if offer.path else repr(call.name)
         planning.add(kind.noun, f"{what} is no {kind.wanted}", call)
     elif kind is PROBE or planning.all_names:
