@@ -67,6 +67,13 @@ def test_other_keys_of_the_query_are_keys_of_the_request(serving):
     }
 
 
+def test_a_traceparent_in_the_query_reaches_the_context(serving):
+    server = serving({"m": {"backend": "ServeTold"}})
+    url = f"{server.url}/run/m?traceparent=00-1-2-01"
+    told = httpx.post(url, content=b"x", headers={"traceparent": "00-3-4-01"}).json()["result"]
+    assert told == {"data": "x", "context": {"traceparent": "00-1-2-01"}}
+
+
 @pytest.mark.parametrize(
     "query", ["data=1", "result=1", "node_name=main", "request_size=5", "context=1", "a-b=1",
               "timeout=x", "priority=-1", "color=a&color=b", "restart=main",
@@ -148,6 +155,9 @@ def test_results_are_json_or_an_error_that_says_why(serving, name):
         assert told in answer.json()["error"]
 
 
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
 @pytest.mark.parametrize(
     ("result", "accept", "kind"),
     [
@@ -162,6 +172,13 @@ def test_results_are_json_or_an_error_that_says_why(serving, name):
         (7, "image/jpeg", None),
         (b"text", "application/json;q=0", None),
         (b"text", '""/a, text', "application/octet-stream"),
+        (b"text", "*/*", "application/json"),
+        (b"\xff", "*/*", "application/octet-stream"),
+        (PNG, "*/*", "image/png"),
+        (PNG, "image/*;q=0.5, application/json", "image/png"),
+        (PNG, "image/jpeg", None),
+        (PNG, "application/json", None),
+        (b"RIFF\xff   WEBP", "image/webp, image/jpeg", "image/webp"),
     ],
 )
 def test_accept_chooses_between_json_and_the_bytes(serving, result, accept, kind):

@@ -198,6 +198,7 @@ def _run(model: Model, file_name: str) -> dict[str, Any]:
         {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
         for name in ("timeout", "priority")
     ]
+    made["parameters"].append({"name": "traceparent", "in": "query", "schema": {"type": "string"}})
     made["parameters"] += [
         {"name": port.name, "in": "query", "required": True, "schema": _of_text(port)}
         for port in model.signature.inputs.values()

@@ -35,6 +35,9 @@ _MOST_PARAMETERS = 100
 _JSON_RANGES = (JSON, "application/*", "*/*")
 """What ``Accept`` calls JSON by; the first that it has counts."""
 
+_PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"GIF8": "image/gif"}
+"""How files of pictures begin; WebP is told by more than its beginning."""
+
 _KIND = re.compile(r"[a-z0-9.+_*-]+/[a-z0-9.+_*-]+")
 _QUALITY = re.compile(r"q=(0(\.[0-9]{0,3})?|1(\.0{0,3})?)")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -64,7 +67,7 @@ async def run(exchange: Exchange) -> Reply:
 
     ``timeout`` (microseconds) and ``priority`` stand in the query. Other keys of it are the model's
     other inputs, or keys of the request of the pipeline, whose values are text. The answer is
-    ``{"result": ...}`` as JSON, or the bytes of ``result`` where ``Accept`` asks for something else.
+    ``{"result": ...}`` as JSON, or the bytes of ``result`` where ``Accept`` asks for their type.
     """
     service = exchange.service
     model = exchange.model = service.find(exchange.path["model"])
@@ -132,6 +135,8 @@ class Query:
         for name, value in _given(text).items():
             if name in _PARAMETERS:
                 self._parameters[name] = _whole(name, value)
+            elif name == "traceparent":
+                self._parameters[name] = value
             elif name in inputs and name != file:
                 tensors.append(_single(inputs[name], value))
             elif _KEY.fullmatch(name) is None or name in _REFUSED or name == file:
@@ -164,7 +169,7 @@ class Query:
             except UnicodeDecodeError:
                 raise InputError(f"input {self._file.name!r} is no UTF-8 text") from None
         request = {**self._request, self._file.key: value}
-        if traceparent:
+        if traceparent and "traceparent" not in self._parameters:
             return request, {**self._parameters, "traceparent": traceparent}
         return request, self._parameters
 
@@ -207,14 +212,24 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     """Give what ``Accept`` prefers: JSON, or the bytes of the only output where that is bytes or text.
 
     Text goes out as JSON wherever that is accepted at all: a browser, which would take it as HTML, must not show
-    what somebody has sent as a page.
+    what somebody has sent as a page. Bytes that are no text, which JSON does not have, go out wherever their type is.
     """
-    if accepted == "*/*":
-        return Reply.of_inference([_document(model, result)], JSON)
-    kind, raw_quality, json_quality = _preferred(accepted)
     outputs = outputs_of(model, result)
     only = next(iter(outputs.values())) if len(outputs) == 1 else None
+    if accepted == "*/*" and not isinstance(only, bytes):
+        return Reply.of_inference([_document(model, result)], JSON)
+    ranges = _ranges(accepted)
+    said = [ranges[name] for name in _JSON_RANGES if name in ranges]
+    json_quality = said[0] if said else 0.0
+    kind, raw_quality = _preferred(ranges)
     as_bytes = isinstance(only, bytes) and raw_quality > json_quality
+    if isinstance(only, bytes) and (own := _kind_of(only)) is not None:
+        main = f"{own.partition('/')[0]}/*"
+        covering = [ranges[name] for name in (own, main, "*/*") if name in ranges]
+        kind, raw_quality = own, covering[0] if covering else 0.0
+        as_bytes = raw_quality > 0
+    elif isinstance(only, bytes) and not raw_quality and ranges.get("*/*") and not _is_text(only):
+        raw_quality, as_bytes = ranges["*/*"], True
     if json_quality and not as_bytes:
         return Reply.of_inference([_document(model, result)], JSON)
     if not isinstance(only, (bytes, str)) or not raw_quality:
@@ -223,27 +238,42 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     return Reply.of_inference([raw], kind)
 
 
-def _preferred(accepted: str) -> tuple[str, float, float]:
-    """Read a header ``Accept``.
+def _kind_of(content: bytes) -> str | None:
+    """Give the type of a picture, None for all else."""
+    if content.startswith(b"RIFF"):
+        return "image/webp" if content[8:12] == b"WEBP" else None
+    return next((kind for begins, kind in _PICTURES.items() if content.startswith(begins)), None)
 
-    Returns:
-        The type that is preferred of those that are not JSON, how much, and how much JSON is; from 0 to 1.
-    """
-    kind, raw_quality = "", 0.0
-    by_range: dict[str, float] = {}
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _ranges(accepted: str) -> dict[str, float]:
+    """Give the ranges of a header ``Accept`` with their qualities, from 0 to 1."""
+    ranges: dict[str, float] = {}
     for part in accepted.lower().split(","):
         name, *parameters = (one.strip() for one in part.split(";"))
         quality = 1.0
         for one in parameters:
             if _QUALITY.fullmatch(one):
                 quality = float(one[2:])
-        if name in _JSON_RANGES:
-            by_range[name] = quality
-        elif quality > raw_quality:
-            kind, raw_quality = name, quality
-    said = [by_range[name] for name in _JSON_RANGES if name in by_range]
+        ranges[name] = quality
+    return ranges
+
+
+def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
+    """Give the type that is preferred of those that are not JSON, and how much."""
+    kind, best = "", 0.0
+    for name, quality in ranges.items():
+        if name not in _JSON_RANGES and quality > best:
+            kind, best = name, quality
     known = _KIND.fullmatch(kind) and "*" not in kind
-    return kind if known else "application/octet-stream", raw_quality, said[0] if said else 0.0
+    return kind if known else "application/octet-stream", best
 
 
 def _document(model: Model, result: Any) -> bytes:
