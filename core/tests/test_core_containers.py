@@ -681,6 +681,9 @@ def test_an_item_alone_is_filled_up_to_the_min_or_is_not_run_again(backend):
     assert outcomes(backend, ["a", "bad"], pad=True) == ["a", BackendError]
     assert outcomes(backend, ["a", "bad"], {k: {"request_size": 2} for k in (0, 1)})[0] == "a"
     assert set(weights[1:]) <= {2, 4}
+    weights.clear()
+    assert outcomes(backend, ["bad"], pad=True) == [BackendError]
+    assert weights == [2]
 
 
 @pytest.mark.parametrize("backend", ["DI[w,Identity]", "S[Identity,DI[w,w,Identity]]"])

@@ -156,7 +156,7 @@ class Checked:
         ]
 
     def _after_failure(self, batch: Sequence[Request], error: Exception) -> Answers:
-        if len(batch) == 1 or not self.rerun:
+        if not self.rerun or is_one(batch):
             return [self._wrap(error) for _ in batch]
         failed = error
         outcomes: Answers = []
@@ -332,12 +332,19 @@ def weight_of(batch: Sequence[Request]) -> int:
     return total
 
 
+def is_one(batch: Sequence[Request]) -> bool:
+    """Tell whether a batch has one item only, perhaps with copies that fill it up."""
+    return len(batch) == 1 or sum(not isinstance(request, Filler) for request in batch) == 1
+
+
 def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
     """Give the batch that one item makes, filled up with copies where the node says ``pad``.
 
     Returns:
-        None where no such batch is within the range of the backend.
+        None where no such batch is within the range of the backend, and for what is itself such a copy.
     """
+    if isinstance(request, Filler):
+        return None
     if backend.min == 1:
         return [request]
     weight = request.get("request_size", 1)

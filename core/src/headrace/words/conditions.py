@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.callees import child_call, no_result, run_some
-from headrace._checked import Answers, Outcomes, batch_alone, weight_of
+from headrace._checked import Answers, Outcomes, batch_alone, is_one, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
@@ -227,7 +227,7 @@ class CatSplit(Word):
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Gather, infer and split."""
-        if len(batch) == 1 or not self._infer.rerun:
+        if not self._infer.rerun or is_one(batch):
             return self._once(batch)
         before = [dict(request) for request in batch]
         outcomes = self._once(batch)
