@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
+import gc
 import logging
 import os
 import pickle
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import threading
 import types
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +36,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
+from headrace.words import _supervisor
 from headrace.words._exchange import Exchange
 from headrace.words._supervisor import Restarts, Supervisor
 from headrace.words.process import Process, Siblings
@@ -790,6 +794,29 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
     assert not supervisor.lives
     assert supervisor._closing  # so that no other process is started by its thread, which has ended
     assert not supervisor._thread.is_alive()
+
+
+@pytest.mark.parametrize("failing", ["memory_file", "pipe", "second pipe", "Channel", "spawn"])
+def test_a_process_that_cannot_be_started_keeps_no_descriptors(monkeypatch, failing):
+    calls = []
+
+    def fails(*args):
+        calls.append(args)
+        if failing == "second pipe" and len(calls) == 1:
+            return pipe()
+        raise OSError(errno.EMFILE, "too many")
+
+    pipe = os.pipe
+    if "pipe" in failing:
+        monkeypatch.setattr(os, "pipe", fails)
+    else:
+        monkeypatch.setattr(_supervisor, failing, fails)
+    gc.collect()
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with pytest.raises(OSError, match="too many"):
+        _supervisor.Child()
+    gc.collect()
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_a_system_that_is_no_posix_has_no_processes(monkeypatch):

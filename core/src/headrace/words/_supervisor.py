@@ -78,23 +78,27 @@ class Child:
     """
 
     def __init__(self) -> None:
-        self._reports, far_end = socket.socketpair()
-        file = memory_file()
-        taken, sink = os.pipe()
-        source, answers = os.pipe()
-        self._ends = taken, answers  # kept: so no write meets a broken pipe, and `end` is read
-        self.channel = Channel(source, sink, file)
         self.ended = threading.Event()
         self.reported = 0
         self._arrived = threading.Condition()
         self.status: int | None = None
         self.about: dict[str, Any] = {}
-        files = (taken, answers, file, far_end.fileno())
-        code = _CODE.format(path=[str(one) for one in sys.path], files=files, parent=os.getpid())
+        self._reports, far_end = socket.socketpair()
+        opened: list[int] = []
         try:
+            opened.append(memory_file())
+            opened += os.pipe()
+            opened += os.pipe()
+            file, taken, sink, source, answers = opened
+            self._ends = taken, answers  # kept: so no write meets a broken pipe, and `end` is read
+            self.channel = Channel(source, sink, file)
+            files, path = (taken, answers, file, far_end.fileno()), [str(one) for one in sys.path]
+            code = _CODE.format(path=path, files=files, parent=os.getpid())
             self.process = spawn(code, files)
         except BaseException:
-            self.close()
+            for one in opened:
+                os.close(one)
+            self._reports.close()
             raise
         finally:
             far_end.close()
