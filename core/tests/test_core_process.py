@@ -796,6 +796,15 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
     assert not supervisor._thread.is_alive()
 
 
+def test_a_process_that_cannot_be_sent_its_part_ends_and_the_build_says_why(monkeypatch):
+    def fails(*args, **how):
+        raise OSError(errno.ENOMEM, "no memory for the plan")
+
+    monkeypatch.setattr(Channel, "send", fails)
+    with pytest.raises(SetupError, match="no memory for the plan"):
+        headrace.pipe({"backend": "Process[Identity]"})
+
+
 @pytest.mark.parametrize("failing", ["memory_file", "pipe", "second pipe", "Channel", "spawn"])
 def test_a_process_that_cannot_be_started_keeps_no_descriptors(monkeypatch, failing):
     calls = []

@@ -302,15 +302,19 @@ class Supervisor:
             with self._changed:
                 if self._changed.wait_for(lambda: self._closing, pause_s):
                     return
+            child = None
             try:
                 child = Child()
-            except Exception as error:  # noqa: BLE001 - no process, no descriptors
-                pause_s = self._left(None, error)
-            else:
-                pause_s = self._live(child)
+                why = self._live(child)
+            except Exception as error:  # noqa: BLE001 - no process, no descriptors, no memory
+                why = error
+                if child is not None:
+                    child.kill()
+                    child.status = child.process.wait()
+            pause_s = self._left(child, why)
 
-    def _live(self, child: Child) -> float | None:
-        """See a process from its start to its end; give the pause until the next, None for no next."""
+    def _live(self, child: Child) -> Exception:
+        """See a process from its start to its end; give why it has ended."""
         failure: list[Exception] = []
 
         def built(about: Any) -> None:
@@ -327,7 +331,7 @@ class Supervisor:
         child.channel.send(self._first)
         child.status = child.wait(built)
         died = SetupError(f"the process ended {how_ended(child.status)}")
-        return self._left(child, failure[0] if failure else died)
+        return failure[0] if failure else died
 
     def _began(self, child: Child) -> None:
         """Take note that X is built in a process."""
