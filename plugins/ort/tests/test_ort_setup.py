@@ -109,6 +109,7 @@ def test_provider_options_win_over_the_device():
         (["cpu", "CPUExecutionProvider"], None, None),
         (None, "mps", None),
         (["cpu"], None, {"cuda": {}}),
+        (["cpu"], None, {"cpu": {"use_arena": False}}),
     ],
 )
 def test_wrong_providers_are_setup_errors(names, device, options):

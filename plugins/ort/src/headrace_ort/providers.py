@@ -48,8 +48,8 @@ def choose_providers(
         What `make_session` takes.
 
     Raises:
-        SetupError: A name is unknown or doubled, options belong to no provider of the list, or
-            ``device`` is none of the above (and ``names`` is None).
+        SetupError: A name is unknown or doubled, options belong to no provider of the list or to that
+            of the CPU, which has none, or ``device`` is none of the above (and ``names`` is None).
         MissingDependencyError: The installed ONNX Runtime has no such provider.
     """
     index = _cuda_index(device)
@@ -69,6 +69,12 @@ def choose_providers(
     for name in given:
         if name not in chosen:
             raise SetupError(f"provider_options for {name}, which `providers` does not name")
+    if given.get(CPU):
+        ignored = ", ".join(given[CPU])
+        raise SetupError(
+            f"provider_options for {CPU}, which has none and would ignore {ignored}",
+            hint="What concerns the CPU is in `session_config` and `intra_op_threads`.",
+        )
     result = []
     for name in chosen:
         values = {key: _text(value) for key, value in given.get(name, {}).items()}
