@@ -219,8 +219,11 @@ def test_an_error_that_lets_nobody_read_it_is_one_of_the_setup():
         forward = echo
 
     headrace.register(Fails)
-    with pytest.raises(SetupError, match="SecretiveError: no device"):
+    with pytest.raises(SetupError, match="SecretiveError: no device") as caught:
         headrace.pipe({"backend": "Fails"})
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert str(again.__cause__) == "SecretiveError: no device"
 
 
 def test_an_error_that_lets_nobody_read_it_ends_the_end_of_a_batch_for_no_other():

@@ -218,7 +218,7 @@ def portable(value: Any) -> Any:
     An exception whose ``__init__`` takes more than its text is pickled well, and fails only where
     it is made again.
     """
-    if value is None or isinstance(value, (str, int)):
+    if value is None or issubclass(type(value), (str, int)):
         return value
     if type(value) in (list, tuple):
         return type(value)(map(portable, value))
