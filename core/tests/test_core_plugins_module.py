@@ -88,6 +88,12 @@ def test_policies_are_those_that_a_pipeline_would_have():
         class Options(headrace.Options):
             wait_ms: float = 1
 
+        def cut(self, queue, instance, now):
+            """Never asked."""
+
+        def choose(self, weight, free):
+            """Never asked."""
+
     headrace.register("BothForATool", Both)
     found = headrace.plugins.policies(
         {
