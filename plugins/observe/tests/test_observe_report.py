@@ -45,8 +45,10 @@ def test_a_report_holds_graph_figures_frontier_and_environment(tmp_path, monkeyp
           for k in (1, 2, 3)),
     ]  # fmt: skip
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
-    done = run("report", "bench.json", "tune.json", "trace.json", "-o", "r.html")
+    done = run("report", "bench.json", "tune.json", "trace.json", "-o", "r.html", "--json")
     assert done.exit_code == 0, done.output
+    size = (tmp_path / "r.html").stat().st_size
+    assert json.loads(done.stdout) == {"report": "r.html", "bytes": size}
     page = (tmp_path / "r.html").read_text()
     read = Texts()
     read.feed(page)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headrace_cli.for_plugins import FORMATS, OK, print_message
-from headrace_observe.commands.shared import read_json, writable
+from headrace_cli.for_plugins import FORMATS, OK, Json, print_message
+from headrace_observe.commands.shared import print_document, read_json, writable
 from headrace_observe.files import write_whole
 from headrace_observe.reporting import as_page
 
@@ -22,6 +23,7 @@ def report(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The page.")
     ] = "report.html",
+    json: Json = False,
 ) -> int:
     """Make one HTML page, readable offline: graph, figures, frontier, histograms, environment.
 
@@ -35,5 +37,8 @@ def report(
     writable(output, "--output")
     page = as_page([(path, read_json(path)) for path in files], FORMATS["svg"])
     write_whole(output, lambda part: part.write_text(page, encoding="utf-8"))
-    print_message(f"the report is in {output}")
+    if json:
+        print_document({"report": output, "bytes": Path(output).stat().st_size})
+    else:
+        print_message(f"the report is in {output}")
     return OK
