@@ -197,6 +197,14 @@ def test_a_scoped_key_is_for_the_backend_of_that_name_only():
     assert options({**source, "Other::a": 5}).a == 5
 
 
+def test_equal_configurations_have_one_hash():
+    first, same, other = (
+        headrace.PipelineConfig.load({"backend": "Show", "max": n}) for n in (2, 2, 3)
+    )
+    assert {first: 1, same: 2} == {first: 2}
+    assert len({first, same, other}) == 2
+
+
 def test_a_none_is_as_if_the_key_was_not_there():
     assert options({"backend": "Show", "max": None, "init": None}).max is None
     keys = [*NodeKeys.model_fields, *(f.alias or k for k, f in LinkKeys.model_fields.items())]

@@ -169,14 +169,15 @@ class PipelineConfig:
             return NotImplemented
         return (self.to_dict(), self._checked()) == (other.to_dict(), other._checked())
 
+    def __hash__(self) -> int:
+        return hash(frozenset(self.nodes))
+
     def _checked(self) -> list[Any]:
         """Give all checked options, in which files have their folders, and the imported files."""
         elements = [element for root in self._plan.roots for element in root.walk()]
         files = [path for path, _ in self._plan.files]
         probes = [probe.options for probe in self._plan.probes]
         return [*files, *(element.options for element in elements), *probes]
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<PipelineConfig of {', '.join(self.nodes)}>"
