@@ -586,6 +586,9 @@ def sent(scheduler, count, first=0):
 
 def test_who_comes_while_a_thread_wakes_up_joins_its_batch_up_to_max():
     scheduler, hand, backend = one_by_hand(most=4)
+    (instance,), weights = scheduler.instances, []
+    runs = instance.run
+    instance.run = lambda batch: weights.append(instance.running_weight) or runs(batch)
     entries = sent(scheduler, 6)
     scheduler.cancel(entries[1])
     assert [entry.state for entry in entries] == [RUNNING, DONE] + [QUEUED] * 4
@@ -595,6 +598,7 @@ def test_who_comes_while_a_thread_wakes_up_joins_its_batch_up_to_max():
         [0, 2, 3, 4],
         [5],
     ]
+    assert weights == [4, 1]  # what a policy sees of a busy instance
     stats = scheduler.statistics()
     assert stats["ok"] == 5
     assert stats["batch_size"]["histogram"] == {"1": 1, "4": 1}
