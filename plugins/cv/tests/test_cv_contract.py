@@ -1,6 +1,7 @@
 """What holds for all backends of this plugin: light import, wrong input, threads, documents."""
 
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -300,6 +301,49 @@ headrace_cv.resize_image(numpy.zeros((4, 4), "uint8"), 2)
 print(cv2.getNumThreads())
 """
     assert python(program, HEADRACE_CV_THREADS="1").stdout == "3\n"
+
+
+HEAPS = """
+import resource, threading
+import numpy as np
+from headrace_cv._allocator import keep_freed_memory
+print(turned and keep_freed_memory(), turned and keep_freed_memory())
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def work():
+    for k in range(8):
+        blocks = [np.ones(20_000_000, np.uint8) for _ in range(2)]
+        del blocks
+        if k == 1:
+            before = faults()
+    print(faults() - before)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_kept_for_the_next_picture():
+    alone, kept = (python(f"turned = {turned}" + HEAPS).stdout.split() for turned in (False, True))
+    assert alone[:2] == ["False", "False"]
+    assert kept[:2] == ["True", "False"]  # the second call does nothing
+    assert int(kept[2]) < int(alone[2]) / 10
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"HEADRACE_CV_KEEP_MEMORY": "0"}, {"MALLOC_TRIM_THRESHOLD_": "131072"}],
+)
+def test_the_allocator_is_left_as_the_environment_has_it(environment):
+    program = "from headrace_cv._allocator import keep_freed_memory\nprint(keep_freed_memory())"
+    assert python(program, **environment).stdout == "False\n"
+
+
+def test_a_wrong_word_about_the_allocator_is_a_clear_error():
+    done = python(START, HEADRACE_CV_KEEP_MEMORY="yes")
+    assert done.returncode == 1
+    assert "SetupError: HEADRACE_CV_KEEP_MEMORY='yes' is neither 0 nor 1" in done.stderr
 
 
 def readme_table():

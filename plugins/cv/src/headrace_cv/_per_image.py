@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import headrace
 from headrace.errors import InputError
+from headrace_cv._allocator import keep_freed_memory
 from headrace_cv._opencv import limit_opencv_threads
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class PerImage(headrace.Backend, ABC):
     def init(self, options: Any, context: InitContext) -> None:
         """Import OpenCV, whose threads are limited once per process, and build the function."""
         limit_opencv_threads()
+        keep_freed_memory()
         self._work = self.build(options)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
