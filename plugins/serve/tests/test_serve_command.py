@@ -27,17 +27,28 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
 @posix
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_until_a_signal(tmp_path, start, number):
+@pytest.mark.parametrize(
+    ("number", "more", "interval_ms"),
+    [(signal.SIGTERM, [], 1.0), (signal.SIGINT, ["--switch-interval-ms", "2.5"], 2.5)],
+)
+def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interval_ms):
     (tmp_path / "a.toml").write_text('backend = "Identity"')
+    (tmp_path / "interval.py").write_text(
+        "import sys\nimport headrace\n"
+        "headrace.register('Interval', lambda data: 1e3 * sys.getswitchinterval())\n"
+    )
+    (tmp_path / "turns.toml").write_text('import = ["interval.py"]\nbackend = "Interval"\n')
     (tmp_path / "serve.toml").write_text('[models.told]\nconfig = "a.toml"\nversion = "4"\n')
     process, url = start(
-        "a.toml", "b:2=a.toml", "--models", "serve.toml", "--port", "0", cwd=tmp_path
+        *("a.toml", "b:2=a.toml", "turns.toml", "--models", "serve.toml", "--port", "0", *more),
+        cwd=tmp_path,
     )
     names = [
         (one["name"], one["version"]) for one in httpx.post(f"{url}/v2/repository/index").json()
     ]
-    assert names == [("a", "1"), ("b", "2"), ("told", "4")]
+    assert sorted(names) == [("a", "1"), ("b", "2"), ("told", "4"), ("turns", "1")]
+    told = httpx.post(f"{url}/run/turns", content=b"").json()
+    assert told == {"result": pytest.approx(interval_ms)}
     assert httpx.post(f"{url}/run/b", content=b"x").json() == {"result": "x"}
     process.send_signal(number)
     assert process.wait(30) == 0

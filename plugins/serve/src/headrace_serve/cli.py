@@ -85,6 +85,14 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             " gRPC is shared on Linux alone.",
         ),
     ] = 1,
+    switch_interval_ms: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            max=1000,
+            help="Milliseconds after which a thread is asked for the interpreter; Python's own are 5.",
+        ),
+    ] = 1.0,
     max_timeout_ms: Annotated[
         float | None,
         typer.Option(min=0.001, max=_LONGEST, help="Milliseconds any request may take."),
@@ -145,6 +153,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         drain_delay_s=drain_delay,
         drain_timeout_s=drain_timeout,
         access_log=access_log,
+        switch_interval_ms=switch_interval_ms,
         priority_default=priority_default,
         debug_errors=debug_errors,
         allow=tuple(allow or ()),

@@ -59,7 +59,7 @@ def run(
         _print_access_log()
     server = settings.server(worker, listener, everywhere)
     who = "" if worker is None else f"worker {worker}: "
-    with signals() as came:
+    with switching(settings.switch_interval_ms), signals() as came:
         server.start()
         if started is not None:
             started(server)
@@ -77,6 +77,21 @@ def run(
         threading.Event().wait(settings.drain_delay_s)
         server.close(timeout=settings.drain_timeout_s)
     return 0
+
+
+@contextlib.contextmanager
+def switching(interval_ms: float) -> Iterator[None]:
+    """Let threads of this process ask each other for the interpreter after so long, until the block ends.
+
+    The event loop, and the threads of instances on a GPU, need it for a moment at a time; behind threads
+    that run Python they wait for as long each time.
+    """
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(interval_ms / 1e3)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ class Settings:
     drain_delay_s: float = 0.0
     drain_timeout_s: float = 30.0
     access_log: bool = False
+    switch_interval_ms: float = 1.0
     priority_default: int = 2
     debug_errors: bool = False
     allow: tuple[str, ...] = ()
