@@ -21,8 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 import headrace
 from headrace.errors import ConfigError
-from headrace_serve.keys import Keys
-from headrace_serve.tls import Tls
+from headrace_serve import Keys, Server, Tls
 
 
 @pytest.fixture
@@ -67,6 +66,16 @@ def test_keys_open_what_they_are_good_for(serving, keys):
     unknown = httpx.get(f"{server.url}/v2/models/c/ready")  # which needs no key, and tells no names
     assert unknown.status_code == 404
     assert unknown.json()["error"] == "Request for unknown model: 'c' is not found"
+
+
+def test_keys_may_be_the_path_of_their_file(serving, keys):
+    server = serving({"a": {"backend": "Identity"}}, keys=str(keys))
+    assert httpx.post(f"{server.url}/run/a").status_code == 401
+    keys.write_text(f'[new]\nsha256 = "{hashlib.sha256(b"other").hexdigest()}"\n')
+    server.reload(keys=keys)
+    assert httpx.post(f"{server.url}/run/a", headers={"x-api-key": "other"}).status_code == 200
+    with pytest.raises(TypeError, match="the path of a file, got 5"):
+        Server({"a": {"backend": "Identity"}}, keys=5)
 
 
 def test_keys_hold_for_grpc_too(serving, keys):

@@ -9,14 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
     from headrace_serve.manager import ModelManager
     from headrace_serve.rest import asgi
     from headrace_serve.server import Server
+    from headrace_serve.tls import Tls
 
-__all__ = ["Limits", "ModelManager", "Server", "asgi"]
+__all__ = ["Keys", "Limits", "ModelManager", "Server", "Tls", "asgi"]
 
-_HOMES = {"Limits": "limits", "ModelManager": "manager", "Server": "server", "asgi": "rest"}
+_HOMES = {
+    "Keys": "keys",
+    "Limits": "limits",
+    "ModelManager": "manager",
+    "Server": "server",
+    "Tls": "tls",
+    "asgi": "rest",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -80,6 +80,20 @@ class Keys:
             raise ConfigError(Problem("serve", "it holds no key", file=file))
         return cls(found)
 
+    @classmethod
+    def of(cls, keys: Keys | str | Path | None) -> Keys | None:
+        """Give what somebody calls the keys: themselves, the path of their file, or None.
+
+        Raises:
+            ConfigError: The file cannot be read, or has another shape.
+            TypeError: It is none of these.
+        """
+        if isinstance(keys, (str, Path)):
+            return cls.load(keys)
+        if keys is not None and not isinstance(keys, cls):
+            raise TypeError(f"keys are headrace_serve.Keys or the path of a file, got {keys!r}")
+        return keys
+
     def find(self, headers: Mapping[str, str]) -> _Key:
         """Give what a request's key is good for: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
 

@@ -22,6 +22,7 @@ from headrace_serve.errors import (
     refusal,
 )
 from headrace_serve.exchange import CYCLE, Exchange, Reply
+from headrace_serve.keys import Keys
 from headrace_serve.metrics import Snapshot, encoded
 from headrace_serve.models import build_models
 from headrace_serve.plain_route import run
@@ -59,11 +60,12 @@ def asgi(models: Any, **settings: Any) -> Starlette:
 
     Args:
         models: See `headrace_serve.entries.read_entries`.
-        settings: What `headrace_serve.service.Service` takes.
+        settings: What `headrace_serve.service.Service` takes; ``keys`` may be the path of a file.
 
     Raises:
         ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
     """
+    settings["keys"] = Keys.of(settings.get("keys"))
     catalogue = build_models(models, allow_import=settings.get("allow_import", True))
 
     @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 from headrace.errors import ClosedError, SetupError
 from headrace_serve.draining import stop_grpc, take_last_requests
 from headrace_serve.http_protocol import protocol_class
+from headrace_serve.keys import Keys
 from headrace_serve.listening import (
     BACKLOG,
     listen,
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     import socket
     import ssl
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from headrace_serve.everywhere import Everywhere
-    from headrace_serve.keys import Keys
     from headrace_serve.limits import Limits
     from headrace_serve.models import Catalogue
     from headrace_serve.tls import Certificates, Tls
@@ -69,7 +70,7 @@ class Server:
         limits: Limits | None = None,
         debug_errors: bool = False,
         priority_default: int = 2,
-        keys: Keys | None = None,
+        keys: Keys | str | Path | None = None,
         tls: Tls | None = None,
         allow: Iterable[str] = (),
         allow_import: bool = True,
@@ -87,7 +88,7 @@ class Server:
             grpc_port: The port of gRPC; 0 takes a free one, None serves REST alone.
             limits: Bounds; see `headrace_serve.Limits`.
             debug_errors: Whether clients are told the text of every error.
-            keys: Who may send requests; None: everybody.
+            keys: Who may send requests, or the path of a file that says it; None: everybody.
             tls: The files of TLS, for both protocols.
             priority_default: The priority of requests that say none; 1 is most urgent.
             allow: What is off else: ``repository``, ``shared-memory``; see the page.
@@ -108,6 +109,7 @@ class Server:
         self._shared = worker is not None and listener is None
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
+        known = Keys.of(keys)
         catalogue = build_models(models, allow_import=allow_import)
         try:
             self._service = Service(
@@ -115,7 +117,7 @@ class Server:
                 limits=limits,
                 debug_errors=debug_errors,
                 priority_default=priority_default,
-                keys=keys,
+                keys=known,
                 given=models,
                 allow=allow,
                 allow_import=allow_import,
@@ -189,7 +191,7 @@ class Server:
             self.close(timeout=2.0)
             raise
 
-    def reload(self, models: Any = None, *, keys: Keys | None = None) -> None:
+    def reload(self, models: Any = None, *, keys: Keys | str | Path | None = None) -> None:
         """Read the configurations and the certificates again, and serve those.
 
         New pipelines are built aside, while the old ones serve; on a failure the old ones stay.
@@ -207,6 +209,7 @@ class Server:
             if self._loop is None or self._closed:
                 raise ClosedError("the server does not run")
             service = self._service
+            known = Keys.of(keys)
             given = service.given if models is None else models
             new = build_models(given, service.models, allow_import=service.allow_import)
             try:
@@ -214,7 +217,7 @@ class Server:
             except BaseException:
                 new.close(2.0)
                 raise
-            swap = self._exchange(new, keys, given, certificates)
+            swap = self._exchange(new, known, given, certificates)
             asyncio.run_coroutine_threadsafe(swap, self._loop).result().close(_OLD_S)
 
     async def _exchange(
