@@ -450,9 +450,8 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--decoders", type=int, default=usable_cpus(), help="instances that decode")
-    parser.add_argument(
-        "--processes", type=int, default=0, metavar="MAX", help="decode in processes"
-    )
+    parser.add_argument("--decode-max", type=int, default=1, help="pictures at a time")
+    parser.add_argument("--processes", action="store_true", help="decode in processes")
     chosen = parser.parse_args()
     packages = ("headrace", "headrace-trt", "tensorrt_cu12_bindings", "tensorrt", "torch", "numpy")
     about: Mapping[str, Any] = environment(packages)

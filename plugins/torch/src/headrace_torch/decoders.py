@@ -182,16 +182,10 @@ class _Nvimgcodec:
         codec: Any = importlib.import_module("nvidia.nvimgcodec")
         self._codec, self._place = codec, place
         self._params = codec.DecodeParams(apply_exif_orientation=False, color_spec=codec.SRGB)
-        # Left to itself it shares each batch between the chip's own decoder and kernels, which round
-        # otherwise: then the pixels of a file would depend on who shares its batch. Here the first of these
-        # that can decode a file does, whatever else is in the batch; none of them is the CPU.
-        kinds = (
-            codec.BackendKind.HW_GPU_ONLY,
-            codec.BackendKind.GPU_ONLY,
-            codec.BackendKind.HYBRID_CPU_GPU,
-        )
-        takes_all = {"load_hint": 1.0, "load_hint_policy": codec.LoadHintPolicy.IGNORE}
-        backends = [codec.Backend(kind, **takes_all) for kind in kinds]
+        # The chip's own decoder goes other ways for batches of other sizes, and rounds otherwise than kernels:
+        # with it the pixels of a file would depend on who shares its batch. Nor is the CPU among these.
+        kinds = codec.BackendKind.GPU_ONLY, codec.BackendKind.HYBRID_CPU_GPU
+        backends = [codec.Backend(kind) for kind in kinds]
         self._decoder = codec.Decoder(device_id=place.device.index, backends=backends)
         self._stream = place.stream.cuda_stream
 
