@@ -8,9 +8,7 @@ wait for the same map of its memory meanwhile. With fixed, larger bounds a heap 
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import threading
 
 from headrace.errors import SetupError
@@ -56,9 +54,18 @@ def keep_freed_memory() -> bool:
         _is_turned = True
         if text == "0" or any(name in os.environ for name in _SET_BY_USER):
             return False
-        if platform.libc_ver()[0] != "glibc":
+        if not _is_glibc():
             return False
+        import ctypes
+
         mallopt = ctypes.CDLL(None).mallopt
         return bool(
             mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         )
+
+
+def _is_glibc() -> bool:
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (AttributeError, ValueError, OSError):  # another system, or another C library
+        return False
