@@ -11,7 +11,7 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import BackendError, BatchRangeError, InputError, SetupError
-from headrace_ort.collate import joined
+from headrace_ort.collate import joined, rows_apart
 
 OCR_MODELS = Path(importlib.util.find_spec("rapidocr").origin).parent / "models"
 
@@ -80,7 +80,9 @@ def test_rows_are_concatenated_with_samples_and_keep_their_axis(start, matmul):
 @pytest.mark.parametrize("dtype", ["uint8", ">f4", "float64", "bool", object])
 @pytest.mark.parametrize("sample", [(), (3,), (2, 0), (3, 100, 100), (1100, 1000)])
 @pytest.mark.parametrize("library", [None, "cv2"])
-def test_arrays_are_joined_as_numpy_joins_them(dtype, sample, library, monkeypatch):
+def test_arrays_are_joined_as_numpy_joins_them_and_taken_apart_again(
+    dtype, sample, library, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "cv2", library and pytest.importorskip(library))
     rng = np.random.default_rng(3)
     arrays = [rng.integers(0, 2, (rows, *sample)).astype(dtype) for rows in (1, 2, 1)]
@@ -91,6 +93,11 @@ def test_arrays_are_joined_as_numpy_joins_them(dtype, sample, library, monkeypat
             assert found is out or out is None
             assert found.dtype == wanted.dtype
             np.testing.assert_array_equal(found, wanted)
+        for row, expected in zip(rows_apart(wanted), wanted, strict=True):
+            assert row.dtype == wanted.dtype
+            assert not np.shares_memory(row, wanted)
+            np.testing.assert_array_equal(row, expected)
+            assert row.shape == sample
 
 
 def test_results_own_their_memory(start, one_to_one):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace_cv._fields import ImageOptions
-from headrace_cv._per_image import PerImage, read_key
+from headrace_cv._per_image import PerImage, of_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,10 +61,10 @@ class DecodeMat(PerImage):
         """Decode one file, and say the order of its channels."""
         from headrace_cv.image_files import image_decoder
 
-        decode, expected = image_decoder(**options.model_dump()), self.expected
+        decode = of_data(image_decoder(**options.model_dump()), self.expected)
 
         def work(request: Request) -> None:
-            request["result"] = decode(read_key(request, "data", expected))
+            decode(request)
             request["color"] = "bgr"
 
         return work

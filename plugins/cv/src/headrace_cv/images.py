@@ -57,6 +57,7 @@ _CONVERSIONS = {
 
 _ARRAY = np.ndarray
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
+_CHANNELS = (1, 2, 3, 4)
 
 
 def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
@@ -72,7 +73,7 @@ def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
     """
     if type(data) is _ARRAY and data.dtype in _DTYPES and data.ndim == 3:
         height, width, channels = data.shape
-        if 0 < channels <= 4 and 0 < height * width <= max_pixels <= MAX_PIXELS:
+        if channels in _CHANNELS and 0 < height * width <= max_pixels <= MAX_PIXELS:
             return data  # as nearly all of them are
     image = array_of(data)
     wrong = (
@@ -145,22 +146,23 @@ def image_resizer(
     flag: int = 0 if is_nearest else INTERPOLATIONS[interpolation]
     resize: Callable[..., Any] = cv2.resize
     empty = np.empty
+    wanted = None if height is None or width is None else (height, width)
+    is_within = wanted and max(wanted) <= MAX_SIDE and wanted[0] * wanted[1] <= max_pixels
 
     def resized(image: Any) -> NDArray[Any]:
         source = as_image(image, max_pixels)
-        old_height, old_width, *channels = source.shape
-        new_height, new_width = height, width
-        if new_height is None or new_width is None:
-            new_height, new_width = _free_side(old_height, old_width, height, width)
-        if new_height == old_height and new_width == old_width:
+        old_hw, new_hw = source.shape[:2], wanted
+        if new_hw is None:
+            new_hw = _free_side(old_hw[0], old_hw[1], height, width)
+        if new_hw == old_hw:
             return source
-        if new_height > MAX_SIDE or new_width > MAX_SIDE or new_height * new_width > max_pixels:
-            _check_resized((old_height, old_width), (new_height, new_width), max_pixels)
+        if not is_within:
+            _check_resized(old_hw, new_hw, max_pixels)
         if is_nearest:
-            return _nearest(source, new_height, new_width)
+            return _nearest(source, *new_hw)
         # OpenCV would take the interpreter's lock a second time to make the array itself.
-        target = empty((new_height, new_width, *channels), source.dtype)
-        resize(dense(source), (new_width, new_height), target, 0, 0, flag)
+        target = empty(new_hw + source.shape[2:], source.dtype)
+        resize(dense(source), new_hw[::-1], target, 0, 0, flag)
         return target
 
     return resized

@@ -30,6 +30,7 @@ class Normalization:
 
     Attributes:
         channels: How many channels an image must have; None means any number.
+        changes: Whether any value becomes another one.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Normalization:
             raise ValueError("scale / std or mean / std is too large for float32")
         self._scales = bool((self._factor != 1).any())
         self._shifts = bool((self._offset != 0).any())
+        self.changes = self._scales or self._shifts
         # Up to here nothing becomes infinite, with room for what is rounded.
         factor, offset = (float(abs(values).max()) for values in self._exact)
         self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0)
@@ -109,8 +111,8 @@ def image_to_tensor(
         InputError: ``image`` is none, is too large, or has another number of channels than ``normalization``.
     """
     pixels = as_image(image, max_pixels)
-    height, width = pixels.shape[:2]
-    channels = 1 if pixels.ndim == 2 else pixels.shape[2]
+    shape = pixels.shape
+    channels = shape[2] if len(shape) == 3 else 1
     if normalization.channels not in (None, channels):
         raise InputError(
             "mean and std do not fit the image",
@@ -118,13 +120,14 @@ def image_to_tensor(
             got=f"{pixels.dtype} {list(pixels.shape)}",
         )
     if channels == 1:
-        tensor = pixels.reshape(1, height, width).astype(np.float32, order="C")
+        tensor = pixels.reshape(1, *shape[:2]).astype(np.float32, order="C")
     else:
         # Splitting first and converting then is faster than one strided pass.
-        planes = np.empty((channels, height, width), pixels.dtype)
+        planes = np.empty((channels, *shape[:2]), pixels.dtype)
         cv2.split(dense(pixels), list(planes))
         tensor = planes.astype(np.float32, copy=False)
-    normalization.apply(tensor, limit=255 if pixels.dtype == np.uint8 else None)
+    if normalization.changes:
+        normalization.apply(tensor, limit=255 if pixels.dtype == np.uint8 else None)
     return tensor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -48,6 +49,7 @@ class OnnxTensor(headrace.Backend):
     _session: Any = None
     _runner: Any = None
     _run_options: Any = None
+    _run_samples: Callable[[list[Request]], bool] | None = None
     _signature: Signature
     _keys: dict[str, str]
     _options: OnnxOptions
@@ -122,7 +124,6 @@ class OnnxTensor(headrace.Backend):
         batched = (port for port in self._signature.inputs if port.batched)
         self._refuses = options.ragged == "refuse" and any(port.exact is None for port in batched)
         self._set_range()
-        self._find_short_way()
         self._bind(options, context, lambda: session.run_options(log_level))
         context.scope.get_or_create("inputs", self._told)
         self._built = {
@@ -170,9 +171,11 @@ class OnnxTensor(headrace.Backend):
         context: headrace.InitContext,
         run_options: Callable[[], Any],
     ) -> None:
-        """Make what runs the session on arrays that lie on the device, if it is on one."""
+        """Make what runs the session on arrays that lie on the device, or on plain samples on the CPU."""
         self._sizes = context.batch_sizes, context.max
         if self._place is None:
+            run = functools.partial(self._session.run, run_options=self._run_options)
+            self._run_samples = self._collate.runner_of_samples(self._signature, self._keys, run)
             return
         if any(port.axis for port in (*self._signature.inputs, *self._signature.outputs)):
             if options.output_device == "device" or options.cuda_graph:
@@ -206,44 +209,9 @@ class OnnxTensor(headrace.Backend):
         elif rows is not None:
             self.min, self.max = rows, rows
 
-    def _find_short_way(self) -> None:
-        """Prepare `_forward_one` where the model has one input and one output with a batch axis."""
-        import numpy as np
-
-        from headrace_ort.items import numpy_dtype
-
-        self._alone: tuple[str, str, Any, Any, list[str]] | None = None
-        signature = self._signature
-        if len(signature.inputs) != 1 or len(signature.outputs) != 1 or signature.rows is not None:
-            return
-        (port,), (output,) = signature.inputs, signature.outputs
-        dtype = numpy_dtype(port)
-        if port.axis or output.axis:
-            return
-        fixed = all(isinstance(n, int) for n in port.shape[1:])
-        # What an array of objects holds has to be looked at.
-        if port.batched and output.batched and fixed and dtype.kind != "O":
-            self._array = np.ndarray
-            shape = tuple(port.shape[1:])
-            self._alone = self._keys[port.name], port.name, shape, dtype, [output.name]
-
-    def _forward_one(self, request: Request) -> bool:
-        """Run one plain sample past all that is for batches; False where it is no plain sample."""
-        if self._alone is None or "request_size" in request:
-            return False
-        key, name, shape, dtype, outputs = self._alone
-        array = request.get(key)
-        if type(array) is not self._array or array.shape != shape or array.dtype != dtype:
-            return False
-        (result,) = self._session.run(outputs, {name: array[None]}, self._run_options)
-        if result.shape[:1] != (1,):
-            return False
-        request["result"] = result.reshape(result.shape[1:])
-        return True
-
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all requests that are right."""
-        if len(batch) == 1 and self._runner is None and self._forward_one(batch[0]):
+        if self._run_samples is not None and self._run_samples(batch):
             return None
         look = None if self._place is None else self._place.look
         if len(batch) == 1:
@@ -355,8 +323,7 @@ class OnnxTensor(headrace.Backend):
         """Drop the session; a shared one lives until the node's last instance drops it."""
         if self._runner is not None:
             self._runner.close()
-        self._runner = None
-        self._session = self._run_options = None
+        self._session = self._run_options = self._runner = self._run_samples = None
 
 
 def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:

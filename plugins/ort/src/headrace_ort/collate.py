@@ -13,10 +13,11 @@ from headrace.errors import BackendError, InputError, SetupError
 from headrace_ort.items import numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from headrace.keys import Request
     from headrace_ort.items import Item
     from headrace_ort.signature import Port, Signature
 
@@ -27,6 +28,8 @@ __all__ = [
     "joined",
     "pad_items",
     "refuse_ragged",
+    "rows_apart",
+    "runner_of_samples",
     "split_outputs",
     "zeros_for",
 ]
@@ -140,6 +143,67 @@ def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> N
     else:
         np.concatenate(arrays, out=out)
     return out
+
+
+def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:
+    """Give the rows of an array, each in memory of its own: a slice would keep all of them alive.
+
+    Rows of up to `_HELD_BYTES` are copied with the interpreter's lock held; see `joined`.
+    """
+    dtype, shape = output.dtype, output.shape[1:]
+    row_bytes = dtype.itemsize * math.prod(shape)
+    if 0 < row_bytes <= _HELD_BYTES and not dtype.hasobject and output.flags.c_contiguous:
+        output = output.reshape(-1).view(np.dtype((np.void, row_bytes)))
+    rows = [output[i : i + 1].copy() for i in range(len(output))]
+    return [row.view(dtype).reshape(shape) for row in rows]
+
+
+def runner_of_samples(
+    signature: Signature, keys: Mapping[str, str], run: Callable[..., Any]
+) -> Callable[[list[Request]], bool] | None:
+    """Give what runs a batch of plain samples past all that is for others; None where the model forbids it.
+
+    That needs one input and one output, a batch axis in front of both, and one shape of all samples.
+
+    Args:
+        signature: What the model takes and gives.
+        keys: The key of the request for each input name.
+        run: Runs the session, called with the names of the outputs and the inputs by name.
+
+    Returns:
+        A function that says whether it has run the batch: False where one of the requests is no plain
+        sample, or the output has not their rows.
+    """
+    if len(signature.inputs) != 1 or len(signature.outputs) != 1 or signature.rows is not None:
+        return None
+    (port,), (wanted,) = signature.inputs, signature.outputs
+    shape, dtype = port.exact, numpy_dtype(port)
+    # What an array of objects holds has to be looked at.
+    if shape is None or port.axis or wanted.axis or not wanted.batched or dtype.kind == "O":
+        return None
+    key, name, names, kind = keys[port.name], port.name, [wanted.name], np.ndarray
+
+    def run_samples(batch: list[Request]) -> bool:
+        samples = []
+        for request in batch:
+            sample = request.get(key)
+            if type(sample) is not kind or sample.shape != shape or sample.dtype != dtype:
+                return False
+            if "request_size" in request:
+                return False
+            samples.append(sample[None])
+        whole = samples[0] if len(samples) == 1 else joined(samples)
+        (output,) = run(names, {name: whole})
+        if output.shape[:1] != whole.shape[:1]:
+            return False
+        if len(samples) == 1:
+            batch[0]["result"] = output.reshape(output.shape[1:])
+            return True
+        for request, result in zip(batch, rows_apart(output), strict=True):
+            request["result"] = result
+        return True
+
+    return run_samples
 
 
 def _padded(
