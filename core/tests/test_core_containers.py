@@ -432,6 +432,20 @@ def test_an_item_that_cannot_be_gathered_fails_alone():
     assert outcomes(text, ["bad", "bad"]) == [BackendError, BackendError]
 
 
+def test_what_cat_has_left_is_filled_up_to_the_min_of_infer_where_the_node_says_pad():
+    registry.local["Least"] = type("Least", (Infer,), {"min": 3, "max": 8})
+    text = "CatSplit[S[FailOnBad,Fix],Least,Split]"
+    assert outcomes(text, ["a", "bad", "c"]) == [BatchRangeError, BackendError, BatchRangeError]
+    assert "Infer" not in [name for name, _ in seen]
+    assert outcomes(text, ["a", "bad", "c"], pad=True) == ["a!", BackendError, "c!"]
+    assert seen[-1] == ("Infer", [(["a", "c", "c"], 3)])
+    assert outcomes(text, ["a", "bad", "bad"], pad=True) == ["a!", BackendError, BackendError]
+    assert outcomes(text, ["bad"], pad=True) == [BackendError]
+    weights = {0: {"request_size": 2}}
+    assert outcomes(text, ["a", "bad"], weights, pad=True) == ["a!", BackendError]
+    assert seen[-1] == ("Infer", [(["a", "a"], 4)])
+
+
 def test_a_closed_pipeline_inside_of_infer_is_the_outcome_of_all_items():
     @headrace.register("InferClosed", replace=True)
     class InferClosed(headrace.Backend):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace._build.callees import child_call, no_result, run_some
-from headrace._checked import Answers, Outcomes, batch_alone, is_one, weight_of
+from headrace._checked import Answers, Filler, Outcomes, batch_alone, fillers, is_one, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
@@ -19,7 +19,7 @@ from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from headrace._backend import Backend, InitContext
 
@@ -192,7 +192,8 @@ class CatSplit(Word):
     Writes:
         result: What split writes.
     Batch:
-        The range of infer.
+        The range of infer. Where cat fails so many that the others are fewer than its min, these
+        are gathered again, filled up, with ``pad = true``, else they fail.
 
     Raises:
         NoResultError: cat or infer wrote no ``result``.
@@ -223,6 +224,8 @@ class CatSplit(Word):
         """Take over the three parts."""
         self._cat_backend, self._infer, self._split_backend = context.children
         self._cat = child_call(self._cat_backend, pad=self._pad)
+        self._call_infer = child_call(self._infer, pad=False)  # a copy of what is gathered is no filler
+        self._fills_up = self._pad and self._infer.min > 1
         self._split = child_call(self._split_backend, pad=self._pad)
 
     def forward(self, batch: list[Request]) -> Outcomes:
@@ -244,8 +247,11 @@ class CatSplit(Word):
 
     def _once(self, batch: list[Request]) -> Answers:
         self._infer_failed = False
+        before = [dict(request) for request in batch] if self._fills_up else []
         outcomes: Answers = list(self._cat(batch) or [None] * len(batch))
         places = [i for i, error in enumerate(outcomes) if error is None]
+        if before and len(places) < len(batch) and self._fill_up(batch, before, places, outcomes):
+            return outcomes
         if not places:
             return outcomes
         alive = [batch[i] for i in places]
@@ -256,7 +262,7 @@ class CatSplit(Word):
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
         gathered["request_size"] = weight_of(alive)
-        failed = self._infer([gathered])
+        failed = self._call_infer([gathered])
         if failed is None and "result" not in gathered:
             failed = [no_result(self._infer._last_label(gathered))]
         if failed is not None and failed[0] is not None:
@@ -268,6 +274,33 @@ class CatSplit(Word):
             request["data"] = result
         run_some(self._split, batch, places, outcomes)
         return outcomes
+
+    def _fill_up(
+        self,
+        batch: list[Request],
+        before: Sequence[Request],
+        places: Sequence[int],
+        outcomes: Answers,
+    ) -> bool:
+        """Gather what cat has left once more, filled up to the min of infer, and run that.
+
+        Returns:
+            Whether it was done: they are too few, and cat has failed one that is no filler.
+        """
+        enough = weight_of([batch[i] for i in places]) >= self._infer.min
+        own = sum(not isinstance(request, Filler) for request in batch)
+        left = [i for i in places if not isinstance(batch[i], Filler)]
+        if enough or not left or len(left) == own:
+            return False
+        for i in left:
+            batch[i].clear()
+            batch[i].update(before[i])
+        alive = [batch[i] for i in left]
+        short = self._infer.min - weight_of(alive)
+        found = self._once([*alive, *fillers(alive[-1], short)])
+        for i, error in zip(left, found, strict=False):
+            outcomes[i] = error
+        return True
 
     def _last_label(self, request: Request) -> str:
         return self._split_backend._last_label(request)
