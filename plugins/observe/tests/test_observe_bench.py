@@ -153,6 +153,31 @@ def test_wrong_arguments_are_refused_before_anything_is_built(args, message):
     assert message in done.stderr
 
 
+def test_no_command_writes_over_what_it_reads(tmp_path):
+    config, picture, found = tmp_path / "a.toml", tmp_path / "b.png", tmp_path / "c.html"
+    config.write_text('backend = "Identity"\n')
+    for path in (picture, found):
+        path.write_text("{}")
+    (link := tmp_path / "link.toml").symlink_to(config)
+    for args, option in (
+        (("bench", config, "--data", "uint8:4", "--save-times", link), "--save-times"),
+        (("bench", config, tmp_path, "--plot", picture), "--plot"),
+        (("trace", link, picture, "-o", config), "--output"),
+        (("trace", config, f"{tmp_path}/*.png", "-o", picture), "--output"),
+        (("tune", link, picture, "--goal", "min p99", "-o", config), "--output"),
+        (("simulate", config, "--times", found, "--rate", "1", "--plot", found), "--plot"),
+        (("report", found, "-o", found), "--output"),
+    ):
+        done = run(*args)
+        assert done.exit_code == 2
+        assert f"{option} {args[-1]}: it would be written over" in done.stderr
+    assert (config.read_text(), picture.read_text(), found.read_text()) == (
+        'backend = "Identity"\n',
+        "{}",
+        "{}",
+    )
+
+
 def test_an_interrupt_leaves_complete_figures_and_130(tmp_path):
     (tmp_path / "stop.py").write_text(
         "import os, signal, headrace\n"

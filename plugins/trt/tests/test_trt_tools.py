@@ -1,6 +1,7 @@
 """The tools, with the real builder; those that need a device are in test_trt_gpu."""
 
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,6 +181,28 @@ def test_extract_takes_a_part_that_answers_the_same(small_net, tmp_path):
         extract_model(small_net, tail, inputs=["rr"])
     told = trt("extract", small_net, tmp_path / "cli.onnx", "--output", "c", "--json")
     assert told["operators"] == {"Conv": 1}
+
+
+def test_no_tool_writes_over_what_it_reads(small_net, tmp_path):
+    model, plan, link = tmp_path / "part0.onnx", tmp_path / "a.plan", tmp_path / "link.onnx"
+    model.write_bytes(small_net.read_bytes())
+    plan.write_bytes(b"plan")
+    link.symlink_to(model)
+    os.link(model, tmp_path / "hard.onnx")
+    kept = model.read_bytes()
+    for target in (model, link, tmp_path / "hard.onnx", tmp_path / "x" / ".." / model.name):
+        with pytest.raises(SetupError, match=r"would overwrite .*, which is the model"):
+            extract_model(model, target)
+    for words in (
+        ("capability", model, "--save", tmp_path),
+        ("inspect", link, "--html", model),
+        ("profile", model, "--html", model),
+        ("refit", plan, model, link),
+        ("refit", plan, model, plan),
+    ):
+        with pytest.raises(SetupError, match="would overwrite"):
+            trt(*words)
+    assert (model.read_bytes(), plan.read_bytes()) == (kept, b"plan")
 
 
 def test_constants_are_folded(save, tmp_path):

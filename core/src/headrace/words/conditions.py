@@ -224,7 +224,9 @@ class CatSplit(Word):
         """Take over the three parts."""
         self._cat_backend, self._infer, self._split_backend = context.children
         self._cat = child_call(self._cat_backend, pad=self._pad)
-        self._call_infer = child_call(self._infer, pad=False)  # a copy of what is gathered is no filler
+        self._call_infer = child_call(
+            self._infer, pad=False
+        )  # a copy of what is gathered is no filler
         self._fills_up = self._pad and self._infer.min > 1
         self._split = child_call(self._split_backend, pad=self._pad)
 

@@ -12,6 +12,7 @@ from headrace.errors import SetupError
 from headrace_trt.cli_options import File, Json, settings_from, with_build_options
 from headrace_trt.cli_printing import phases, show, table
 from headrace_trt.cli_tactics import tactics
+from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -96,6 +97,7 @@ def inspect_command(
     """Show what is in an ONNX file (nodes and types) or a plan (profiles, layers, tactics)."""
     from headrace_trt.tools.inspecting import as_page, inspect_file
 
+    _keep_apart(html, file)
     told = inspect_file(file, library=library, device=device, trust=trust_engine)
     if html is not None:
         html.write_text(as_page(told), encoding="utf-8")
@@ -155,6 +157,7 @@ def profile_command(  # noqa: PLR0913, PLR0917 - options of the command line
     from headrace_trt.tools.inspecting import as_page, inspect_engine
     from headrace_trt.tools.profiling import profile_layers
 
+    _keep_apart(html, file)
     with _engine(file, build, device=device, trust=trust_engine) as (engine, cuda):
         told = profile_layers(
             engine, cuda, shapes=_shapes(shapes), profile=profile, runs=runs, nvtx=nvtx
@@ -295,6 +298,11 @@ def _engine(
         yield engine, cuda
     finally:
         engine.close()
+
+
+def _keep_apart(html: Path | None, file: Path) -> None:
+    if html is not None:
+        keep_apart(html, {"the file": file})
 
 
 def _device_in_key(device: str | None) -> dict[str, Any] | None:

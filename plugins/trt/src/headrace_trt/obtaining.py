@@ -7,13 +7,12 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import SetupError
 from headrace_trt.building import build_plan
 from headrace_trt.cache import CachedPlan, default_cache_dir, file_identity, get_or_build, key_of
 from headrace_trt.library import Library, find_library
 from headrace_trt.onnx_model import content_hash
 from headrace_trt.plugin_libraries import import_object
-from headrace_trt.timing import refuse_without_timings
+from headrace_trt.timing import keep_apart, refuse_without_timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -108,7 +107,8 @@ def build_engine(  # noqa: PLR0913 - all by name
     found = library if library is not None else find_library(settings.library)
     found.require_builder()
     if engine is not None:
-        _keep_apart(Path(engine), settings)
+        read = ("model", "calibration", "tactics", "timing_cache")
+        keep_apart(Path(engine), {f"`{one}`": getattr(settings, one) for one in read})
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     if settings.timing_cache is not None:
         refuse_without_timings(found)
@@ -147,17 +147,6 @@ def timing_name(library: Library, device: Mapping[str, Any]) -> str:
     """Give the name of the timing cache of a version and a device."""
     kind = "".join(c if c.isalnum() else "-" for c in str(device["name"])).lower()
     return f"timing-{library.name}-{library.version}-{kind}.cache"
-
-
-def _keep_apart(engine: Path, settings: BuildSettings) -> None:
-    """Refuse to write the plan over a file that the build reads."""
-    for option in ("model", "calibration", "tactics", "timing_cache"):
-        path = getattr(settings, option)
-        if path is not None and path.resolve() == engine.resolve():
-            raise SetupError(
-                f"the plan would overwrite {engine}, which is `{option}`",
-                hint="Name another file for the plan, such as one that ends in .plan.",
-            )
 
 
 def _nowhere(settings: BuildSettings) -> Path:

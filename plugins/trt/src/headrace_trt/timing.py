@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from headrace_trt.library import Library
 
-__all__ = ["refuse_without_timings", "using_timing_cache", "write_atomically"]
+__all__ = ["keep_apart", "refuse_without_timings", "using_timing_cache", "write_atomically"]
 
 _log = logging.getLogger("headrace.trt")
 
@@ -77,6 +77,26 @@ def _read(config: Any, path: Path) -> Any:
         _log.warning("%s is no timing cache that can be read: it is begun anew", path)
         cache = config.create_timing_cache(b"")
     return cache
+
+
+def keep_apart(target: Path, read: Mapping[str, Path | None]) -> None:
+    """Refuse to write over a file that is read, also through a link.
+
+    Args:
+        target: What will be written.
+        read: The files that are read, by what they are; None where there is none.
+
+    Raises:
+        SetupError: Both are the same file.
+    """
+    for what, path in read.items():
+        if path is None:
+            continue
+        both = target.exists() and path.exists()
+        if target.samefile(path) if both else target.resolve() == path.resolve():
+            raise SetupError(
+                f"this would overwrite {target}, which is {what}", hint="Name another file."
+            )
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:

@@ -158,7 +158,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     loads = loads_of(clients, rate, arrivals, seed, "1,10,40")
     plan = Plan(warm_up, window, percent(stable, "--stable"), seconds, longest)
     for path, option in ((plot_path, "--plot"), (save_times, "--save-times")):
-        writable(path, option)
+        writable(path, option, [config, *(inputs or ()), *(against or ()), arrivals or config])
     check_plot(plot_path)
     more, files = _configurations(inputs or (), data or ())
     if save_times is not None and (against or more):

@@ -34,7 +34,7 @@ def report(
       headrace bench line.toml photos/ --json > bench.json
       headrace report bench.json trace.json -o report.html
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    writable(output, "--output")
+    writable(output, "--output", files)
     page = as_page([(path, read_json(path)) for path in files], FORMATS["svg"])
     write_whole(output, lambda part: part.write_text(page, encoding="utf-8"))
     if json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as _json
 import math
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -131,11 +132,16 @@ def loads_of(
     return loads
 
 
-def writable(path: str | None, option: str) -> None:
+def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
     """Refuse a file that could not be written, before anything is measured.
 
+    Args:
+        path: The file; None for none.
+        option: What names it.
+        read: The files, and arguments that may name some, which the command reads.
+
     Raises:
-        WrongArgument: Its folder does not exist, or it is a folder.
+        WrongArgument: Its folder does not exist, it is a folder, or it is a file that is read.
     """
     if path is None:
         return
@@ -143,6 +149,12 @@ def writable(path: str | None, option: str) -> None:
         raise WrongArgument(f"{option} {path}: its folder does not exist")
     if Path(path).is_dir():
         raise WrongArgument(f"{option} {path}: it is a folder")
+    if os.path.exists(path):  # noqa: PTH110 - false for a long text
+        for one in expand(read):
+            if os.path.exists(one.path) and Path(path).samefile(one.path):  # noqa: PTH110
+                raise WrongArgument(
+                    f"{option} {path}: it would be written over {one.path}, which is read"
+                )
 
 
 def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], title: str) -> None:

@@ -115,7 +115,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
       headrace simulate line.toml --times times.json --arrivals monday.txt --json
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, seed, None)
-    writable(plot_path, "--plot")
+    writable(plot_path, "--plot", [config, times, arrivals or config])
     check_plot(plot_path)
     if warm_up is not None and warm_up >= requests:
         raise WrongArgument(f"--warm-up {warm_up}: it is not below --requests {requests}")

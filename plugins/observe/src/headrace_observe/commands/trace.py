@@ -91,7 +91,7 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
       headrace trace line.toml photos/ --set max=8 --max-bytes 20000000
     """  # noqa: D301 - typer keeps the lines after a backspace character
     check_arguments(inputs)
-    writable(output, "--output")
+    writable(output, "--output", [config, *inputs])
     path = Path(output).absolute()
     options: dict[str, Any] = {"path": str(path), "sample": sample, "nvtx": nvtx}
     if max_bytes is not None:

@@ -138,7 +138,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     """  # noqa: D301 - typer keeps the lines after a backspace character
     wanted = read_goal(goal)
     loads = loads_of(clients, rate, None, seed, "40")
-    _check(how, loads, config, output, plot_path)
+    _check(how, loads, [config, *(inputs or ())], output, plot_path)
     samples = samples_of(inputs or (), data or (), seed)
     source = source_of(config, settings or ())
     with hinting_at_a_file(config):
@@ -180,7 +180,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
 
 
 def _check(
-    how: str, loads: Sequence[LoadSpec], config: str, output: str, plot_path: str | None
+    how: str, loads: Sequence[LoadSpec], read: Sequence[str], output: str, plot_path: str | None
 ) -> None:
     """Refuse what cannot be done before anything is measured."""
     if how not in SEARCHES:
@@ -188,9 +188,7 @@ def _check(
     if len(loads) != 1:
         raise WrongArgument("give one load: one number of --clients, or one --rate")
     for path, option in ((plot_path, "--plot"), (output, "--output")):
-        writable(path, option)
-    if is_file(config) and Path(output).absolute() == Path(config).absolute():
-        raise WrongArgument(f"--output {output}: it is the configuration itself")
+        writable(path, option, read)
     check_plot(plot_path)
 
 

@@ -11,6 +11,7 @@ from headrace.errors import SetupError
 from headrace_trt.library import find_library
 from headrace_trt.logs import collecting, logger_for
 from headrace_trt.onnx_model import load_model
+from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -191,18 +192,18 @@ def save_parts(path: Path, folder: Path, parts: Sequence[Sequence[int]]) -> list
         The files.
 
     Raises:
-        SetupError: There is no part.
+        SetupError: There is no part, or one would take the place of the model.
     """
     if not parts:
         raise SetupError(f"TensorRT takes no part of {path}")
+    targets = [folder / f"part{number}.onnx" for number in range(len(parts))]
+    for target in targets:
+        keep_apart(target, {"the model": path})
     typed = onnx.shape_inference.infer_shapes(_named(load_model(path)))
     folder.mkdir(parents=True, exist_ok=True)
-    saved = []
-    for number, part in enumerate(parts):
-        target = folder / f"part{number}.onnx"
+    for target, part in zip(targets, parts, strict=True):
         onnx.save(part_model(typed, part), str(target))
-        saved.append(target)
-    return saved
+    return targets
 
 
 def borders(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> tuple[list[str], list[str]]:

@@ -10,6 +10,7 @@ import onnx.utils
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt.onnx_model import load_model
+from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,9 +40,11 @@ def extract_model(
         The part.
 
     Raises:
-        SetupError: A tensor is unknown, or the part needs one that is not among the inputs.
+        SetupError: A tensor is unknown, the part needs one that is not among the inputs, or
+            ``target`` is the model itself.
         MissingDependencyError: onnx-graphsurgeon is not installed and ``fold`` is set.
     """
+    keep_apart(target, {"the model": source})
     model = load_model(source)
     known = {v.name for v in (*model.graph.input, *model.graph.output)}
     known |= {name for node in model.graph.node for name in node.output if name}

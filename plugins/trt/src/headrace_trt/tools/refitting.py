@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace_trt.timing import write_atomically
+from headrace_trt.timing import keep_apart, write_atomically
 from headrace_trt.tools.opening import open_engine
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def refit_plan(
         ``plan``, ``weights``, ``target`` and ``bytes``.
 
     Raises:
-        SetupError: The plan cannot be loaded, was built without ``refit``, or the model does not fit.
+        SetupError: The plan cannot be loaded, was built without ``refit``, the model does not fit, or
+            ``target`` is one of them.
     """
+    keep_apart(target, {"the plan": plan, "the model": weights})
     engine, _ = open_engine(plan, library=library, device=device, trust=trust, weights=weights)
     content = bytes(memoryview(engine.engine.serialize()))
     engine.close()
