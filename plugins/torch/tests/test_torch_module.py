@@ -414,6 +414,26 @@ def test_dtypes_are_the_models_unless_a_cast_was_asked_for(bench, files):
         assert torch.allclose(result.float(), one.run(strict, {"data": X[0]})[0], atol=0.1)
 
 
+def test_numbers_of_python_get_the_dtype_that_is_told_unless_a_value_would_change(bench, files):
+    one = bench()
+    whole = one.start(TorchModule, model=str(files / "program.bin"))
+    (wanted,) = one.run(whole, {"data": torch.tensor([1.0, 2.0, 3.0])})
+    for numbers in ([1, 2, 3], (1.0, 2, 3), [np.float32(1), np.float32(2), np.float32(3)]):
+        assert torch.equal(one.run(whole, {"data": numbers})[0], wanted)
+    rows = one.run(whole, {"data": [[1, 2, 3], [1, 2, 3]], "request_size": 2})[0]
+    assert torch.allclose(rows, wanted.expand(2, 2))
+    for wrong in ([True, False, True], [1e39, 0, 0], ["a", "b", "c"], [None, 1, 2], [[1], [2, 3]]):
+        error = one.error(whole, {"data": wrong})
+        assert (type(error), error.key) == (InputError, "data"), wrong
+    small = one.start(TorchModule, module=f"{HERE}Itself", shape="uint8:3")
+    assert one.run(small, {"data": [0, 255, 7]})[0].tolist() == [0, 255, 7]
+    for wrong in ([0, 256, 7], [-1, 0, 0], [0.5, 0, 0]):
+        assert isinstance(one.error(small, {"data": wrong}), InputError)
+    error = one.error(one.start(TorchModule, module=f"{HERE}Net"), {"data": [1, 2, 3]})
+    assert "this model tells none" in str(error)
+    assert "shape" in error.hint
+
+
 def test_integers_are_not_cast(bench):
     one = bench()
     backend = one.start(TorchModule, module=f"{HERE}Embedding", dtype="float16", shape="4")

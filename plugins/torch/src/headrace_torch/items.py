@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import InputError
+from headrace_torch.python_numbers import PLAIN, tensor_of_numbers
 from headrace_torch.rows import Row
 from headrace_torch.tensors import described, dtype_name, input_tensor, refused
 
@@ -78,6 +79,8 @@ def read_item(
         value = request[key]
         if type(value) is Row:
             value = value.tensor()
+        elif type(value) in PLAIN:
+            value = tensor_of_numbers(value, port, key, place.device)
         given = input_tensor(value, place, key, port.accepts())
         tensor = _with_dtype(given, port, key, dtype)
         if pad_value is not None and not padding_fits(tensor.dtype, pad_value):
