@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from headrace._scheduling.node import Node
 
     Decision = Literal["wait", "refuse", "shed"]
+
+
+_ident = attrgetter("ident")
 
 
 class QueueFullPolicy:
@@ -113,7 +117,8 @@ def held_here(node: Node, ident: int | None = None) -> bool:
     """Tell whether a thread (the calling one), or one that waits for it, runs a batch of the node."""
     me = ident or get_ident()
     if not waited_for(me):
-        return any(one.ident == me and one.holder is not None for one in node.every)
+        may_be = me in map(_ident, node.every)
+        return may_be and any(one.ident == me and one.holder is not None for one in node.every)
     runners = [one.ident for one in node.every if one.holder is not None]
     return not served_here(me).isdisjoint(runners)
 

@@ -123,18 +123,18 @@ class Dispatcher(Assignment):
         decide: a worker takes the oldest as they are, on the instance that it holds.
         """
         self.settle(work, errors)
-        node, instance = self._node, work.instance
+        node = self._node
+        instance, ended = work
         queue, most = node.queue, instance.max
         if queue.count and instance.thread is not None and instance.thread.wanted:
             me = None  # what else it was asked for comes first
         if (
             most is not None
-            and queue.count >= most
-            and queue.count == queue.weight
+            and queue.weight == queue.count >= most
             and not node.free
             and isinstance(me, OwnThread)
             and self._has_usual_policies
-            and instance.entries is work.entries
+            and instance.entries is ended
             and instance.retired is None
             and (instance.lost is None or not instance.lost.gone)
             and not node.limits.batch_sizes
@@ -142,11 +142,11 @@ class Dispatcher(Assignment):
             now = node.clock()
             entries = queue.head(most)
             if not self._fail_late(entries, now):
-                self._begin(instance, entries, most, now)
+                work = self._begin(instance, entries, most, now)
                 self.press()
                 if node.outside:
                     node.let_in()
-                return new_work(Work, (instance, entries))
+                return work
         self.release(work)
         return self.dispatch(me)
 
@@ -314,10 +314,9 @@ class Dispatcher(Assignment):
         node = self._node
         instance.holder = entries  # until a thread is found for them
         node.free.remove(instance)
-        self._begin(instance, entries, weight, now)
-        return new_work(Work, (instance, entries))
+        return self._begin(instance, entries, weight, now)
 
-    def _begin(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> None:
+    def _begin(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
         """Let entries be the batch of an instance, and count it."""
         instance.entries = entries
         instance.running_weight = weight
@@ -329,6 +328,7 @@ class Dispatcher(Assignment):
             entry.cut = now
             if timed:
                 instance.waited.add((now - entry.arrival) * 1000)
+        return new_work(Work, (instance, entries))
 
     def begin(self, work: Work) -> None:
         """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""

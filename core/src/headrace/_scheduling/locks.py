@@ -11,9 +11,9 @@ no lock, for it might not get to the end of what it does under it: `near_stack_e
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import time
+from sys import _getframe, getrecursionlimit
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _ROOM = 100
 """How many more calls the stack must have room for when a lock is to be taken: more than it takes."""
+_ROOMY = 2 * _ROOM
 
 
 def claimed(items: list[None]) -> bool:
@@ -141,9 +142,9 @@ gc.callbacks.append(_around_collection)  # one thread at a time collects
 
 def near_stack_end() -> bool:
     """Tell whether the calling thread may not have room on its stack for what is done under a lock."""
-    limit = sys.getrecursionlimit()
+    limit = getrecursionlimit()
     try:
-        sys._getframe(limit - _ROOM if limit > 2 * _ROOM else limit - limit // 2)
+        _getframe(limit - _ROOM if limit > _ROOMY else limit - limit // 2)
     except ValueError:  # there are not so many frames
         return False
     return True

@@ -58,7 +58,9 @@ class Section:
 
     def __exit__(self, *_: object) -> None:
         node = self._node
-        if node.settled or node.afterwards or not errands.empty():
+        if not errands.empty():
+            errands.attend()
+        if node.settled or node.afterwards:
             node.notify()
 
 
@@ -151,10 +153,11 @@ class Node(FreeInstances):
 
     def arrived(self, entry: Entry) -> None:
         """Dispatch after an entry has come, where that may make a batch due."""
-        if entry.state != QUEUED or (
-            self.queue.weight >= self.enough and (self.free or (self.publishes and self.has_idle))
-        ):
-            self.dispatch(None)
+        if entry.state == QUEUED:
+            idle = self.free or (self.publishes and self.has_idle)
+            if not idle or self.queue.weight < self.enough:
+                return
+        self.dispatch(None)
 
     def take_out(self, entry: Entry) -> None:
         """Take an entry that waits out of where it waits."""
@@ -268,8 +271,6 @@ class Node(FreeInstances):
         this thread pops them, too, and the other finds nothing to do; or the other does. Whatever goes
         wrong with one owner, the others are notified.
         """
-        if not errands.empty():
-            errands.attend()
         afterwards = self.afterwards
         while afterwards:
             try:

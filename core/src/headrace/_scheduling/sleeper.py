@@ -133,10 +133,10 @@ class Sleeper(Blocked):
         Not under the lock: the caller would wait for the interpreter until this thread runs its next batch.
         """
         _, current, rest = self.at
-        if current is entry and rest is not None and entry.error is None and not self.withdrawn:
-            afterwards.append(self._move_on)
-            return True
         if current is entry:
+            if rest is not None and entry.error is None and not self.withdrawn:
+                afterwards.append(self._move_on)
+                return True
             self.over = True
             afterwards.append(self._signal.wake)
         return self.over
@@ -203,8 +203,7 @@ class Sleeper(Blocked):
                 admit(node, entry)
             else:
                 enter(node, (entry,), internal=internal)
-            if entry.state != QUEUED or node.free or node.publishes:
-                node.arrived(entry)
+            node.arrived(entry)
         # It is noted as waiting, and in the queue, before it looks for others that wait.
         if may_be_cycle(node):
             self._refuse_cycle(node, entry)

@@ -319,11 +319,11 @@ def may_be_cycle(node: NodeView) -> bool:
     A caller that runs a batch while it waits is awake. This is asked for every request that is queued:
     only threads that are noted as waiting, themselves or for a call, are looked at one by one.
     """
-    asked = list(filter(waiting.__contains__, map(_ident, node.every)))
-    if callers:
-        waits_for_call = set(callers.copy().values())
-        asked += [one.ident for one in node.every if one.ident in waits_for_call]
-    return bool(asked) and any(map(_needs, asked))
+    if waiting.keys().isdisjoint(map(_ident, node.every)) and not callers:
+        return False
+    waits_for_call = set(callers.copy().values())
+    asked = [i for i in map(_ident, node.every) if i in waiting or i in waits_for_call]
+    return any(map(_needs, asked))
 
 
 def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:

@@ -99,7 +99,7 @@ class Sequential(Word):
             _Step(child, child_call(child, pad=self._pad).__call__, "or" in flags, named.get("key"))
             for child, (flags, named) in zip(children, prefixes, strict=True)
         ]
-        self._plain = [step.run for step in self._steps]
+        self._plain = [*enumerate(step.run for step in self._steps)]
         if self._reposts or any(step.otherwise or step.key is not None for step in self._steps):
             self._plain = []
 
@@ -108,15 +108,16 @@ class Sequential(Word):
         if not self._plain:
             ended = self._run(0, batch, [None] * len(batch))
             return ended if any(ended) else None
-        item = 0
-        for index, call in enumerate(self._plain):
-            try:
-                for item, request in enumerate(batch if index else ()):  # noqa: B007 - see below
-                    request["data"] = request.pop("result")
-            except Exception:  # noqa: BLE001 - there is no result, or it is an odd dict
-                for earlier in batch[:item]:  # they have been moved on already
-                    earlier["result"] = earlier["data"]
-                return self._run(index, batch, [None] * len(batch))
+        for index, call in self._plain:
+            if index:
+                moving = iter(batch)
+                try:
+                    for request in moving:
+                        request["data"] = request.pop("result")
+                except Exception:  # noqa: BLE001 - there is no result, or it is an odd dict
+                    for earlier in batch[: -1 - len([*moving])]:  # they have been moved on already
+                        earlier["result"] = earlier["data"]
+                    return self._run(index, batch, [None] * len(batch))
             outcomes = call(batch)
             if outcomes is not None:
                 try:
