@@ -384,12 +384,13 @@ def test_ctrl_c_ends_it_although_a_backend_hangs(pipeline, files, instances):
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
 def test_ctrl_c_while_results_were_printed_counts_them(pipeline, files):
     config = pipeline("HasKey(path)[S[Text,Hang]]")
-    with started(config, files(a=b"bad", b=b"y")) as process:
+    others = {f"f{k:02}": b"z" for k in range(38)}  # more than are under way at a time
+    with started(config, files(a=b"bad", b=b"y", **others)) as process:
         first_line(process.stderr, "in/a: error: backend", "hanging")
         process.send_signal(signal.SIGINT)
         told = first_line(process.stderr, "interrupted")
         assert process.wait(FAILS_LATE_S) == 130
-    assert told.startswith("interrupted; 1 request: 0 ok, 1 failed, 1 not done; ")
+    assert told.startswith("interrupted; 1 request: 0 ok, 1 failed, 39 not done; ")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")

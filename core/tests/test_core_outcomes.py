@@ -140,6 +140,46 @@ def test_a_dict_that_cannot_go_on_in_a_sequence_costs_its_neighbours_nothing():
             assert [requests[k]["result"] for k in (0, 2)] == [2, 3]
 
 
+class HidesMask(dict):
+    """Refuses to say whether it has a key, or to be changed or copied."""
+
+    def __contains__(self, key):
+        if key == "mask":
+            raise TypeError("contains")
+        return super().__contains__(key)
+
+    def __setitem__(self, key, value):
+        raise TypeError("set")
+
+    def keys(self):
+        raise TypeError("keys")
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "S[Identity,(key=mask)Identity,Identity]",
+        "S[(key=mask)Identity]",
+        "HasKey(mask)[Identity]",
+        "NotHasKey(mask)[Identity,Identity]",
+        "HasKey(other)[Identity]",
+        "Loop(until=mask,limit=2)[Identity]",
+        "Observer(q)",
+        "Send(q)",
+    ],
+)
+def test_a_dict_that_a_word_cannot_read_costs_its_neighbours_nothing(backend):
+    with headrace.pipe({"backend": backend, "max": 8}) as pipe:
+        requests = [{"data": 2, "mask": 0}, HidesMask(data=1), {"data": 3, "mask": 0}]
+        with pytest.raises(RequestsFailed) as caught:
+            pipe(requests)
+        first, second, third = caught.value.errors
+        assert first is third is None
+        assert isinstance(second, BackendError)
+        assert isinstance(second.__cause__, TypeError)
+        assert [requests[k]["result"] for k in (0, 2)] == [2, 3]
+
+
 def test_an_idle_instance_outlives_a_dict_that_refuses_its_answer(gate):
     gate.open()
     with headrace.pipe({"backend": "Gate"}) as pipe:
@@ -614,7 +654,7 @@ def test_an_event_loop_that_was_hit_before_it_delivered_is_scheduled_again():
     assert len(loop.scheduled) == 2
 
 
-def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate):
+def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate, until):
     calls = []
 
     async def main(pipe):
@@ -626,6 +666,9 @@ def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate):
         assert pipe.stats()["nodes"]["main"]["submitted"] == 9
         calls.clear()
         gate.open()
+        until(
+            lambda: node(pipe)["ok"] == 9
+        )  # in the thread of the loop, which comes to no call meanwhile
         return await asyncio.gather(*tasks)
 
     with headrace.pipe({"backend": "OwnGate", "max": 8}) as pipe:

@@ -116,6 +116,35 @@ def test_what_is_no_request_is_an_input_error_and_counted(gate, bad):
         assert pipe({"data": 1})["result"] == 1
 
 
+class Narrow:
+    """An integer as numpy has them: of no class of Python's, and of so few bits that sums do not fit."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+ONE = {"backend": "S[Gate]", "max": 4}
+LINE = {"a": {**ONE, "next": "b"}, "b": ONE}
+
+
+@pytest.mark.parametrize("config", [ONE, LINE], ids=["one", "line"])
+def test_weights_and_priorities_are_what_stands_for_an_int(gate, config):
+    gate.shut = False
+    with headrace.pipe(config) as pipe:
+        request = {"data": 1, "request_size": Narrow(3)}
+        assert pipe(request, priority=Narrow(2))["result"] == 1
+        assert type(request["request_size"]) is int
+        assert request["request_size"] == 3
+        for wrong in (True, 1.0, "1", Narrow("1")):
+            with pytest.raises(InputError, match="an int of at least 1"):
+                pipe({"data": 1, "request_size": wrong})
+            with pytest.raises(TypeError, match="priority is an int"):
+                pipe.submit({"data": 1}, priority=wrong)
+
+
 def test_a_request_with_a_wrong_weight_has_no_result_afterwards(gate):
     gate.shut = False
     request = {"data": 1, "request_size": "2", "result": "stale"}

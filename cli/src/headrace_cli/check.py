@@ -61,7 +61,7 @@ def check(
         report = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(found["nodes"])}
         print_data(as_json(report if built is None else {**report, "built": built}))
         return OK
-    own = [node for node in found["nodes"].values() if node["door_to"] is None]
+    own = [node for node in found["nodes"].values() if node["alias_of"] is None]
     instances = sum(node["instance_num"] for node in own)
     needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])
     text = f"ok: {counted(len(found['nodes']), 'node')}, {counted(instances, 'instance')}"

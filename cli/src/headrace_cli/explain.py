@@ -79,8 +79,8 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
     tree = _tree(f"{path}  (headrace {found['headrace']}, {threads})", "bold")
     for name, node in found["nodes"].items():
         instances = counted(node["instance_num"], "instance")
-        if node["door_to"] is not None:
-            instances = f"a second door to {node['door_to']!r}, {instances}"
+        if node["alias_of"] is not None:
+            instances = f"a second door to {node['alias_of']!r}, {instances}"
         each = "" if node["instance_num"] == 1 else " each"
         branch = tree.add(
             _text(

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from headrace_cli.interrupts import Interrupts
+
+MOST_COUNTED = 100_000
+"""After Ctrl-C no more inputs without an answer are listed, to tell how many there are."""
 
 LEAST_WINDOW = 16
 """At least so many requests are under way at a time."""
@@ -112,7 +116,7 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
         work = _Run(pipeline, root.obj, printer, timeout=timeout)
         status = work.to_the_end(inputs, progress=shown)
         if not quiet and status != BROKEN_PIPE:
-            print_message(work.summary())
+            print_message(work.summary(inputs))
         if work.hangs():
             # The interpreter would wait for a backend that hangs, and forget the status.
             exit_now(status)
@@ -135,7 +139,7 @@ class _Run:
         interrupts.on_first = self._close
         self.printer = printer
         self.timeout = timeout
-        self.ok = self.failed = self.begun = 0
+        self.ok = self.failed = 0
         self.seconds = 0.0
         self.interrupted = self._late = False
         self._advance: Callable[[], None] = _nothing
@@ -184,7 +188,6 @@ class _Run:
         sys.stdout.flush()
 
     def _begin(self, one: Input) -> None:
-        self.begun += 1
         try:
             request = {"data": one.read(), "path": one.path}
         except InputError as error:
@@ -233,13 +236,16 @@ class _Run:
         with progress_bar(total) as (self._advance, self.printer.print_error):
             yield
 
-    def summary(self) -> str:
+    def summary(self, arguments: Sequence[str]) -> str:
         """Give how many requests there were, how fast they went and in what batches."""
         answered = self.ok + self.failed
         rate = answered / self.seconds if self.seconds > 0 else 0.0
         text = f"{counted(answered, 'request')}: {self.ok} ok, {self.failed} failed"
         if self.interrupted:
-            text = f"interrupted; {text}, {self.begun - answered} not done"
+            inputs = islice(expand(arguments), answered, answered + MOST_COUNTED)
+            left = sum(1 for _ in inputs)
+            text += f", {'at least ' if left == MOST_COUNTED else ''}{left} not done"
+            text = f"interrupted; {text}"
         text += f"; {self.seconds:.2f} s, {rate:.1f} requests per second"
         nodes = self.pipeline.stats()["nodes"].items()
         ran = {name: node["batch_size"]["mean"] for name, node in nodes if node["batches"]}

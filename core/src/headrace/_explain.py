@@ -45,12 +45,12 @@ def explain(
 
     Returns:
         ``{"headrace", "threads", "asks_for", "warnings", "nodes": {name: {"expression", "node_expression",
-        "range", "instance_num", "door_to", "owns_thread", "run_by", "threads", "next", "links", "keys",
+        "range", "instance_num", "alias_of", "owns_thread", "run_by", "threads", "next", "links", "keys",
         "tree"}}}``, all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
         ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``,
         ``definition`` or ``default``. ``range`` is what the classes tell; ``init`` may narrow it.
         ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``. With
-        probes there is ``probes``, their texts as written. ``door_to`` is the node whose instances a
+        probes there is ``probes``, their texts as written. ``alias_of`` is the node whose instances a
         second door shares, else None. A node with backends in processes of their own has ``processes``:
         ``{"count", "loads"}``, how many there are, and how often each file that an option names is loaded
         in them. ``warnings`` lists what is allowed but hardly meant, each as
@@ -122,7 +122,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "node_expression": str(node.entry.call),
         "range": list(narrowed((door.backend or door.entry).range, door.keys)),
         "instance_num": max(1, door.instance_num),
-        "door_to": node.door_to,
+        "alias_of": node.alias_of,
         "owns_thread": owned,
         "run_by": run_by,
         "threads": max(1, (plan.keys.threads or usable_cpus()) // plan.total_instances),

@@ -57,7 +57,7 @@ class Pipeline:
         self._entrance = engine.entrance
         self._graph: Any = engine.graph  # there is one where there is no `_call`
         self._find_call()
-        engine.probes.tell("pipeline_started", self)
+        engine.probes.notify("pipeline_started", self)
 
     def _find_call(self) -> None:
         only = self._entrance.only
@@ -263,7 +263,7 @@ class Pipeline:
     # See `headrace.hookspecs.attached`.
 
     def _attach(self, probe: Guarded) -> None:
-        Probes([probe]).tell("pipeline_started", self)
+        Probes([probe]).notify("pipeline_started", self)
         self._engine.attach(probe)
         self._find_call()
 

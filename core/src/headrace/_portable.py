@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from operator import index
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -227,6 +228,14 @@ def portable(value: Any) -> Any:
     except Exception:  # noqa: BLE001 - any failure of foreign code means the same here
         return RuntimeError(error_text(value)) if isinstance(value, BaseException) else shown(value)
     return value
+
+
+def as_int(value: Any) -> int | None:
+    """Give the int that a value stands for, also one of numpy; None for a bool and for what is none."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except Exception:  # noqa: BLE001 - foreign code
+        return None
 
 
 def shown(value: object) -> str:

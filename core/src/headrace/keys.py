@@ -37,7 +37,8 @@ RESULT: Final = "result"
 
 REQUEST_SIZE: Final = "request_size"
 """Weight in batching, an int of at least 1 (default 1). Written by the caller, read by the
-scheduler and by backends that take several rows in one request."""
+scheduler and by backends that take several rows in one request. What stands for an int (numpy's
+integers) is one from entry on."""
 
 REQUEST_ID: Final = "request_id"
 """Identifier of the request, any text. Written by the caller; kept by maps; read by probes and by
@@ -49,7 +50,7 @@ kept by maps, read by probes."""
 
 NODE_NAME: Final = "node_name"
 """The node at which a request enters a pipeline with several roots. Written by the caller, read by
-the front of the pipeline."""
+the front of the pipeline; a pipeline of one node does not look at it."""
 
 RESTART: Final = "restart"
 """The node at which ``Restart`` enters again. Written by a backend, read and removed by

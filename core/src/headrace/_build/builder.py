@@ -109,7 +109,7 @@ class Builder(Build):
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build one node and register it."""
         node = self.plan.nodes[name]
-        build = self._second_door if node.door_to else self._node
+        build = self._second_door if node.alias_of else self._node
         self.nodes[name] = built = self._alone(lambda: build(node, schedule))
         return built
 
@@ -156,7 +156,7 @@ class Builder(Build):
 
     def _second_door(self, node: NodePlan, _: Schedule) -> ComposedNode:
         """Make a second door to a node: the same queue, batches and instances."""
-        target = self.nodes[node.door_to or ""]
+        target = self.nodes[node.alias_of or ""]
         links = self.plan.links[node.name]
         call = NodeCall(target.scheduler, links.levels, links.timeout_ms)
         self.registered[f"node.{node.name}"] = call

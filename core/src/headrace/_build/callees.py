@@ -16,7 +16,7 @@ from headrace._scheduling.threads import entries_running_here
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from headrace._build.standing import Forward
     from headrace._graph.route import Each
@@ -160,6 +160,20 @@ def run_some(call: Forward, batch: list[Request], places: Sequence[int], outcome
     if some is not None:
         for i, outcome in zip(places, some, strict=True):
             outcomes[i] = outcome
+
+
+def select(
+    batch: list[Request], places: Iterable[int], takes: Callable[[Request], Any], outcomes: Answers
+) -> list[int]:
+    """Give where ``takes`` says yes, of the items that have not failed; one whose dict raises fails alone."""
+    taken: list[int] = []
+    for i in places:
+        try:
+            if outcomes[i] is None and takes(batch[i]):
+                taken.append(i)
+        except Exception as odd:  # noqa: BLE001 - a dict of somebody else
+            outcomes[i] = odd
+    return taken
 
 
 def no_result(silent: str, what_for: str = "") -> NoResultError:

@@ -174,7 +174,7 @@ def _change(
     """
     changed = config._changed(name, changes)
     old, new = config._plan.nodes[name], changed._plan.nodes[name]
-    if new.door_to != old.door_to:
+    if new.alias_of != old.alias_of:
         what = "a node cannot become a second door to another one, nor the other way round"
         raise SetupError(what, node=name, hint="Build the pipeline again.")
     aside = _Aside(changed._plan, name, builder)
@@ -228,7 +228,7 @@ class _Aside(Builder):
         if self._unused is None:  # a second door, to a node to which other doors may lead
             for one, links in self.plan.links.items():
                 call = registered[f"node.{one}"]
-                if links.door_to is not None and isinstance(call, NodeCall):
+                if links.alias_of is not None and isinstance(call, NodeCall):
                     call.timeout_ms = links.timeout_ms
             return
         old, new = service.nodes[name], self.nodes[name]
@@ -241,7 +241,7 @@ class _Aside(Builder):
         service.nodes[name] = new
         self.registered = registered  # its own would keep instances that are retired
         for key, node in self.plan.nodes.items():
-            if node.door_to == name:
+            if node.alias_of == name:
                 service.nodes[key].elements = new.elements
 
     def _check_unheld(self) -> None:

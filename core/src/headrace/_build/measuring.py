@@ -62,7 +62,7 @@ class Measuring:
         if path is None or not self._commons.probes.hears("span_done"):
             return None
         about = ("span_done", self._node, instance, path)
-        return lambda *span: self._commons.probes.tell(*about, *span)
+        return lambda *span: self._commons.probes.notify(*about, *span)
 
     def add(self, backend: Backend, element: Element, instance: int) -> None:
         """Take note of a backend that is ready; its runs are measured where ``times`` or probes ask for it."""
@@ -82,7 +82,7 @@ class Measuring:
         listening = any(map(probes.hears, events))
         for backend, name, run, *about in self._measured if listening or self._listening else ():
             began, done = (
-                probes.teller(event, self._node, *about) if probes.hears(event) else None
+                probes.notifier(event, self._node, *about) if probes.hears(event) else None
                 for event in events
             )
             if listening:

@@ -164,7 +164,7 @@ class Engine:
                 self._listen([*self.probes.all, probe])
             service = list(self.probes.in_service)
         for node, instance in service:
-            Probes([probe]).tell("instance_changed", node, instance, "ready")
+            Probes([probe]).notify("instance_changed", node, instance, "ready")
 
     @reentrant()
     def detach(self, probe: Guarded) -> None:
@@ -204,7 +204,7 @@ class Engine:
                 hint="Build the pipeline again.",
             )
         node = change.blueprint.nodes[name]
-        if node.links.door_to is not None:
+        if node.links.alias_of is not None:
             return None
         self._building = True
         try:

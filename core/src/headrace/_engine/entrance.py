@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from numbers import Integral, Real
+from numbers import Real
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
 from headrace._graph.caller import is_cheap, may_wait, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
+from headrace._portable import as_int, shown
 from headrace._scheduling.calls import call_run_here, handed_over, reentrant
 from headrace._scheduling.entry import DONE, Entry, checked_weight, unreadable
 from headrace._scheduling.locks import main_thread
@@ -51,12 +52,13 @@ class Entrance:
     def admitted(self, items: list[Any], timeout: float | None, priority: int) -> list[Admitted]:
         """Make an entry per item; those that are no requests are done, with their error."""
         deadline = _deadline_after(timeout)
-        if not isinstance(priority, (int, Integral)) or isinstance(priority, bool):
-            raise TypeError(f"priority is an int, got {priority!r}")
+        level = as_int(priority)
+        if level is None:
+            raise TypeError(f"priority is an int, got {shown(priority)}")
         admitted: list[Admitted] = []
         seen: dict[int, Route | None] = {}
         for item in items:
-            entry = Entry(item, deadline=deadline, priority=priority)
+            entry = Entry(item, deadline=deadline, priority=level)
             if id(item) not in seen:
                 route = seen[id(item)] = self._admit(entry)
                 admitted.append((entry, route))

@@ -53,7 +53,7 @@ class Links:
         each: Its own ``each``; None when it runs once.
         reposts: The nodes at which a `Repost` in its expression lets a request go on.
         calls: The nodes that its expression calls, ``Forward[node.x]``.
-        door_to: The node that it is a second door to, or None.
+        alias_of: The node that it is a second door to, or None.
         levels: Its own ``each``, and those of the nodes behind a second door.
         timeout_ms: The limit of a second door, or of one behind it, which their node does not know;
             None for none.
@@ -66,7 +66,7 @@ class Links:
     each: Each | None = None
     reposts: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
-    door_to: str | None = None
+    alias_of: str | None = None
     levels: tuple[Each, ...] = ()
     timeout_ms: float | None = None
 
@@ -329,7 +329,7 @@ def _reached(
 
 def _is_another_entry(links: Mapping[str, Links], one: Links) -> bool:
     """Tell whether a second door and the node behind it are both where a request may begin."""
-    return one.door_to is not None and bool(links[one.door_to].next or not (one.each or one.next))
+    return one.alias_of is not None and bool(links[one.alias_of].next or not (one.each or one.next))
 
 
 def _in_order(links: Mapping[str, Links], entry: str, before: Mapping[str, list[str]]) -> list[str]:

@@ -207,7 +207,7 @@ class NodePlan:
         origins: Where each key came from: ``node``, ``global`` or ``default``.
         init: What is built before it, or None.
         entry: The whole node.
-        door_to: The node that it is a second door to, or None.
+        alias_of: The node that it is a second door to, or None.
         instance: What an instance is built from, None when the node registers none.
         batch_policy, dispatch_policy: Its policies.
     """
@@ -219,7 +219,7 @@ class NodePlan:
     batch_policy: NamedPlan
     dispatch_policy: NamedPlan
     init: Element | None = None
-    door_to: str | None = None
+    alias_of: str | None = None
     instance: Element | None = None
 
     @property
@@ -296,7 +296,7 @@ class PipelinePlan:
     @property
     def total_instances(self) -> int:
         """How many instances all nodes have together, at least 1."""
-        own = [node for node in self.nodes.values() if node.door_to is None]
+        own = [node for node in self.nodes.values() if node.alias_of is None]
         return max(1, sum(max(1, node.instance_num) for node in own))
 
 
@@ -306,7 +306,7 @@ class PipelinePlan:
 def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
     """Give a node and, while it is a second door, the node behind it; the last is no door."""
     found = [name]
-    while (behind := nodes[found[-1]].door_to) is not None and behind in nodes:
+    while (behind := nodes[found[-1]].alias_of) is not None and behind in nodes:
         found.append(behind)
     return found
 

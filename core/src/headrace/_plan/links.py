@@ -223,7 +223,7 @@ class _Graph:
                 self.links[name],
                 reposts=tuple(self.reposts[name]),
                 calls=tuple(n for n in nodes_named(node.roots) if n != name),
-                door_to=node.door_to,
+                alias_of=node.alias_of,
                 levels=tuple(each for one in doors(self.nodes, name) if (each := own[one])),
                 timeout_ms=min(limits, default=None),
             )

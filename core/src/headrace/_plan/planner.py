@@ -127,14 +127,14 @@ class Planner(Resolver):
     def _planned_node(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the node that was entered."""
         policies = plan_policies(self)
-        door_to = self._second_door()
+        alias_of = self._second_door()
         init = self._key("init")
         if init is None and self.parameters.key("init") is not None:
             self.register_wrong(self.node, keys.instance_num)
-        entry = self._entry() if door_to is None else self._key("backend")
+        entry = self._entry() if alias_of is None else self._key("backend")
         if entry is None or policies is None:
             return None
-        plan = NodePlan(self.node, keys, origins, entry, *policies, init, door_to)
+        plan = NodePlan(self.node, keys, origins, entry, *policies, init, alias_of)
         self._finish(plan)
         return plan
 
@@ -212,7 +212,7 @@ class Planner(Resolver):
             gathers = word_of(callee.cls)._gathers and callee.children
             root = callee.children[0] if gathers else callee
         low, high = narrowed(root.range, plan.keys)
-        if plan.door_to is not None or low <= high:
+        if plan.alias_of is not None or low <= high:
             return
         keys = [found for k in ("min", "max", "batch_sizes") if (found := self.parameters.key(k))]
         says = ", ".join(f"{one.key} = {getattr(plan.keys, str(one.key))}" for one in keys)
@@ -228,7 +228,7 @@ class Planner(Resolver):
         if found is None or any(self.parameters.key(key) is not None for key in others):
             return None
         for call in _parsed_quietly(found.value, self.node):
-            target = core_word(call.name)._door_to(call)
+            target = core_word(call.name)._alias_of(call)
             if target in self.shape.nodes:
                 self._check_keys_of_door(str(target))
                 return target

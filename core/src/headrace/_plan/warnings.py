@@ -35,7 +35,7 @@ def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
     warnings.extend(plan.warnings)
     for name in plan.order:
         node = plan.nodes[name]
-        if node.door_to is None:
+        if node.alias_of is None:
             found = [*_of_keys(node), *_of_own_thread(node), *_of_cores(node, plan.total_instances)]
             found += _of_map(plan, name)
             for code, key, message, hint in found:

@@ -63,7 +63,7 @@ class Word(Backend):
         return None
 
     @classmethod
-    def _door_to(cls, call: Call) -> str | None:
+    def _alias_of(cls, call: Call) -> str | None:
         """Give the node to which a node is a second door that has nothing else as its backend."""
         return None
 

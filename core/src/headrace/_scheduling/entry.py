@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._checked import wrong_weight
-from headrace._portable import caused, error_text
+from headrace._portable import as_int, caused, error_text
 from headrace._scheduling.locks import claimed
 from headrace.errors import ClosedError, InputError, RequestError
 
@@ -245,8 +245,11 @@ def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     for key in needs:
         if key not in request:
             raise InputError(f"the request has no {key!r}", key=key, node=node)
-    weight: Any = request.get("request_size", 1)
-    if type(weight) is not int or not 1 <= weight < 2**63:
-        too_large = type(weight) is int and weight >= 1
-        raise wrong_weight(weight, "below 2**63" if too_large else "of at least 1", node=node)
+    written: Any = request.get("request_size", 1)
+    weight = written if type(written) is int else as_int(written)
+    if weight is None or not 1 <= weight < 2**63:
+        too_large = weight is not None and weight >= 1
+        raise wrong_weight(written, "below 2**63" if too_large else "of at least 1", node=node)
+    if weight is not written:  # who adds up those of numpy gets what does not fit into their type
+        request["request_size"] = weight
     return weight

@@ -127,32 +127,32 @@ class Probes:
         self._heard = {name: _with(probes, name) for name in _METHODS}
         self.listening = any(self.hears(what) for what in _METHODS if what != "pipeline_started")
         self.reentrant = all(getattr(one.probe, "reentrant", False) is True for one in probes)
-        self.batch_done = self.teller("batch_done") if self.hears("batch_done") else None
-        self.batch_ran = self.teller("batch_ran") if self.hears("batch_ran") else None
-        self.request_done = self.teller("request_done")
+        self.batch_done = self.notifier("batch_done") if self.hears("batch_done") else None
+        self.batch_ran = self.notifier("batch_ran") if self.hears("batch_ran") else None
+        self.request_done = self.notifier("request_done")
 
     def hears(self, what: str) -> bool:
         """Tell whether a probe has the method ``what``; what none has is not measured."""
         return bool(self._heard[what])
 
-    def tell(self, what: str, *args: Any) -> None:
+    def notify(self, what: str, *args: Any) -> None:
         """Call the method ``what`` of each probe that has it."""
-        self.teller(what)(*args)
+        self.notifier(what)(*args)
 
-    def teller(self, what: str, *about: Any) -> Callable[..., None]:
+    def notifier(self, what: str, *about: Any) -> Callable[..., None]:
         """Give a function that calls the method ``what`` of each probe that has it, with ``about`` first."""
         heard = self._heard[what]
-        tells = [
+        calls = [
             one.guarding(partial(method, *about) if about else method) for one, method in heard
         ]
-        if len(tells) == 1:
-            return tells[0]
+        if len(calls) == 1:
+            return calls[0]
 
-        def tell(*args: Any) -> None:
-            for each in tells:
-                each(*args)
+        def notify(*args: Any) -> None:
+            for call in calls:
+                call(*args)
 
-        return tell
+        return notify
 
     def instance_changed(self, node: str, instance: int, state: str) -> None:
         """Report what has become of an instance: ready, lost, retired or closed."""
@@ -160,7 +160,7 @@ class Probes:
             self.in_service[node, instance] = None
         else:
             self.in_service.pop((node, instance), None)
-        self.tell("instance_changed", node, instance, state)
+        self.notify("instance_changed", node, instance, state)
 
     def statistics(self) -> dict[str, Any]:
         """Give what ``stats()`` shows of the probes: how often each has failed, and how last."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headrace._backend import Backend, InitContext, Shared
-from headrace._build.callees import NotCallable, child_call, no_result, run_some
+from headrace._build.callees import NotCallable, child_call, no_result, run_some, select
 from headrace._plan.declared import Needs, range_of, sequence
 from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, needs_of, word_of
@@ -136,9 +136,7 @@ class Sequential(Word):
             run_some(self._steps[index].run, batch, taken, outcomes)
             for i in taken:
                 ready[i] = "result" in batch[i]
-        for i, request in enumerate(batch):
-            if outcomes[i] is None and ready[i] and "result" not in request:
-                request["result"] = request["data"]
+        select(batch, (i for i, said in enumerate(ready) if said), _pass_by, outcomes)
         return outcomes
 
     def _taken(
@@ -148,16 +146,16 @@ class Sequential(Word):
         step = self._steps[index]
         taken: list[int] = []
         for i, request in enumerate(batch):
-            if outcomes[i] is not None or not step.wants(request, ready[i]):
-                continue
-            if self._reposts and REPOST in request:
-                continue
-            if not ready[i] and not step.otherwise:
-                after = step.child._label()
-                before = self._last_label(request, index)
-                outcomes[i] = no_result(before, f" for the next element, {after}")
+            if outcomes[i] is not None:
                 continue
             try:
+                if not step.wants(request, ready[i]) or (self._reposts and REPOST in request):
+                    continue
+                if not ready[i] and not step.otherwise:
+                    after = step.child._label()
+                    before = self._last_label(request, index)
+                    outcomes[i] = no_result(before, f" for the next element, {after}")
+                    continue
                 if ready[i] and "result" in request:
                     request["data"] = request.pop("result")
             except Exception as odd:  # noqa: BLE001 - a dict of somebody else
@@ -185,6 +183,12 @@ class _Step(NamedTuple):
         if self.otherwise and ready:
             return False
         return self.key is None or (self.key in request and (self.otherwise or ready))
+
+
+def _pass_by(request: Request) -> None:
+    """Let an item that no element has given a ``result`` have its ``data`` as one."""
+    if "result" not in request:
+        request["result"] = request["data"]
 
 
 S = Sequential

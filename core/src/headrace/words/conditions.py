@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import child_call, no_result, run_some
+from headrace._build.callees import child_call, no_result, run_some, select
 from headrace._checked import Answers, Filler, Outcomes, batch_alone, fillers, is_one, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
@@ -46,7 +45,7 @@ class Branches(Word, ABC):
         """Take over the branches."""
         self.options = options
         calls = [child_call(child, pad=self._pad) for child in context.children]
-        self._branches = list(zip_longest((True, False), context.children, calls))
+        self._branches = list(zip(context.children, calls, strict=True))
         self._silent: dict[int, Backend] = {}
 
     @abstractmethod
@@ -55,18 +54,22 @@ class Branches(Word, ABC):
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Send each item its way; without a branch for no the others pass."""
-        answers = [self.says_yes(request) for request in batch]
         outcomes: Answers = [None] * len(batch)
+        chosen = select(batch, range(len(batch)), self.says_yes, outcomes)
+        read = {i for i, failed in enumerate(outcomes) if failed is None}
+        others = sorted(read.difference(chosen))
         self._silent = {}
-        for answer, child, call in self._branches:
-            chosen = [i for i, said in enumerate(answers) if said is answer]
-            if call is None:
-                for i in chosen:
-                    batch[i]["result"] = batch[i]["data"]
-            elif chosen:
+        for child, call in self._branches:
+            if chosen:
                 run_some(call, batch, chosen, outcomes)
                 self._silent |= {id(batch[i]): child for i in chosen if "result" not in batch[i]}
+            chosen = others
+        if len(self._branches) == 1:
+            select(batch, others, self._pass_by, outcomes)
         return outcomes if any(outcomes) else None
+
+    def _pass_by(self, request: Request) -> None:
+        request["result"] = request["data"]
 
     def _last_label(self, request: Request) -> str:
         silent = self._silent.get(id(request))

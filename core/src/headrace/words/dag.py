@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import child_call, no_result, passed_on, run_some
+from headrace._build.callees import child_call, no_result, passed_on, run_some, select
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace.errors import ContractError, HeadraceError, LimitError
@@ -186,9 +186,7 @@ class Again(Word, ABC):
         left = list(range(len(batch)))
         for _ in range(self.options.limit):
             run_some(self._call, batch, left, outcomes)
-            stay = [i for i in left if not (self._reposts and REPOST in batch[i])]
-            again = [i for i in stay if outcomes[i] is None and not self.is_done(batch[i])]
-            left = [i for i in again if self._ready(batch[i], i, outcomes)]
+            left = select(batch, left, self._runs_again, outcomes)
             if not left:
                 break
         for i in left:
@@ -197,10 +195,11 @@ class Again(Word, ABC):
             outcomes[i] = LimitError(what, limit=self.options.limit, hint=hint)
         return outcomes if any(outcomes) else None
 
-    def _ready(self, request: Request, index: int, outcomes: Answers) -> bool:
-        if "result" not in request:
-            outcomes[index] = no_result(self._last_label(request), " to go on with")
+    def _runs_again(self, request: Request) -> bool:
+        if (self._reposts and REPOST in request) or self.is_done(request):
             return False
+        if "result" not in request:
+            raise no_result(self._last_label(request), " to go on with")
         request["data"] = request.pop("result")
         return True
 

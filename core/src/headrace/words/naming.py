@@ -76,7 +76,7 @@ class Forward(Proxy):
     """
 
     @classmethod
-    def _door_to(cls, call: Call) -> str | None:
+    def _alias_of(cls, call: Call) -> str | None:
         """Give the node that ``Forward[node.x]`` calls."""
         children = call.children
         if len(children) != 1 or len(call.args) or children[0].phases:

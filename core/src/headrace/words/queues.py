@@ -170,7 +170,7 @@ def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], 
         before = request
         try:
             action(request, deadline)
-        except (ClosedError, DeadlineExceededError) as error:
+        except Exception as error:  # noqa: BLE001 - its time is over, or a dict of somebody else
             outcomes.append(passed_on(error))
         else:
             outcomes.append(None)
@@ -296,12 +296,13 @@ class Observer(_Sender):
             backend = "S[Upper,Observer(q)]"
     """
 
-    def forward(self, batch: list[Request]) -> None:
+    def forward(self, batch: list[Request]) -> Outcomes:
         """Queue a copy of each request."""
-        for request in batch:
-            if not isinstance(request, Filler):
-                self._queue.put_newest(dict(request))
-            request["result"] = request["data"]
+        return _one_by_one(batch, self._observe)
+
+    def _observe(self, request: Request, _deadline: float | None) -> None:
+        self._queue.put_newest(dict(request))
+        request["result"] = request["data"]
 
     def describe(self) -> dict[str, Any]:
         """Give the queue, and how many were dropped."""

@@ -78,7 +78,7 @@ def _refuse(name: str, node: Mapping[str, Any]) -> None:
     found = [key for key in ("init", "entrypoint") if _value(keys, key) is not None]
     if not node["node_expression"].startswith(_AS_WRITTEN):
         found.append("node_entrypoint")
-    if node["door_to"] is not None or "Forward[" in node["expression"]:
+    if node["alias_of"] is not None or "Forward[" in node["expression"]:
         found.append("Forward")
     if found:
         raise SetupError(

@@ -68,7 +68,7 @@ def space_of(nodes: Mapping[str, Mapping[str, Any]], ranges: Sequence[str]) -> l
     cpus = os.cpu_count() or 1
     found = []
     for name, node in nodes.items():
-        if node["door_to"] is not None:
+        if node["alias_of"] is not None:
             continue
         found.append(_dimension(nodes, name, "instance_num", range(1, cpus + 1)))
         if node["tree"]["range"][1] != 1:  # its classes take more than one request at a time

@@ -100,7 +100,7 @@ class Model:
     def threads(self) -> int:
         """How many threads its instances and their libraries may run at a time."""
         nodes = headrace.explain(self.pipe.config)["nodes"].values()
-        own = [node for node in nodes if node["door_to"] is None]
+        own = [node for node in nodes if node["alias_of"] is None]
         return sum(int(node["instance_num"]) * int(node["threads"]) for node in own)
 
     @property
