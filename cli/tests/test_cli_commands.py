@@ -299,7 +299,10 @@ def test_an_error_is_json_too(command, code, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("command", [["explain", "Identity"], ["schema"], ["plugins", "info", "S"]])
+@pytest.mark.parametrize(
+    "command",
+    [["explain", "Identity"], ["schema"], ["plugins", "info", "S"], ["--version"], ["--help"]],
+)
 def test_what_cannot_be_written_is_an_error_without_a_traceback(command):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
@@ -311,6 +314,27 @@ def test_what_cannot_be_written_is_an_error_without_a_traceback(command):
         )
     assert done.returncode == 1
     assert done.stderr == "error: reading or writing failed: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="asks for what a shell says of SIGPIPE")
+@pytest.mark.parametrize(
+    "command", [["explain", "Identity"], ["check", "Nobody", "--json"], ["--help"]]
+)
+def test_a_reader_that_went_away_is_told_by_the_status(command):
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", *command],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(os.name != "posix", reason="closes a descriptor in a shell")

@@ -292,6 +292,17 @@ def test_an_input_is_never_written_over(write):
     assert says("run", "Give", "a.json", "-o", "a.json").exit_code == 2
 
 
+def test_a_result_that_cannot_be_written_is_a_failed_request(write):
+    unwritable = "type('Silent', (), {'__str__': lambda *_: 1 / 0})()"
+    write(a_txt=unwritable, b_txt="10**5000", c_txt="3")
+    for more in ((), ("--json",), ("--output", "out")):
+        result = says("run", "Give", "a.txt", "b.txt", "c.txt", *more)
+        assert result.exit_code == 1
+        assert "3 requests: 1 ok, 2 failed" in result.stderr
+        told = result.output.count("its result cannot be written: ")
+        assert told == 2
+
+
 def test_an_array_that_numpy_cannot_read_is_a_failed_request(write):
     write(a_txt="type('Far', (), {'shape': (2,), 'dtype': 'f4', '__array__': lambda *_: 1 / 0})()")
     result = says("run", "Give", "a.txt", "-o", "out", "-q")

@@ -22,6 +22,7 @@ from headrace_cli.console import (
     counted,
     error_text,
     print_data,
+    print_drawing,
     print_message,
 )
 from headrace_cli.names import all_names, backends_named, plugins_named
@@ -200,7 +201,6 @@ def _none(kit: ModuleType, name: str, plugin: Plugin, problem: str) -> Certifica
 
 def _show(found: Certificate) -> None:
     """Print one certificate as a table."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -223,8 +223,7 @@ def _show(found: Certificate) -> None:
     for verdict in found.rules:
         style = "" if verdict.good else "bold red"
         table.add_row(verdict.id, _MARKS[verdict.outcome], Text(_detail(verdict)), style=style)
-    terminal = sys.stdout.isatty()
-    Console(file=sys.stdout, width=None if terminal else 120, highlight=False).print(table)
+    print_drawing(table, width=120)
     print_data("")
 
 

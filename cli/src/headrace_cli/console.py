@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 OK = 0
 FAILED = 1
@@ -39,6 +39,17 @@ class FileError(Exception):
 def print_data(text: str) -> None:
     """Write one line of data to stdout."""
     sys.stdout.write(text + "\n")
+
+
+def print_drawing(what: Any, *, width: int, **settings: Any) -> None:
+    """Write what rich draws to stdout: in the width of a terminal, elsewhere of ``width`` columns."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else width, highlight=False, **settings)
+    # Rich itself ends the process, with a status of its own, when the reader went away.
+    with console.capture() as drawn:
+        console.print(what, crop=False)
+    sys.stdout.write(drawn.get())
 
 
 def print_message(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -10,7 +9,7 @@ import typer
 import headrace
 from headrace.errors import Problem
 from headrace_cli.arguments import Json, NoImport, Settings
-from headrace_cli.console import OK, WrongArgument, counted, print_data
+from headrace_cli.console import OK, WrongArgument, counted, print_data, print_drawing
 from headrace_cli.graph import FORMATS
 from headrace_cli.printing import as_json, escaped, shown
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
@@ -68,9 +67,9 @@ def explain(
     elif json:
         print_data(as_json(found))
     elif "nodes" in found:
-        _draw(_pipeline(what, found))
+        print_drawing(_pipeline(what, found), width=100_000, emoji=False, markup=False)
     else:
-        _draw(_bare(found))
+        print_drawing(_bare(found), width=100_000, emoji=False, markup=False)
     return OK
 
 
@@ -183,11 +182,3 @@ def _tree(label: str, style: str) -> Tree:
     from rich.tree import Tree
 
     return Tree(_text((label, style)), highlight=False)
-
-
-def _draw(tree: Tree) -> None:
-    """Draw to a terminal in its width and with colours, elsewhere plain with lines uncut."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else 100_000
-    Console(width=width, highlight=False, emoji=False, markup=False).print(tree, crop=False)

@@ -99,12 +99,8 @@ class Commands(Group):
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **extra: Any) -> Any:
         """Read the options before the command."""
         self._given = list(args)
-        try:
+        with _reported(False, self._given):
             return super().make_context(info_name, args, *rest, **extra)
-        except Exception as error:
-            if is_usage_error(error):
-                print_usage_error(error, self._given)
-            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for; a second Ctrl-C ends it whatever it does."""
@@ -121,15 +117,21 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
     from headrace.errors import HeadraceError
 
     try:
-        yield
-        sys.stdout.flush()
-    except (HeadraceError, WrongArgument) as error:
-        if "--json" in args:
-            _print_error(error)
-        if traceback:
-            _show_traceback(error)
-        print_message(f"error: {error}")
-        raise typer.Exit(WRONG) from None
+        try:
+            yield
+        except (HeadraceError, WrongArgument) as error:
+            if "--json" in args:
+                _print_error(error)
+            if traceback:
+                _show_traceback(error)
+            print_message(f"error: {error}")
+            raise typer.Exit(WRONG) from None
+        except Exception as error:
+            if is_usage_error(error):
+                print_usage_error(error, args)
+            raise
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
         discard_stdout()
         raise typer.Exit(BROKEN_PIPE) from None
@@ -144,10 +146,6 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
     except KeyboardInterrupt:
         print_message("interrupted")
         raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        if is_usage_error(error):
-            print_usage_error(error, args)
-        raise
 
 
 def _told_of_file(error: OSError, args: Sequence[str]) -> str:

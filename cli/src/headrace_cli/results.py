@@ -44,21 +44,21 @@ class ResultPrinter:
 
         Raises:
             OSError: It cannot be written.
-            RequestError: It cannot be converted to what the file would hold.
+            RequestError: It cannot be converted to what the line, or the file, would hold.
         """
         found = {"path": one.path, "result": result}
-        if self._output is not None:
-            try:
-                path = str(self._output.write(one, result))
-            except OSError:
-                raise
-            except Exception as error:
-                raise RequestError(f"its result cannot be written: {error_text(error)}") from error
-            found = {"path": one.path, "output": path}
-        if self._json:
-            print_data(as_json(found, ascii_only=self._ascii_only))
-        else:
-            print_data(as_line(one.path, found.get("output", result)))
+        try:
+            if self._output is not None:
+                found = {"path": one.path, "output": str(self._output.write(one, result))}
+            if self._json:
+                line = as_json(found, ascii_only=self._ascii_only)
+            else:
+                line = as_line(one.path, found.get("output", result))
+        except OSError:
+            raise
+        except Exception as error:
+            raise RequestError(f"its result cannot be written: {error_text(error)}") from error
+        print_data(line)
 
     def error(self, one: Input, error: BaseException) -> None:
         """Print why an input has no result."""
