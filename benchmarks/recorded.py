@@ -9,19 +9,18 @@ calls is the number of releases.
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 import cv2
-import onnxruntime as ort
+from onnxruntime.capi._pybind_state import InferenceSession
 
 import headrace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 class Recorded:
@@ -50,24 +49,6 @@ class Recorded:
         return recorded
 
 
-class _Session:
-    """A session of ONNX Runtime whose runs give recorded answers."""
-
-    def __init__(self, session: Any, recorded: Recorded) -> None:
-        self._session = session
-        for name in ("run", "run_with_ort_values", "run_with_iobinding"):
-            setattr(self, name, recorded.of(getattr(session, name)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
-
-
-def _sessions() -> Iterator[Any]:
-    for one in gc.get_objects():
-        if isinstance(one, ort.InferenceSession):
-            yield one
-
-
 def lock_per_request(config: dict[str, Any], data: bytes, requests: int) -> dict[str, float]:
     """Give the time under the interpreter lock per request, and how often it is left.
 
@@ -77,15 +58,18 @@ def lock_per_request(config: dict[str, Any], data: bytes, requests: int) -> dict
         requests: How many are measured.
     """
     recorded = Recorded()
-    kept = {name: one for name, one in vars(cv2).items() if isinstance(one, BuiltinFunctionType)}
+    natives = [
+        (cv2, name) for name, one in vars(cv2).items() if isinstance(one, BuiltinFunctionType)
+    ]
+    natives += [
+        (InferenceSession, name) for name in ("run", "run_with_ort_values", "run_with_iobinding")
+    ]
+    kept = [(owner, name, getattr(owner, name)) for owner, name in natives]
     found: dict[str, float] = {}
     try:
-        for name, function in kept.items():  # before the backends take them
-            setattr(cv2, name, recorded.of(function))
+        for owner, name, function in kept:  # before the backends take them
+            setattr(owner, name, recorded.of(function))
         with headrace.pipe(config) as pipe:
-            sessions = {session: session._sess for session in _sessions()}
-            for session, inner in sessions.items():
-                session._sess = _Session(inner, recorded)
             pipe({"data": data})
             recorded.records = False
 
@@ -100,9 +84,7 @@ def lock_per_request(config: dict[str, Any], data: bytes, requests: int) -> dict
             thread = threading.Thread(target=measured)
             thread.start()
             thread.join()
-            for session, inner in sessions.items():
-                session._sess = inner
     finally:
-        for name, function in kept.items():
-            setattr(cv2, name, function)
+        for owner, name, function in kept:
+            setattr(owner, name, function)
     return found

@@ -53,7 +53,8 @@ class GraphRequest:
         self._graph = graph
         self._entry = entry
         self._owner = owner
-        self._waits = route.first.waits(entered=route.entry.runs_once)
+        enters_once = route.entry.runs_once
+        self._waits = route.first.waits(entered=enters_once, is_one=route.is_chain)
         self._traversal = Traversal(route, entry.request, graph.route_from)
         self._turn = threading.Lock()
         # Visits that have ended: each with its error, or its entry, which holds that then.

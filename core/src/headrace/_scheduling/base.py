@@ -23,6 +23,7 @@ from headrace.errors import ContractError, InputError, code_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._scheduling.entry import Quota
     from headrace._scheduling.instance import Instance, Limits
     from headrace._scheduling.process_threads import Timer
     from headrace._scheduling.sleeper import Rest
@@ -175,13 +176,14 @@ class SchedulerBase:
         with node.section, node.lock:
             node.failures[code] = node.failures.get(code, 0) + 1
 
-    def waits(self, *, entered: bool = True) -> Waits:
+    def waits(self, *, entered: bool = True, is_one: bool = False) -> Quota:
         """Count the waits of a request that enters here, at all nodes, as one.
 
         Args:
             entered: Whether it has been let in.
+            is_one: It has been, and is one entry at a time.
         """
-        return Waits(self._node.quota, entered=entered)
+        return self._quota.of_one() if is_one else Waits(self._quota, entered=entered)
 
     def _set_times(self, entry: Entry, now: float) -> float | None:
         entry.arrival = now
@@ -217,7 +219,7 @@ class SchedulerBase:
         """
         if self.served_by_workers and me != main_thread.ident and me not in calls_run:
             return Sleeper(me, request, weight, self, home, rest).sleep(internal=internal)
-        waits = None if home is None else home._quota.of_one()
+        waits = None if home is None else home.waits(is_one=True)
         entry = Entry(request, NOBODY, weight, None, 0, waits)
         if me == main_thread.ident:
             self.call_many((entry,), internal=internal)

@@ -70,7 +70,7 @@ class Scheduler(FastPath):
         with node.section, node.lock:
             enter(node, entries, internal=internal, waits=waits)
             for entry in entries:
-                if entry.state != DONE and entry.deadline is not None:
+                if entry.deadline is not None and entry.state != DONE:
                     entry.alarm = self._timer.call_at(entry.deadline, partial(self._expire, entry))
             if waits_for_room is not None:
                 outside = [entry for entry in entries if entry.state == OUTSIDE]

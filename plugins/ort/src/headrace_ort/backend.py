@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -174,8 +173,11 @@ class OnnxTensor(headrace.Backend):
         """Make what runs the session on arrays that lie on the device, or on plain samples on the CPU."""
         self._sizes = context.batch_sizes, context.max
         if self._place is None:
-            run = functools.partial(self._session.run, run_options=self._run_options)
-            self._run_samples = self._collate.runner_of_samples(self._signature, self._keys, run)
+            from headrace_ort.session import bare_run
+
+            self._run_samples = self._collate.runner_of_samples(
+                self._signature, self._keys, bare_run(self._session), self._run_options
+            )
             return
         if any(port.axis for port in (*self._signature.inputs, *self._signature.outputs)):
             if options.output_device == "device" or options.cuda_graph:

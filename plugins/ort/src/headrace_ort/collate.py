@@ -159,7 +159,7 @@ def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def runner_of_samples(
-    signature: Signature, keys: Mapping[str, str], run: Callable[..., Any]
+    signature: Signature, keys: Mapping[str, str], run: Callable[..., Any], run_options: Any
 ) -> Callable[[list[Request]], bool] | None:
     """Give what runs a batch of plain samples past all that is for others; None where the model forbids it.
 
@@ -168,7 +168,8 @@ def runner_of_samples(
     Args:
         signature: What the model takes and gives.
         keys: The key of the request for each input name.
-        run: Runs the session, called with the names of the outputs and the inputs by name.
+        run: Runs the session, called with the names of the outputs, the inputs by name and the options.
+        run_options: These options.
 
     Returns:
         A function that says whether it has run the batch: False where one of the requests is no plain
@@ -193,7 +194,7 @@ def runner_of_samples(
                 return False
             samples.append(sample[None])
         whole = samples[0] if len(samples) == 1 else joined(samples)
-        (output,) = run(names, {name: whole})
+        (output,) = run(names, {name: whole}, run_options)
         if output.shape[:1] != whole.shape[:1]:
             return False
         if len(samples) == 1:
