@@ -63,6 +63,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"most": 4, "instances": 2},
         {"most": 8, "instances": 2},
         {"most": 8, "instances": 3},
+        {"most": 8, "instances": 2, "switch_interval_ms": 1},
     ],
     **PEERS,
     "bentoml": [

@@ -31,13 +31,15 @@ def serve(
     queue_size: int = 1024,
     processes: bool = False,
     workers: int = 1,
+    switch_interval_ms: float = 5,
 ) -> None:
     """Serve until killed: batches of up to ``most`` on ``instances``.
 
     ``processes`` puts each instance in a process of its own, behind the one that serves; ``workers`` are
-    whole processes that share the port.
+    whole processes that share the port, ``switch_interval_ms`` what a thread waits for the interpreter before it asks.
     """
     cv2.setNumThreads(1)
+    sys.setswitchinterval(switch_interval_ms / 1e3)
     config = {
         "import": ["benchmarks.servers.classes"],
         "backend": f"Process[{WORK}]" if processes else WORK,
