@@ -879,6 +879,7 @@ def test_the_use_of_an_instance_has_the_range_of_its_class_or_of_what_it_is_give
         ({"backend": "X"}, [1, 1]),
         ({"backend": "X", "max": 5}, [1, 5]),
         ({"backend": "X", "batch_sizes": [2, 4]}, [2, 4]),
+        ({"backend": "X", "batch_sizes": [2, 4], "max": 8}, [2, 4]),
         ({"backend": "Two2Eight"}, [2, 8]),
         ({"backend": "Two2Eight", "min": 3, "max": 100}, [3, 8]),
     ],

@@ -58,7 +58,7 @@ def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
     least, most, sizes = keys.min, keys.max, keys.batch_sizes
     if sizes:
         least = sizes[0] if least is None else least
-        most = sizes[-1] if most is None else most
+        most = sizes[-1]  # no batch weighs more, so no request may
     low = max(low, least or 1)
     if most is not None:
         high = most if high is None else min(high, most)
