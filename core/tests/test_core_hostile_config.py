@@ -61,7 +61,7 @@ def test_such_a_number_in_toml_is_told_with_its_place(number, tmp_path):
     path = write(tmp_path / "c.toml", f'backend = "Identity"\nmax = {number}\n')
     (found,) = problems(path)
     assert (found.code, found.file) == ("number", str(path))
-    assert found.path == "max" or "line 2" in found.message
+    assert found.path == "max" or found.line == 2
 
 
 def test_the_span_of_such_a_number_in_toml_is_the_number(tmp_path):

@@ -505,6 +505,11 @@ class Raises(BatchPolicy):
         raise RuntimeError("no idea")
 
 
+class Exits(BatchPolicy):
+    def cut(self, queue, instance, now):
+        raise SystemExit("no idea")
+
+
 class Greater(BatchPolicy):
     def cut(self, queue, instance, now):
         return Cut(len(queue) + 5)
@@ -537,11 +542,14 @@ class Both(BatchPolicy, DispatchPolicy):
         return free[-1]
 
 
-for _policy in (Raises, Greater, Spins, Elsewhere, Both):
+for _policy in (Raises, Exits, Greater, Spins, Elsewhere, Both):
     headrace.register(_policy.__name__, _policy, replace=True)
 
 
-@pytest.mark.parametrize("key", [{"batch_policy": "Raises"}, {"dispatch_policy": "Elsewhere"}])
+@pytest.mark.parametrize(
+    "key",
+    [{"batch_policy": "Raises"}, {"batch_policy": "Exits"}, {"dispatch_policy": "Elsewhere"}],
+)
 @pytest.mark.parametrize("way", ["call", "list", "submit"])
 def test_a_policy_that_breaks_fails_the_requests_and_kills_nothing(gate, key, way):
     gate.shut = False

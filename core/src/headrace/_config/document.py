@@ -168,11 +168,11 @@ class _Reader:
         except tomllib.TOMLDecodeError as error:
             self.problems.add("toml", file=file, **_toml_problem(str(error), text))
         except ValueError:  # an integer of more digits than the interpreter converts
-            found = _MANY_DIGITS.search(text)
-            number = text[: found.start()].count("\n") + 1 if found else 1
-            message = f"line {number}: a number has at most {MAX_DIGITS} digits"
-            span = found.span() if found else None
-            self.problems.add("number", message, file=file, span=span, text=text if span else None)
+            start, end = next((one.span() for one in _MANY_DIGITS.finditer(text)), (0, 0))
+            before = text[:start].split("\n")
+            place = {"line": len(before), "column": len(before[-1]) + 1}
+            message = f"a number has at most {MAX_DIGITS} digits"
+            self.problems.add("number", message, file=file, span=(start, end), text=text, **place)
         except RecursionError:
             message = f"nested more than {MAX_DEPTH} levels deep"
             self.problems.add("nesting", message, file=file)

@@ -243,7 +243,7 @@ class Dispatcher(Assignment):
         policy = self._dispatches
         try:
             chosen = policy.choose(self._node.queue.weight, offered)
-        except Exception as error:
+        except BaseException as error:
             raise self._failure(policy, error) from error
         if chosen is None:
             return None
@@ -257,7 +257,7 @@ class Dispatcher(Assignment):
         policy = self._batches
         try:
             cut = policy.cut(queue, instance, now)
-        except Exception as error:
+        except BaseException as error:
             raise self._failure(policy, error) from error
         try:
             take, again_at = index(cut.take), cut.wake_at
@@ -271,9 +271,9 @@ class Dispatcher(Assignment):
             self._enough = cut.wake_weight
         return min(take, len(queue)), inf if again_at is None else float(again_at)
 
-    def _failure(self, policy: object, what: str | Exception) -> ContractError:
+    def _failure(self, policy: object, what: str | BaseException) -> ContractError:
         """Make the error of a policy that raised, or decided what cannot be."""
-        if isinstance(what, Exception):
+        if isinstance(what, BaseException):
             what = f"raised {error_text(what)}"
         return ContractError(f"the policy {type(policy).__name__} {what}", node=self._node.name)
 
