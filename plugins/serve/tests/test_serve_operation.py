@@ -101,10 +101,24 @@ def test_keys_hold_for_grpc_too(serving, keys):
             assert error.status() == f"StatusCode.{status}"
 
 
-@pytest.mark.parametrize("text", ["", "x = 1", "[a]\nsha256 = 'abc'", "[a]\nkey = 'abc'", "["])
-def test_a_wrong_file_of_keys_is_refused(tmp_path, text):
+SHA256 = f"sha256 = '{'0' * 64}'"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it holds no key"),
+        ("x = 1", "x: "),
+        ("[a]\nsha256 = 'abc'", "a.sha256: "),
+        ("[a]\nrights = []", "a.sha256: "),
+        (f"[a]\n{SHA256}\nright = []", "(?s)a.right: there is no such key.*'rights'"),
+        (f"[a]\n{SHA256}\n[b]\n{SHA256}", "keys 'a' and 'b' have the same sha256"),
+        ("[", "keys.toml"),
+    ],
+)
+def test_a_wrong_file_of_keys_is_refused(tmp_path, text, words):
     (tmp_path / "keys.toml").write_text(text)
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=words):
         Keys.load(tmp_path / "keys.toml")
 
 

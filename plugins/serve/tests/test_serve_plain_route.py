@@ -161,8 +161,10 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.mark.parametrize(
     ("result", "accept", "kind"),
     [
-        (b"\xff", "image/jpeg", "image/jpeg"),
-        (b"\xff", "image/webp;q=0.5, image/jpeg, */*;q=0.1", "image/jpeg"),
+        (b"\xff", "image/tiff", "image/tiff"),
+        (b"\xff", "image/jpeg", None),
+        (b"\xff", "image/webp;q=0.5, image/tiff, */*;q=0.1", "image/tiff"),
+        (b"\xff", "image/webp;q=0.5, image/jpeg, */*;q=0.1", "application/octet-stream"),
         (b"\xff", "image/*", "application/octet-stream"),
         (b"text", "image/jpeg;q=0.5, application/json", "application/json"),
         (b"text", "application/json;q=0, text/plain", "text/plain"),
@@ -177,6 +179,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
         (PNG, "*/*", "image/png"),
         (PNG, "image/*;q=0.5, application/json", "image/png"),
         (PNG, "image/jpeg", None),
+        (PNG, "application/octet-stream", "application/octet-stream"),
+        (PNG, "", "image/png"),
         (PNG, "application/json", None),
         (b"RIFF\xff   WEBP", "image/webp, image/jpeg", "image/webp"),
     ],
@@ -212,10 +216,11 @@ def test_the_error_of_the_one_file_names_no_item(serving):
         ("multipart/form-data; boundary=b", b"--b--\r\n"),
     ],
 )
-def test_a_body_that_is_no_multipart_is_refused(serving, kind, body):
+def test_a_body_that_is_no_multipart_is_refused(serving, caplog, kind, body):
     server = serving({"m": {"backend": "ServeUpper"}})
     answer = httpx.post(f"{server.url}/run/m", content=body, headers={"content-type": kind})
     assert (answer.status_code, answer.json()["code"]) == (400, "input")
+    assert not [one for one in caplog.records if one.name.startswith("python_multipart")]
 
 
 def test_of_several_inputs_of_bytes_the_one_that_becomes_data_is_the_file(serving):

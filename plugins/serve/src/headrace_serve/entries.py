@@ -23,7 +23,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
+__all__ = ["InputEntry", "ModelEntry", "OutputEntry", "problem_of", "read_entries", "read_models"]
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -275,17 +275,35 @@ def _entry(value: Any, version: str | None) -> ModelEntry:
 
 
 def _problems(name: str, error: pydantic.ValidationError) -> list[Problem]:
-    return [_problem(name, one["loc"], one["type"], one["msg"]) for one in error.errors()]
+    kinds: dict[Any, type[_Entry]] = {"inputs": InputEntry, "outputs": OutputEntry}
+    return [
+        problem_of(name, one, kinds.get(one["loc"][0] if one["loc"] else "", ModelEntry))
+        for one in error.errors()
+    ]
 
 
-def _problem(name: str, place: tuple[int | str, ...], kind: str, text: str) -> Problem:
-    path = ".".join(map(str, (name, *place)))
-    if kind != "extra_forbidden":
-        return Problem("serve", text.removeprefix("Value error, "), path=path)
-    kinds: dict[str, type[_Entry]] = {"inputs": InputEntry, "outputs": OutputEntry}
-    known = kinds.get(str(place[0]), ModelEntry).model_fields
-    near = difflib.get_close_matches(str(place[-1]), known, n=1)
-    hint = f"There are: {', '.join(known)}."
+def problem_of(
+    name: str, found: Mapping[str, Any], kind: type[pydantic.BaseModel], file: str | None = None
+) -> Problem:
+    """Give what is wrong in a table of a file.
+
+    Args:
+        name: Where the table stands.
+        found: One of the ``errors()`` of pydantic.
+        kind: The model that has the known keys.
+        file: The file.
+    """
+    path = ".".join(map(str, (name, *found["loc"])))
+    if found["type"] != "extra_forbidden":
+        text = found["msg"].removeprefix("Value error, ")
+        return Problem("serve", text, path=path, file=file)
+    known = kind.model_fields
+    near = difflib.get_close_matches(str(found["loc"][-1]), known, n=1)
     return Problem(
-        "serve", "there is no such key", path=path, suggestion=near[0] if near else None, hint=hint
+        "serve",
+        "there is no such key",
+        path=path,
+        file=file,
+        suggestion=near[0] if near else None,
+        hint=f"There are: {', '.join(known)}.",
     )

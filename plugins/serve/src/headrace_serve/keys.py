@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import pydantic
 
 from headrace.errors import ConfigError, Problem
+from headrace_serve.entries import problem_of
 from headrace_serve.errors import NotAllowedError, UnauthenticatedError
 
 if sys.version_info >= (3, 11):
@@ -65,17 +66,18 @@ class Keys:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(Problem("serve", str(error), file=file)) from error
         found: dict[str, _Key] = {}
+        names: dict[str, str] = {}
         for name, table in document.items():
             try:
                 key = _Key.model_validate(table)
             except pydantic.ValidationError as error:
                 raise ConfigError(
-                    [
-                        Problem("serve", f"key {name!r}: {one['msg']}", file=file)
-                        for one in error.errors()
-                    ]
+                    [problem_of(name, one, _Key, file) for one in error.errors()]
                 ) from None
-            found[key.sha256] = key
+            if key.sha256 in names:
+                same = f"keys {names[key.sha256]!r} and {name!r} have the same sha256"
+                raise ConfigError(Problem("serve", same, file=file))
+            names[key.sha256], found[key.sha256] = name, key
         if not found:
             raise ConfigError(Problem("serve", "it holds no key", file=file))
         return cls(found)

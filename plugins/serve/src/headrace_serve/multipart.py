@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,9 @@ from headrace.errors import InputError
 __all__ = ["File", "read_files"]
 
 _MOST_HEADER_BYTES = 16 << 10
+_SILENT = logging.Logger("silent", logging.CRITICAL)  # noqa: LOG001 - nobody else finds it
+"""For the parser, which would log what a client has sent; what is wrong with it is in the answer."""
+
 _PLAIN = (b"binary", b"8bit", b"7bit")
 
 
@@ -102,6 +106,7 @@ def read_files(body: bytes, content_type: str, most: int) -> list[File]:
     reader = _Reader(most)
     try:
         parser = MultipartParser(boundary, reader.callbacks())
+        parser.logger = _SILENT
         parser.write(body)
         parser.finalize()
     except FormParserError as error:

@@ -38,7 +38,11 @@ _JSON_RANGES = (JSON, "application/*", "*/*")
 _PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"GIF8": "image/gif"}
 """How files of pictures begin; WebP is told by more than its beginning."""
 
+_PICTURE_KINDS = frozenset({*_PICTURES.values(), "image/webp"})
+"""What is told by its content, so that nothing else is called so."""
+
 _KIND = re.compile(r"[a-z0-9.+_*-]+/[a-z0-9.+_*-]+")
+_ANY_BYTES = "application/octet-stream"
 _QUALITY = re.compile(r"q=(0(\.[0-9]{0,3})?|1(\.0{0,3})?)")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
@@ -85,7 +89,7 @@ async def run(exchange: Exchange) -> Reply:
 
     if not kind.lower().startswith("multipart/"):
         result = await exchange.while_connected(answered(body))
-        return _reply(model, result, exchange.header(b"accept", "*/*"))
+        return _reply(model, result, exchange.header(b"accept").strip() or "*/*")
     files = read_files(body, kind, service.limits.max_items)
 
     async def outcome(file: File) -> bytes:
@@ -227,6 +231,8 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
         main = f"{own.partition('/')[0]}/*"
         covering = [ranges[name] for name in (own, main, "*/*") if name in ranges]
         kind, raw_quality = own, covering[0] if covering else 0.0
+        if not raw_quality:
+            kind, raw_quality = _ANY_BYTES, ranges.get(_ANY_BYTES, 0.0)
         as_bytes = raw_quality > 0
     elif isinstance(only, bytes) and not raw_quality and ranges.get("*/*") and not _is_text(only):
         raw_quality, as_bytes = ranges["*/*"], True
@@ -267,13 +273,13 @@ def _ranges(accepted: str) -> dict[str, float]:
 
 
 def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
-    """Give the type that is preferred of those that are not JSON, and how much."""
+    """Give the type that is preferred of those that are neither JSON nor pictures, and how much."""
     kind, best = "", 0.0
     for name, quality in ranges.items():
-        if name not in _JSON_RANGES and quality > best:
+        if name not in _JSON_RANGES and name not in _PICTURE_KINDS and quality > best:
             kind, best = name, quality
     known = _KIND.fullmatch(kind) and "*" not in kind
-    return kind if known else "application/octet-stream", best
+    return kind if known else _ANY_BYTES, best
 
 
 def _document(model: Model, result: Any) -> bytes:
