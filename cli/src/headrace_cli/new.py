@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.abc import Traversable
 
+_OURS = frozenset({"cli", "testing", "serve", "models", "vision", "ray"})
+"""Distributions of Headrace that bring no backends, or none yet."""
+
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
 _TOKEN = re.compile(
@@ -129,7 +132,7 @@ def _check_free(names: dict[str, str]) -> None:
             f"the name {backend!r} is taken by {' and '.join(sorted(owners))}",
             hint="Choose another: two of one name have to be told apart in each configuration.",
         )
-    known = {qualifier(name) for name in KNOWN_BACKENDS.values()}
+    known = _OURS.union(map(qualifier, KNOWN_BACKENDS.values()))
     if qualifier(distribution) in known.union(plugin.plugin for plugin in found):
         raise _refusal(
             "taken",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pydantic
 import headrace
 from headrace import keys
 from headrace.errors import ConfigError, Problem
+from headrace_serve.errors import problem_of
 from headrace_serve.manager import ModelManager
 
 if sys.version_info >= (3, 11):
@@ -23,7 +23,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["InputEntry", "ModelEntry", "OutputEntry", "problem_of", "read_entries", "read_models"]
+__all__ = ["InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -280,30 +280,3 @@ def _problems(name: str, error: pydantic.ValidationError) -> list[Problem]:
         problem_of(name, one, kinds.get(one["loc"][0] if one["loc"] else "", ModelEntry))
         for one in error.errors()
     ]
-
-
-def problem_of(
-    name: str, found: Mapping[str, Any], kind: type[pydantic.BaseModel], file: str | None = None
-) -> Problem:
-    """Give what is wrong in a table of a file.
-
-    Args:
-        name: Where the table stands.
-        found: One of the ``errors()`` of pydantic.
-        kind: The model that has the known keys.
-        file: The file.
-    """
-    path = ".".join(map(str, (name, *found["loc"])))
-    if found["type"] != "extra_forbidden":
-        text = found["msg"].removeprefix("Value error, ")
-        return Problem("serve", text, path=path, file=file)
-    known = kind.model_fields
-    near = difflib.get_close_matches(str(found["loc"][-1]), known, n=1)
-    return Problem(
-        "serve",
-        "there is no such key",
-        path=path,
-        file=file,
-        suggestion=near[0] if near else None,
-        hint=f"There are: {', '.join(known)}.",
-    )

@@ -30,11 +30,14 @@ from headrace.errors import (
     InputError,
     InstanceLostError,
     OverloadedError,
+    Problem,
     code_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    import pydantic
 
 __all__ = [
     "AlreadyExistsError",
@@ -51,6 +54,7 @@ __all__ = [
     "UnavailableError",
     "UnknownModelError",
     "UnsupportedError",
+    "problem_of",
     "refusal",
     "unknown_parameter",
 ]
@@ -247,4 +251,31 @@ def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError
     return InputError(
         f"{where} has a parameter {name!r}, which this server does not have",
         hint=f"It has: {', '.join(sorted(known)) or 'none'}.",
+    )
+
+
+def problem_of(
+    name: str, found: Mapping[str, Any], kind: type[pydantic.BaseModel], file: str | None = None
+) -> Problem:
+    """Give what is wrong in a table of a file.
+
+    Args:
+        name: Where the table stands.
+        found: One of the ``errors()`` of pydantic.
+        kind: The model that has the known keys.
+        file: The file.
+    """
+    path = ".".join(map(str, (name, *found["loc"])))
+    if found["type"] != "extra_forbidden":
+        text = found["msg"].removeprefix("Value error, ")
+        return Problem("serve", text, path=path, file=file)
+    known = kind.model_fields
+    near = difflib.get_close_matches(str(found["loc"][-1]), known, n=1)
+    return Problem(
+        "serve",
+        "there is no such key",
+        path=path,
+        file=file,
+        suggestion=near[0] if near else None,
+        hint=f"There are: {', '.join(known)}.",
     )

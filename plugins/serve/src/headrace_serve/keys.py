@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import pydantic
 
 from headrace.errors import ConfigError, Problem
-from headrace_serve.entries import problem_of
-from headrace_serve.errors import NotAllowedError, UnauthenticatedError
+from headrace_serve.errors import NotAllowedError, UnauthenticatedError, problem_of
 
 if sys.version_info >= (3, 11):
     import tomllib

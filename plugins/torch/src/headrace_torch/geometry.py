@@ -65,7 +65,7 @@ class ResizeTensor(PerImage):
     integer, halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest``
     too. ``cubic`` overshoots at edges: floating values may leave their range. ``uint8`` is computed
     in ``float32`` and rounded: within 1 of OpenCV, with ``antialias`` within 1 (``linear``) or 2 (``cubic``)
-    of Pillow. Floating images are within 1e-4 of the greatest value of OpenCV's.
+    of Pillow, or more where Pillow cuts off what overshoots between its two passes. Floating images are within 1e-4 of the greatest value of OpenCV's.
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with

@@ -288,7 +288,7 @@ def _on_canvas(
         return torch.constant_pad_nd(images, margins, value)
     if len(value) != channels:
         raise InputError(
-            "the values of the padding do not fit the image",
+            "the values of the padding (`pad_value`, `fill_value`) do not fit the image",
             key="data",
             expected=f"{len(value)} channel(s), one per value",
             got=described(images),
