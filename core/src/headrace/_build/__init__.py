@@ -1,1 +1,1 @@
-"""From a plan to backends and instances: the factories of a blueprint."""
+"""Building backends and instances from a plan: the factories of a blueprint."""

@@ -1,4 +1,4 @@
-"""Building the nodes of a plan: the factories of its blueprint."""
+"""Building the nodes of a plan: `Builder` makes the factories that a blueprint holds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 FRONT_WIDTH = 256
-"""How many requests may be inside a front of the pipeline's own at a time."""
+"""How many requests may be inside the front of the pipeline at a time, where it has its own scheduler."""
 
 
 @dataclass(kw_only=True)
@@ -44,9 +44,9 @@ class ComposedNode(BuiltNode):
 
     Attributes:
         plan: The plan of the node, None for the front.
-        elements: What has built its elements; for a second door those of the other node.
-        registers: The names under which it registered instances for the whole pipeline.
-        holds: The names of instances of other nodes that it holds.
+        elements: The builder of its elements; for a second door that of the node behind it.
+        registers: The names under which the node registered instances for the whole pipeline.
+        holds: The names of instances of other nodes that the node holds.
     """
 
     plan: NodePlan | None
@@ -56,12 +56,12 @@ class ComposedNode(BuiltNode):
     holds: set[str] = field(default_factory=set)
 
     def listen(self, probes: Probes) -> None:
-        """Let these probes hear of it from now on, and no others."""
+        """Let these probes, and no others, hear of the node from now on."""
         super().listen(probes)
         self.elements.measuring.listen(probes)
 
     def statistics(self) -> dict[str, Any]:
-        """Give what ``Pipeline.stats()`` says of it."""
+        """Give what ``Pipeline.stats()`` says of the node."""
         found = super().statistics()
         times = self.elements.commons.times
         if times is not None:
@@ -69,7 +69,7 @@ class ComposedNode(BuiltNode):
         return found
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
-        """Give what ``Pipeline.describe()`` says of it."""
+        """Give what ``Pipeline.describe()`` says of the node."""
         plan, described = self.plan, super().describe(following)
         if plan is None:
             return described
@@ -83,10 +83,10 @@ class Builder(Build):
 
     Args:
         plan: The checked plan.
-        commons: What belongs to all nodes of the pipeline in service, to which one is built anew.
+        commons: What the nodes of the pipeline in service share, when a reload builds one of them anew.
 
     Attributes:
-        nodes: What has been built.
+        nodes: The nodes that are built.
         front: The front of the pipeline, once it is built.
     """
 
@@ -101,8 +101,10 @@ class Builder(Build):
         self._builds = threading.Lock()
 
     def close(self) -> list[Exception]:
-        """Close all that was built, once nothing is built any more; give what that raised."""
-        self.cancelled.set()  # first: what is being built may take minutes
+        """Wait until nothing is being built any more, close all that was built, and give the errors."""
+        # `cancelled` is set before the lock is taken: the thread that builds holds the lock, perhaps for
+        # minutes, and gives up only when it sees the event.
+        self.cancelled.set()
         with self._builds:
             return self._all.close()
 
@@ -114,12 +116,12 @@ class Builder(Build):
         return built
 
     def build_front(self, front: Element, schedule: Schedule) -> ComposedNode:
-        """Build what stands before all nodes."""
+        """Build the front of the pipeline, which stands before all nodes."""
         self.front = built = self._alone(lambda: self._front(front, schedule))
         return built
 
     def _alone(self, build: Callable[[], ComposedNode]) -> ComposedNode:
-        """Build while `close` waits, with room for the recursion, perhaps in another thread."""
+        """Run ``build`` under the lock for which `close` waits, with enough stack for its recursion."""
 
         def locked() -> ComposedNode:
             with self._builds:
@@ -155,7 +157,7 @@ class Builder(Build):
         return built
 
     def _second_door(self, node: NodePlan, _: Schedule) -> ComposedNode:
-        """Make a second door to a node: the same queue, batches and instances."""
+        """Make a node that is a second door to another one: the same queue, batches and instances."""
         target = self.nodes[node.alias_of or ""]
         links = self.plan.links[node.name]
         call = NodeCall(target.scheduler, links.levels, links.timeout_ms)
@@ -169,9 +171,10 @@ class Builder(Build):
         front = builder.element(root, At.begin(parts))
         callee = front.child if isinstance(front, Passage) else None
         if isinstance(callee, NodeCall) and callee.timeout_ms is None and not callee.levels:
-            scheduler = callee.scheduler  # to call it is nothing else than to call that
+            scheduler = callee.scheduler  # a front that only calls this node needs no queue
         else:
-            # It calls nodes and does not batch: any number of requests are inside at a time.
+            # The front calls nodes and does not batch, so many threads may be inside it at a time: it gets
+            # FRONT_WIDTH instances of one request each, all of the same backend.
             scheduler = schedule([Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)])
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
 

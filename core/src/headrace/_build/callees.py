@@ -1,4 +1,4 @@
-"""What an expression calls beside plain backends: a node, an instance that others call, a child with a part of a batch."""
+"""What an expression calls beside plain backends: nodes, shared instances, children with part of a batch."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class NodeCall(Backend):
-    """A node, called from inside an expression: each item is a request of its own there.
+    """A call of a node from inside an expression: each item becomes a request of its own at that node.
 
-    With ``each`` it is one request per element, whose results are gathered.
+    Where the node has ``each``, every element of the item's list becomes a request, and the results are
+    gathered.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class NodeCall(Backend):
 
         Args:
             scheduler: The node.
-            levels: The ``each`` of the node, and of the nodes behind a second door.
-            timeout_ms: The limit of a second door, which its node does not know; None for none.
+            levels: The ``each`` of the node; for a second door also those of the nodes behind it.
+            timeout_ms: The ``timeout_ms`` of a second door, which the node behind it does not know; or None.
         """
         self.scheduler = scheduler
         self.levels = levels
@@ -47,7 +48,7 @@ class NodeCall(Backend):
         self._state = "ready"
 
     def describe(self) -> dict[str, Any]:
-        """Say which node it calls: any number of threads may do so at a time."""
+        """Say which node is called."""
         return {"calls_node": self.scheduler.name}
 
     def forward(self, batch: list[Request], *, enters: bool = False) -> Outcomes:
@@ -55,7 +56,7 @@ class NodeCall(Backend):
 
         Args:
             batch: The items.
-            enters: Whether they enter the pipeline there, so that the bound of the node holds.
+            enters: Whether the items enter the pipeline at this node, so that its ``queue_size`` holds.
         """
         outer = {id(entry.request): entry for entry in entries_running_here()}
         items = [self._item(one, outer.get(id(one)), enters=enters) for one in batch]
@@ -84,29 +85,31 @@ class NodeCall(Backend):
                 return error
         finally:
             del error  # see `Entry.take_error`
-        name = self.scheduler.name  # it may end so where an `or` follows
+        # The scheduler lets an entry end without a result where a node with `or` follows. Called from
+        # inside an expression nothing follows, so the missing result is an error here.
+        name = self.scheduler.name
         missing = NoResultError(f"node {name!r} gave no 'result'", node=name)
         self.scheduler.count_late(missing)
         return missing
 
 
 def passed_on(error: BaseException) -> Exception:
-    """Give the outcome of an item whose request failed where it was handed over to."""
-    if isinstance(error, ClosedError):  # the pipeline of both
+    """Make an item's outcome of the error that a node, a queue or the graph has raised for it."""
+    if isinstance(error, ClosedError):  # it tells of this pipeline, so it is passed on unwrapped
         return error._passing()
     if isinstance(error, Exception):
         return error
     return caused(ContractError(f"{type(error).__name__} ended a request"), error)
 
 
-# Instances that others call, or that are given what they depend on.
+# Instances that several expressions call, and instances that are given a dependency at each call.
 
 
 class Passage(Standing):
-    """One use of a node or instance that others use, too.
+    """One use of a node or instance that other expressions use as well.
 
-    In an instance it is an exit of its own, in the front of the pipeline requests enter the node there.
-    It calls the ``forward`` of what it stands for, so that it costs nothing.
+    Inside an instance each use is an exit of its own (see `BatchEnd`); in the front of the pipeline, requests
+    enter the node through it. Its ``forward`` is that of the child itself, so a call costs nothing more.
     """
 
     def __init__(self, child: Backend, forward: Forward | None = None) -> None:
@@ -116,10 +119,10 @@ class Passage(Standing):
 
 
 class Bound(Standing):
-    """An instance with what it depends on, which is given to it at each call.
+    """An instance together with its dependency, which is given to it at each call.
 
     Attributes:
-        leaves: Whether it hands its batch to another thread, or to an instance that others call.
+        leaves: Whether the batch goes to another thread, or to an instance that other expressions call.
     """
 
     def __init__(self, instance: Backend, dependency: Backend) -> None:
@@ -140,7 +143,7 @@ class Bound(Standing):
 
 
 class NotCallable(Backend):
-    """What is left of a word that only builds others."""
+    """Stands where a word that only builds others was written."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -151,11 +154,11 @@ class NotCallable(Backend):
         raise ContractError(f"{self._name} cannot be called", hint="It only builds others.")
 
 
-# Children of a container, called with a part of a batch.
+# What containers use to call a child with a part of a batch.
 
 
 def run_some(call: Forward, batch: list[Request], places: Sequence[int], outcomes: Answers) -> None:
-    """Call something with some items of a batch; their outcomes go among those of the batch."""
+    """Call ``call`` with the items at ``places`` of a batch, and write their outcomes into ``outcomes``."""
     some = call([batch[i] for i in places])
     if some is not None:
         for i, outcome in zip(places, some, strict=True):
@@ -165,31 +168,38 @@ def run_some(call: Forward, batch: list[Request], places: Sequence[int], outcome
 def select(
     batch: list[Request], places: Iterable[int], takes: Callable[[Request], Any], outcomes: Answers
 ) -> list[int]:
-    """Give where ``takes`` says yes, of the items that have not failed; one whose dict raises fails alone."""
+    """Give the places of the items that have not failed and to which ``takes`` says yes.
+
+    An item whose dict raises fails alone: the error becomes its outcome.
+    """
     taken: list[int] = []
     for i in places:
         try:
             if outcomes[i] is None and takes(batch[i]):
                 taken.append(i)
-        except Exception as odd:  # noqa: BLE001 - a dict of somebody else
+        except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
             outcomes[i] = odd
     return taken
 
 
 def no_result(silent: str, what_for: str = "") -> NoResultError:
-    """Make the error of an item in which something wrote no ``result``."""
+    """Make the error of an item into which the backend ``silent`` wrote no ``result``."""
     return NoResultError(f"{silent} wrote no 'result'{what_for}", backend=silent)
 
 
 @dataclass(frozen=True)
 class ChildCall:
-    """Calls one child: item by item where its max is 1, filled up or refused below its min."""
+    """Calls one child, whose range a part of a batch need not fit.
+
+    A child with a max of 1 is called item by item. A batch below the child's min is filled up with ``pad``,
+    and fails otherwise.
+    """
 
     child: Backend
     pad: bool
 
     def __call__(self, batch: list[Request]) -> Outcomes:
-        """Give one outcome per item, None when all went well."""
+        """Run the child; give one outcome per item, or None when all went well."""
         child = self.child
         if child.max == 1:
             if len(batch) == 1:
@@ -216,5 +226,5 @@ class ChildCall:
 
 
 def child_call(child: Backend, *, pad: bool) -> Backend | ChildCall:
-    """Give what calls ``child``: itself where its range needs no care."""
+    """Give what calls ``child``: the child itself where any part of a batch fits its range."""
     return ChildCall(child, pad=pad) if child.max == 1 or child.min > 1 else child

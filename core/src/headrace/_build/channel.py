@@ -1,16 +1,17 @@
-"""What two processes send each other of requests, and the way that it takes: two pipes, and a file in memory.
+"""How two processes send each other batches: through two pipes and a file in memory.
 
-A message is a pickle of plain values, which fits into what a pipe takes at once, so each is one write and one
-read. What is larger, and every buffer, is put into a file that only these two processes know. It has no name, so
-that nothing of it is left when they have gone, however that came, and its pages are used again by the next
-message. What fits into the first of them is copied through a mapping of these, three times as quick as by the
-system; what is larger by ``pwrite`` and ``preadv``, which leave the interpreter lock to others meanwhile.
+A message is a pickle of plain values. It is at most as large as a pipe takes at once, so a message is one
+write and one read. A larger pickle, and every large buffer, is put into a file that only these two
+processes have open. The file has no name, so nothing of it is left when both processes have ended, in
+whatever way, and its pages are used again by the next message. The first megabyte of the file is mapped: a
+copy through the mapping is three times as fast as by a system call. What lies behind it is copied by
+``pwrite`` and ``preadv``, which release the interpreter lock meanwhile.
 
-Each message is answered before the next. So a message may lie where the one before it lay, which has been copied
-out by then.
+Each message is answered before the next one is sent. So a message may overwrite the one before it in the
+file: the other process has copied that out by then.
 
-Of requests their values go, each by itself, so that one that cannot travel is known by its key; and what
-has become of them.
+A request is sent as its values, each packed by itself, so that an error can name the key whose value cannot
+be sent. Back come only the changes of the request.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ if TYPE_CHECKING:
 
 
 _MOST_AT_ONCE_BYTES = getattr(select, "PIPE_BUF", 512)
-"""A message of this size goes through a pipe whole, or not at all when the process that writes it is killed."""
+"""The kernel writes so many bytes to a pipe whole, or not at all when the writing process is killed."""
 
 _MAPPED_BYTES = 1 << 20
-"""How much of the file is mapped. To copy so much takes some 25 µs, under the interpreter lock."""
+"""How much of the file is mapped. To copy this much takes some 25 µs, with the interpreter lock held."""
 
 _KEPT_BYTES = 1 << 26
-"""A file that is larger is cut when messages have become smaller."""
+"""A larger file is truncated once a message uses less than a quarter of it, to give the memory back."""
 
 _MOST_COPIED_BYTES = 1 << 30
-"""What one call of the system is asked to copy."""
+"""How much one system call is asked to copy: Linux copies at most 2 GiB at a time."""
 
 _ELSEWHERE = struct.Struct("<BQQ")
-"""In place of a message that is in the file: 0, with which no pickle begins, and where, and its size."""
+"""Stands for a message in the file: a 0, with which no pickle begins, its place, its size in bytes."""
 
 END = b"\0"
-"""In place of a message: there will be none any more."""
+"""Written in place of a message when no other message will come."""
 
 
 class Channel:
-    """One end, which one thread at a time uses.
+    """One end of the way between two processes; one thread at a time uses it.
 
     Args:
         source: Descriptor of the pipe from which messages of the other process are read.
-        sink: That of the pipe into which its own are written.
-        file: That of the file, which both share.
+        sink: Descriptor of the pipe into which messages to the other process are written.
+        file: Descriptor of the file that both processes share.
 
     Attributes:
         awaits: Whether a message was sent whose answer has not been read.
@@ -72,17 +73,17 @@ class Channel:
         self.awaits = False
 
     def begin(self) -> None:
-        """Forget what was put for a message, to put what belongs to the next one."""
+        """Begin the buffers of the next message, over those of the one before."""
         if self._size > _KEPT_BYTES and self._used < self._size // 4:
             os.ftruncate(self._file, _MAPPED_BYTES)
             self._size = _MAPPED_BYTES
         self._used = 0
 
     def put(self, buffer: Any, size: int) -> int:
-        """Put the bytes of a contiguous buffer beside the next message; give their place.
+        """Write the bytes of a contiguous buffer into the file, for the next message; give their place.
 
         Raises:
-            OSError: There is no memory for it.
+            OSError: There is no memory for the bytes.
         """
         at = self._used
         self._used = end = at + size
@@ -97,7 +98,7 @@ class Channel:
         return at
 
     def take(self, at: int, size: int, kind: type[Any]) -> Any:
-        """Copy what the other process has put somewhere: as ``bytes``, or a ``bytearray`` to be changed."""
+        """Copy what the other process has put into the file, as ``kind``: ``bytes`` or ``bytearray``."""
         if at + size <= _MAPPED_BYTES:
             return kind(self._view[at : at + size])
         if kind is bytes and size <= _MOST_COPIED_BYTES:
@@ -110,15 +111,15 @@ class Channel:
         return made if kind is bytearray else bytes(made)
 
     def send(self, message: Any, *, awaits: bool = False) -> None:
-        """Send a message of plain values; what was put since `begin` belongs to it.
+        """Send a message of plain values, to which all buffers put since `begin` belong.
 
         Args:
             message: The message.
-            awaits: Whether it has an answer.
+            awaits: Whether the other process answers it.
 
         Raises:
-            EOFError: The other process has gone.
-            OSError: There is no memory for it; nothing was sent.
+            EOFError: The other process has ended.
+            OSError: There is no memory for the message; nothing was sent.
         """
         content = pickle.dumps(message, 5)
         if len(content) > _MOST_AT_ONCE_BYTES:
@@ -134,8 +135,8 @@ class Channel:
         """Wait for a message.
 
         Raises:
-            EOFError: The other process has gone, or wants an end.
-            TimeoutError: There was none within ``timeout_s`` seconds.
+            EOFError: The other process has ended, or has called `end`.
+            TimeoutError: No message came within ``timeout_s`` seconds.
         """
         if timeout_s is not None:
             poll = select.poll()
@@ -152,51 +153,51 @@ class Channel:
         if content[0] == 0:
             _, at, size = _ELSEWHERE.unpack_from(content)
             content = self.take(at, size, bytes)
-        return pickle.loads(content)  # noqa: S301 - from the other of our two
+        return pickle.loads(content)  # noqa: S301 - the other process is ours as well
 
     def end(self) -> None:
-        """Let the other process see the end when it waits for a message."""
-        with suppress(OSError):  # it has gone
+        """Tell the other process that no message will come any more."""
+        with suppress(OSError):  # the other process has ended
             os.write(self._sink, END)
 
     def close(self) -> None:
-        """Give all back to the system."""
+        """Close the mapping and the descriptors."""
         self._view.release()
         self._mapped.close()
         for file in (self._source, self._sink, self._file):
             os.close(file)
 
 
-# Requests: their values.
+# Requests as packed values.
 
 LARGE_BYTES = 2048
-"""From this size on a buffer is put beside the message."""
+"""A buffer of this size or more is put into the file; a smaller one stays in the message."""
 
 _PLAIN = frozenset({int, float, complex, bool, type(None), str, bytes})
-"""Exact types whose values go as they are: nobody can change them, and every process knows them."""
+"""Exact types whose values go into the message as they are: immutable, and known in every process."""
 
 _BYTES, _ARRAY, _PICKLE = range(3)
-"""How a value goes that is packed."""
+"""The first item of a packed value says how it is packed."""
 
 Packed = tuple[list[Any], list[dict[Any, int]]]
-"""Values, each once; and per request which of them it holds, by key."""
+"""The values, each once; and per request, by key, the number of its value."""
 
 
 def pack(
     requests: Iterable[Request], channel: Channel, keys: Container[str] | None = None
 ) -> tuple[Packed, dict[int, Exception]]:
-    """Tell requests in plain values, and put their arrays, large ``bytes`` and other buffers into a channel.
+    """Pack requests as plain values, and put their arrays, large ``bytes`` and other buffers into a channel.
 
-    An array of numpy is not left to pickle, which takes longer for its type than for all the rest of a
+    A numpy array is not left to pickle, which spends more time on the array's type than on all the rest of a
     small request.
 
     Args:
-        requests: The requests, or other values by their keys.
-        channel: What the message goes through.
-        keys: Those that go along; None for all.
+        requests: The requests, or other dicts.
+        channel: The channel through which the message will go.
+        keys: The keys that are sent; None for all.
 
     Returns:
-        The requests, and what was wrong with the values that cannot be sent, by their numbers.
+        The packed requests, and the errors of the values that cannot be sent, by the numbers of the values.
     """
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
     values: list[Any] = []
@@ -225,7 +226,7 @@ def pack(
                     values.append((_ARRAY, at, size, value.flags.writeable, maker, value.shape))
                 else:
                     values.append((_PICKLE, *_pickled(value, channel)))
-            except Exception as error:  # noqa: BLE001 - whatever a value raises
+            except Exception as error:  # noqa: BLE001 - a user's class may raise anything in pickle
                 bad[number] = error
                 values.append(None)
         found.append(held)
@@ -235,13 +236,16 @@ def pack(
 def unpack(
     packed: Packed, channel: Channel
 ) -> tuple[list[dict[Any, Any]], list[dict[Any, Exception]]]:
-    """Make requests again, and tell per request what was wrong with values that are not known here, by key."""
+    """Make requests of packed ones; give also, per request and by key, errors of values unknown here.
+
+    The second list is empty where there was no error.
+    """
     values, bad = [], {}
     for number, value in enumerate(packed[0]):
         if type(value) is tuple:
             try:
                 value = _made(value, channel)
-            except Exception as error:  # noqa: BLE001 - whatever a class does, or one that is unknown
+            except Exception as error:  # noqa: BLE001 - a class may be unknown, and may raise anything
                 bad[number], value = error, None
         values.append(value)
     requests = [{key: values[number] for key, number in held.items()} for held in packed[1]]
@@ -249,7 +253,7 @@ def unpack(
 
 
 def faults(packed: Packed, bad: Mapping[int, Any]) -> list[dict[Any, Any]]:
-    """Give per request what was wrong with its values, by key."""
+    """Give per request the errors of its values, by key."""
     return [{key: bad[n] for key, n in held.items() if n in bad} for held in packed[1]]
 
 
@@ -261,7 +265,7 @@ def _pickled(value: Any, channel: Channel) -> tuple[bytes | None, list[tuple[int
         if raw.nbytes < LARGE_BYTES:
             return True
         places.append((channel.put(raw, raw.nbytes), raw.nbytes, not raw.readonly))
-        return False  # not in the pickle
+        return False  # pickle leaves this buffer out
 
     content = pickle.dumps(value, 5, buffer_callback=keep)
     if len(content) < LARGE_BYTES:
@@ -286,20 +290,20 @@ def _made(packed: tuple[Any, ...], channel: Channel) -> Any:
 
 
 _makers: dict[int, tuple[Any, bytes | None]] = {}
-"""By the identity of a dtype, which is kept here: the bytes that stand for it."""
+"""By the identity of a dtype: the dtype, so that its identity is not given to another one, and its bytes."""
 
 _MOST_KEPT = 256
 
 
 @lru_cache(_MOST_KEPT)
 def _made_by(maker: bytes) -> tuple[Any, Any]:
-    """Give the class of arrays and the dtype that such bytes stand for."""
+    """Give the array class and the dtype for bytes that `_maker` has made."""
     cls, dtype = pickle.loads(maker)  # noqa: S301 - from the other of our two processes
     return cls, dtype
 
 
 def _maker(array: Any) -> bytes | None:
-    """Give bytes of which the other process learns how to make an array; None leaves that to pickle."""
+    """Give bytes that tell the other process the array's class and dtype; None leaves the array to pickle."""
     if not array.flags.c_contiguous:
         return None
     dtype = array.dtype
@@ -313,24 +317,25 @@ def _maker(array: Any) -> bytes | None:
     return known[1]
 
 
-# What has become of a request.
+# The changes that a batch has made to a request.
 
 
 def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, list[str]]:
-    """Tell what has become of a request.
+    """Compare a request with its copy from before the batch.
 
-    Where there is a ``result``, nobody reads the ``data`` that `S` has left: it is the largest thing
-    between two elements, and need not be one that can be copied.
+    The ``data`` of a request that has a ``result`` is left out: nobody reads it any more. It is what `S`
+    passed to its last element, often the largest value of all, and pickle need not take it.
 
     Returns:
-        Keys that hold what another key held before and nobody can have changed, and which that is;
-        keys with other values; keys that were taken out.
+        Keys whose immutable value another key held before, with that key; keys with new values, or with
+        values that may have been changed in place; keys that were taken out.
     """
     same, new = {}, {}
     for key, value in after.items():
         if (key in before and before[key] is value) or (key == "data" and "result" in after):
             continue
-        # What could have been changed in place is sent back, also where it is an object that came.
+        # Only an immutable value is known to be unchanged: an object that came with the request under
+        # another key may have been changed in place, so it is sent back.
         known = [k for k, v in before.items() if v is value] if type(value) in _PLAIN else None
         if known:
             same[key] = known[0]
@@ -340,7 +345,7 @@ def changes(before: Request, after: Request) -> tuple[dict[str, str], Request, l
 
 
 def apply(same: dict[str, str], new: Request, gone: list[str], request: Request) -> None:
-    """Do to a request what has become of its copy."""
+    """Make the changes of a copy, as `changes` gives them, in the request itself."""
     kept = {key: request[source] for key, source in same.items()} if same else same
     for key in gone:
         request.pop(key, None)

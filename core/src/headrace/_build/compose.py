@@ -1,4 +1,4 @@
-"""From a configuration to the blueprint that the engine starts from, and to the pipeline: what knows both wings."""
+"""From a configuration to a blueprint and to the pipeline: the one module that knows both wings of core."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pipe(
 
 
 def compose(config: PipelineConfig, progress: ProgressFactory = no_progress) -> Blueprint:
-    """Give what a pipeline of this configuration starts from; nothing is built yet."""
+    """Make the blueprint from which a pipeline of this configuration starts; nothing is built yet."""
     builder = Builder(config._plan)
     builder.progress = progress
     return _blueprint(config, builder, builder)
@@ -94,14 +94,14 @@ def _node(
 
 
 def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
-    """Give the front of the pipeline, None for what a graph does without one."""
+    """Give the front of the pipeline; None where a graph does the same without a front."""
     front = plan.entrypoint
     if front is None or (word_of(front.cls)._walks and is_graph(plan.links)):
         return None
     following = {name for links in plan.links.values() for name in links.next}
     entries = [node.keys for name, node in plan.nodes.items() if name not in following]
-    # Each node at which requests enter behind it holds its own bound; a request that finds the front
-    # taken meets the widest of them.
+    # Each node at which requests enter keeps its own `queue_size`. Before that, a request may have to wait for
+    # the front itself; the largest of those sizes bounds that queue, so it refuses no request too early.
     rules = {keys.queue_full for keys in entries}
     size = max(keys.queue_size for keys in entries)
     limits = Limits(queue_size=size, queue_full=rules.pop() if len(rules) == 1 else "wait")
@@ -110,7 +110,7 @@ def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
 
 
 def limits_of(node: NodePlan) -> Limits:
-    """Give the queue keys of a node; args of its batch policy win over them."""
+    """Give the queue keys of a node, over which the args of its batch policy win."""
     keys, stated = node.keys, node.batch_policy.options
     return Limits(
         queue_size=keys.queue_size,
@@ -124,9 +124,9 @@ def limits_of(node: NodePlan) -> Limits:
 
 
 def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
-    """Tell whether the policies know nothing better than sending at once where nothing waits.
+    """Tell whether a request may skip the policies where an instance is idle and no other request waits.
 
-    What a class says of its ``cut`` does not hold for that of a subclass which says nothing.
+    A class allows that with ``sends_when_idle``. A subclass that has a ``cut`` of its own has to say so anew.
     """
     if dispatch.choose is not BestFit.choose:
         return False
@@ -137,7 +137,7 @@ def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
 
 @dataclass(frozen=True)
 class _Factory:
-    """Makes a policy or a probe; it raises a SetupError when the class raises."""
+    """Makes a policy or a probe, and raises a SetupError when the class raises."""
 
     what: str
     cls: type[Any]
@@ -156,17 +156,17 @@ class _Factory:
 
 
 def policy_factory(plan: NamedPlan, node: str) -> Callable[[], Any]:
-    """Give what makes a policy of a node."""
+    """Give the factory of a policy of a node."""
     return _Factory(f"the policy {plan.cls.__name__}", plan.cls, plan.options, node)
 
 
-# One node built anew beside the one that is in service.
+# Reload: a node is built anew beside the one in service.
 
 
 def _change(
     config: PipelineConfig, builder: Builder, name: str, changes: Mapping[str, Any]
 ) -> Change:
-    """Give the pipeline with other keys of one node.
+    """Prepare the pipeline with other keys of one node.
 
     Raises:
         ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
@@ -183,15 +183,15 @@ def _change(
 
 
 class _Aside(Builder):
-    """Builds one node beside the one in service."""
+    """Builds one node anew beside the one in service."""
 
     def __init__(self, plan: PipelinePlan, name: str, service: Builder) -> None:
-        """Prepare to build it.
+        """Prepare to build the node.
 
         Args:
-            plan: The plan of the whole pipeline, with what is new.
-            name: The node.
-            service: What has built the pipeline; it is not changed before `adopt`.
+            plan: The changed plan of the whole pipeline.
+            name: The name of the node.
+            service: The builder of the pipeline in service, which nothing changes before `adopt`.
         """
         super().__init__(plan, service.commons)
         self._name = name
@@ -201,7 +201,7 @@ class _Aside(Builder):
         self.registered = {key: one for key, one in known.items() if key not in own}
 
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
-        """Build it; all is closed again when that fails.
+        """Build the node; when that fails, close all that was built of it.
 
         Raises:
             SetupError: A backend could not be built, or the node cannot be exchanged.
@@ -215,17 +215,22 @@ class _Aside(Builder):
             self._check_guards(node)
         except BaseException:
             self.close()
-            for made in set(queues) - before:  # nobody uses them
+            # Only the node that could not be built used these queues.
+            for made in set(queues) - before:
                 del queues[made]
             raise
         self._unused = node.scheduler
         return node
 
     def adopt(self) -> None:
-        """Take note that it is in service; its scheduler is that of the old node."""
+        """Let the new node take the place of the old one, whose scheduler it keeps.
+
+        The engine has exchanged the instances, policies and limits in that scheduler by now.
+        """
         service, name = self._service, self._name
         registered = service.commons.registered
-        if self._unused is None:  # a second door, to a node to which other doors may lead
+        # Nothing was built for a second door: only its `timeout_ms` may change.
+        if self._unused is None:
             for one, links in self.plan.links.items():
                 call = registered[f"node.{one}"]
                 if links.alias_of is not None and isinstance(call, NodeCall):
@@ -239,13 +244,14 @@ class _Aside(Builder):
         for gone in old.registers - new.registers:
             registered.pop(gone, None)
         service.nodes[name] = new
-        self.registered = registered  # its own would keep instances that are retired
+        # The dict of this builder would keep instances alive that a later reload retires.
+        self.registered = registered
         for key, node in self.plan.nodes.items():
             if node.alias_of == name:
                 service.nodes[key].elements = new.elements
 
     def _check_unheld(self) -> None:
-        """Refuse to exchange instances that other nodes hold and call past the queue."""
+        """Refuse the reload when another node holds an instance of this one and calls it past the queue."""
         service, name = self._service, self._name
         own = service.nodes[name]
         holders = {key: node.holds for key, node in service.nodes.items() if key != name}
@@ -259,7 +265,10 @@ class _Aside(Builder):
                     raise SetupError(what, node=name, hint=hint)
 
     def _check_guards(self, node: ComposedNode) -> None:
-        """Refuse instances of other nodes that were built to be called through their queue only."""
+        """Refuse a new node that calls an unguarded instance of another node by name.
+
+        The instance was built without a lock, since no expression called it past its queue then.
+        """
         for one in sorted(node.holds):
             if not isinstance(self.registered[one], (NodeCall, Guarded, NotCallable)):
                 what = f"{one!r} was built for its own node alone, and cannot be called from here as well"

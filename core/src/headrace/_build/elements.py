@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 @cache
 def logger_of(backend: str) -> logging.Logger:
-    """Give the logger of a backend; made once, since an interrupt there can leave logging locked."""
+    """Give the logger of a backend, from a cache: an interrupt inside `getLogger` can leave logging locked."""
     return logging.getLogger(f"headrace.backend.{backend}")
 
 
 @dataclass(eq=False)
 class Build:
-    """What all that is built together has in common.
+    """What the builders of all nodes of a pipeline share.
 
     Attributes:
         plan: The plan of the whole pipeline.
         plan_of: Makes the plan of a child that is built elsewhere.
         commons: What belongs to all nodes of the pipeline.
-        registered: The registered instances of the pipeline, by name: while a node is built beside the
-            one in service those that will be in service with it, else those that are.
-        threads: The share of one instance.
+        registered: The registered instances of the pipeline, by name. While a reload builds a node beside
+            the one in service, these are the instances that will be in service together with it.
+        threads: How many threads one instance may use.
         reached: The names of instances that some expression calls by name, past any queue.
-        cancelled: Set when nobody waits any more for what is being built.
+        cancelled: Set when the build is given up, so that no thread waits for its result any more.
         progress: Shows long work in ``init``.
     """
 
@@ -66,14 +66,14 @@ class ElementBuilder:
     """Builds the elements of one node, or of the front of the pipeline.
 
     Attributes:
-        build: What belongs to all that is built with it.
+        build: What this builder shares with those of other nodes.
         node: The node, None for the front.
-        parts: What is built, to be closed together, after it the store of the node's instances.
-        put_queue: Puts the queue of the node before its instances; None where there is none.
-        by_element: What was built from each element, the first time.
+        parts: Takes all that is built, to be closed together; the node's store is closed last.
+        put_queue: Puts the queue of the node before its instances; None where no queue is possible.
+        by_element: The first backend that was built from each element, by the element's id.
         followed_by: What `InitContext.followed_by` says of each element, by its id.
-        registers: The names under which it registered instances.
-        looked_up: The names of registered instances that something built here holds.
+        registers: The names under which this builder has registered instances.
+        looked_up: The names of registered instances that a backend built here holds.
     """
 
     build: Build
@@ -104,7 +104,7 @@ class ElementBuilder:
         return self._alone(element, at)
 
     def _alone(self, element: Element, at: At) -> Backend:
-        """Build one element, without the thread that may be around it."""
+        """Build one element in the calling thread, even if it is to own a thread."""
         if element.named is not None and not element.children:
             return self._lookup(element, at)
         return word_of(element.cls)._build(self, element, at)
@@ -120,7 +120,7 @@ class ElementBuilder:
         return self.backend(element, tuple([prepared(child, at) for child in inner]), at)
 
     def child(self, element: Element, at: At) -> Backend:
-        """Build an element for one that will call it."""
+        """Build an element that another element will call."""
         built = self.element(element, at)
         if self.node is None or not isinstance(built, (NodeCall, Guarded)):
             return built
@@ -131,7 +131,7 @@ class ElementBuilder:
     # Backends.
 
     def backend(self, element: Element, children: tuple[Any, ...], at: At) -> Backend:
-        """Make the backend that an element means, and let it begin."""
+        """Make the backend of an element, and run its ``init`` and ``warm_up``."""
         cls = element.cls
         try:
             backend = cls()
@@ -139,13 +139,16 @@ class ElementBuilder:
             what = f"{cls.__name__}() failed: {error_text(error)}"
             hint = "A backend is made without arguments; the work belongs in init."
             raise self.failed(what, element.name, at, hint) from error
-        if self.node is None:  # any number of threads are inside a front at a time
+        if self.node is None:
+            # Many threads are inside a front at a time: there no `BatchEnd` can stand around the whole, so
+            # each backend has its own.
             at = replace(at, end=BatchEnd())
         backend._name, backend._lost = element.name, at.lost
         backend._pad = self.keys.pad
         if takes_dependency(cls) and children:
             backend._dependency = children[0]
-        late = replace(at, parts=at.parts.nested())  # closed after the backend that asked for it
+        # What `init` builds through the context is noted before the backend, so that it is closed after it.
+        late = replace(at, parts=at.parts.nested())
         at.parts.add(backend, at.thread)
         self.by_element.setdefault(id(element), backend)
         if isinstance(backend, Word):
@@ -167,7 +170,7 @@ class ElementBuilder:
     def _take_range(
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: At
     ) -> None:
-        """Give a container whose ``init`` says nothing of its range what its children make of it."""
+        """Set the range of a container from its children, unless its ``init`` has set min or max."""
         if vars(backend).keys() & {"min", "max"}:
             return
         ranges = [(child._label(), (child.min, child.max)) for child in children]
@@ -180,7 +183,7 @@ class ElementBuilder:
             backend._note_range()
 
     def failed(self, what: str, backend: str, at: At, hint: str | None = None) -> SetupError:
-        """Make the error that says where something could not be built."""
+        """Make the error that says where a backend could not be built."""
         return SetupError(what, node=self.name, backend=backend, instance=at.index, hint=hint)
 
     def _context(
@@ -219,28 +222,29 @@ class ElementBuilder:
         planned = self.build.plan.late(text, node, element.frames)
         if at.thread is None:
             give_threads(planned)
-        # A batch end that stands around what is built already, and has nothing to do, is left so.
+        # A `BatchEnd` that is sealed without functions stands around nothing: functions that the late
+        # backend registers there would never be called. So the late backend gets one of its own.
         ends = bool(at.end.functions) or not at.end.sealed
         at = at if ends else replace(at, end=BatchEnd())
         with at.end.trial():
             built = self.child(planned, at)
         return built if ends else at.end.around(built, planned)
 
-    # Instances with names.
+    # Named instances.
 
     def shared_out(self, element: Element, at: At) -> Backend:
-        """Build, outside of any instance, what several of them may call."""
+        """Build a backend outside of any instance, which several instances may call."""
         at = replace(at, end=BatchEnd())
         return at.end.around(self.element(element, at), element)
 
     def guarded(self, built: Backend) -> Backend:
-        """Let one thread at a time call a backend, unless it can take more."""
+        """Let one thread at a time call a backend, unless it takes calls of several threads."""
         if isinstance(built, (NodeCall, Passage, NotCallable, Guarded)):
             return built
         return Guarded(built)
 
     def register(self, name: str, built: Backend) -> Backend:
-        """Make an instance known to the whole pipeline; give what is to be called."""
+        """Make an instance known to the whole pipeline; give the backend that others call for it."""
         if name in self.build.reached:
             built = self.guarded(built)
         self.build.registered[name] = built
@@ -268,7 +272,7 @@ class ElementBuilder:
         return built
 
     def _bound(self, element: Element, at: At) -> Backend:
-        """Build a name that stands for an instance, with what it depends on."""
+        """Build the bracket of a name that stands for an instance: the instance depends on it."""
         dependency = self.child(element.children[0], at)
         bound = Bound(self._lookup(element, at), dependency)
         if bound.leaves:
@@ -278,14 +282,14 @@ class ElementBuilder:
             bound._note_range()
         return bound
 
-    # Threads.
+    # Backends that own a thread.
 
     def in_thread(self, element: Element, inner: Element, at: At) -> InThread:
-        """Build ``inner``, the element itself or its child, in a thread that will run and close it."""
+        """Build ``inner``, which is ``element`` or its child, in a thread that will run and close it."""
         build = self._alone if inner is element else self.element
         thread = OwnThread(f"headrace-{self.name}-{at.index or 0}")
         parts = at.parts.nested()
-        parts.add(thread)  # before it runs, so that it is ended whatever comes
+        parts.add(thread)  # noted before it starts, so that an interrupt cannot leave it running
         thread.start()
         inside = replace(at, thread=thread, parts=parts, end=BatchEnd())
         child = inside.end.around(thread.call(build, inner, inside, look_s=LOOK_S), inner)
@@ -299,6 +303,6 @@ class ElementBuilder:
 
 
 def device_of(keys: NodeKeys, index: int) -> str | None:
-    """Give the device of one instance: a list is spread over them."""
+    """Give the device of one instance: the instances take the devices of a list in turn."""
     device = keys.device
     return device[index % len(device)] if isinstance(device, tuple) else device

@@ -1,7 +1,7 @@
-"""Plans of children that are built in another place: what a class with ``builds_elsewhere`` is given.
+"""Plans of children, which a container with ``builds_elsewhere`` is given in place of built children.
 
-A plan is picklable, says what is known before anything is built, and builds the child where it is asked
-to: in another process, on another machine, or here.
+A plan can be pickled, says what is known before anything is built, and builds the child where its ``build``
+is called: in another process, on another machine, or in this process.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _IMPORTABLE = "Put it into a module, or into a file that the configuration names
 class ChildPlan:
     """One child of a container that says ``builds_elsewhere``: what it is, and how it is built.
 
-    It can be pickled, and made again without importing anything but `headrace`.
+    A plan can be pickled; to unpickle it, nothing but `headrace` is imported.
 
     Attributes:
         name: The child's name, as written.
-        expression: The child with all that stands in it.
-        min, max: Its range in weights as the classes tell it, both included; ``max`` None for
-            unbounded. What is built may have another one.
-        reads, writes: The keys of a request that something inside says it reads, and writes.
-        keys: The keys that have to go there, where a request has them: those in ``reads``, and the
-            reserved ones that may be missing (``request_size``, ``context``, ``request_id``, ...).
+        expression: The text of the child with all that stands in its bracket.
+        min, max: The child's range in weights, both included, as its classes state it; ``max`` None for
+            unbounded. The child may have another range once it is built.
+        reads, writes: The keys of a request that the child's backends say they read, and write.
+        keys: The keys that must be sent, where a request has them: those in ``reads``, and the reserved
+            keys that a request need not have (``request_size``, ``context``, ``request_id``, ...).
     """
 
     def __init__(self, builder: ElementBuilder, element: Element, at: At) -> None:
         """Make the plan of a child for the container in which it stands.
 
         Raises:
-            SetupError: It names classes or functions that cannot be pickled.
+            SetupError: The child names classes or functions that cannot be pickled.
         """
         build = builder.build
         keys = None if builder.node is None else builder.node.keys
@@ -85,20 +85,20 @@ class ChildPlan:
     def build(self, *, own_thread: bool = True) -> BuiltElsewhere:
         """Build the child in this process.
 
-        First the files run that the configuration imports. Environment variables and relative paths
-        mean what they mean here.
+        The files that the configuration imports run first. Environment variables and relative paths mean
+        what they mean in this process.
 
         Args:
             own_thread: Whether a backend that owns its thread gets one. False where the calling thread
-                will make all calls of what is built, and close it: then that thread is its own.
+                makes all calls of the child and closes it: then the calling thread is that thread.
 
         Raises:
-            SetupError: It could not be built; what was built of it is closed again.
+            SetupError: The child could not be built; what was built of it is closed again.
             PluginError: A plugin, a library or an imported file is missing here, or raised.
         """
         files = run_imports([(path, Path()) for path in self._files])
         try:
-            content = pickle.loads(self._content)  # noqa: S301 - ours
+            content = pickle.loads(self._content)  # noqa: S301 - `__init__` has pickled it
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
             raise SetupError(what, hint=_IMPORTABLE) from error
@@ -123,13 +123,13 @@ class ChildPlan:
 
 
 class BuiltElsewhere(Standing):
-    """What a `ChildPlan` has built: it is called, ``built(batch)``, and closed with ``close()``.
+    """The child that a `ChildPlan` has built: call it with ``built(batch)``, close it with ``close()``.
 
     Attributes:
-        min, max: Its range, as ``init`` has left it.
-        rerun: Whether all that stands inside says ``rerun``.
-        reads: The keys that something inside reads, as ``init`` has left them.
-        keys: The keys that have to go there; see `ChildPlan`.
+        min, max: The child's range, as ``init`` has left it.
+        rerun: Whether all backends in the child say ``rerun``.
+        reads: The keys that the child's backends read, as ``init`` has left them.
+        keys: The keys that must be sent; see `ChildPlan`.
         needs: The keys without which a request cannot be run.
     """
 
@@ -145,23 +145,24 @@ class BuiltElsewhere(Standing):
         self._parts = parts
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Run it on a batch."""
+        """Run the child on a batch."""
         return self.child(batch)
 
     def describe(self) -> dict[str, Any]:
-        """Give the tree of what was built, as in ``Pipeline.describe()``."""
-        from headrace._explain import describe_element  # planning is not needed to run
+        """Give the tree of the child, as in ``Pipeline.describe()``."""
+        # A process that only runs batches does not need it.
+        from headrace._explain import describe_element
 
         return describe_element(self._element, self._built)
 
     def close(self) -> None:
-        """Close all that was built, newest first; what that raises is logged. A second call does nothing."""
+        """Close all that was built, newest first, and log errors. A second call does nothing."""
         self._state = "closed"
         self._parts.close()
 
 
 def _keys(element: Element, built: dict[int, Backend], what: str) -> set[str]:
-    """Give all keys that something in an element says it reads, or writes."""
+    """Give all keys that the backends in an element say they read, or write."""
     found = {"data"} if what == "reads" else {"result"}
     for one in element.walk():
         cls = built.get(id(one), one.cls)
@@ -176,12 +177,13 @@ def _keys_to_send(reads: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
-    """Tell whether a backend says ``rerun``; a word of core with others inside leaves it to them."""
+    """Tell whether a backend says ``rerun``; for a word of core with children only the children count."""
     inner = bool(element.children) and issubclass(element.cls, Word)
     return inner or element.named is not None or built.get(id(element), element.cls).rerun
 
 
-# A class that was made of another one, or of a function, is sent as what it was made of.
+# A backend class that core has made of a user's class or function cannot be imported by name in another
+# process: it is pickled as that class or function, and made again over there.
 
 
 class _Pickler(pickle.Pickler):

@@ -1,4 +1,4 @@
-"""Elements whose runs are timed: for probes that have ``element_done``, and for ``stats()``."""
+"""Timing the runs of elements: for probes that have ``element_done``, and for ``stats()``."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def paths_of(root: Element) -> dict[int, str]:
 
 
 class Measuring:
-    """What is measured of the elements of one node: nothing where nobody asked.
+    """Measures the elements of one node, where a probe or ``timings`` asks for it.
 
-    What stands outside of the node's tree in ``describe()`` is not measured.
+    Elements outside of the node's tree in ``describe()`` are not measured.
 
     Args:
         node: The node, None for the front of the pipeline.
-        commons: Says which probes hear of it, and where sampled durations are kept.
+        commons: Says which probes hear of the elements, and keeps the sampled durations.
     """
 
     def __init__(self, node: NodePlan | None, commons: Commons) -> None:
@@ -57,7 +57,7 @@ class Measuring:
     def span(
         self, element: Element, instance: int
     ) -> Callable[[str, float, float, str], None] | None:
-        """Give what ``context.span`` is for the backend of an element; None where no probe listens."""
+        """Give the ``context.span`` of the backend of an element; None where no probe listens."""
         path = self._paths.get(id(element))
         if path is None or not self._commons.probes.hears("span_done"):
             return None
@@ -65,11 +65,11 @@ class Measuring:
         return lambda *span: self._commons.probes.notify(*about, *span)
 
     def add(self, backend: Backend, element: Element, instance: int) -> None:
-        """Take note of a backend that is ready; its runs are measured where ``times`` or probes ask for it."""
+        """Take a backend that is ready; measure its runs where ``times`` or probes ask for that."""
         path = self._paths.get(id(element))
         if path is None:
             return
-        # Where the dependency is given at each call, `forward` calls this one.
+        # A backend that is given its dependency at each call is run through `forward_with_dep`.
         name = "forward_with_dep" if takes_dependency(type(backend)) else "forward"
         if self._times is not None:
             times = self._times.setdefault((self._node, instance, path), Timings())
@@ -77,7 +77,7 @@ class Measuring:
         self._measured.append((backend, name, getattr(backend, name), instance, path))
 
     def listen(self, probes: Probes) -> None:
-        """Let these probes hear of the runs, and no others."""
+        """Let these probes, and no others, hear of the runs."""
         events = ("element_began", "element_done")
         listening = any(map(probes.hears, events))
         for backend, name, run, *about in self._measured if listening or self._listening else ():
@@ -89,7 +89,8 @@ class Measuring:
                 setattr(backend, name, _reporting(run, began, done))
             else:
                 delattr(backend, name)
-                if getattr(backend, name) != run:  # it was no method of its class
+                # `run` was an attribute of the instance: put it back.
+                if getattr(backend, name) != run:
                     setattr(backend, name, run)
         self._listening = listening
 
@@ -126,7 +127,7 @@ def _sampled(run: Run, times: Timings) -> Run:
 
 
 def element_statistics(times: ElementTimes, node: str) -> dict[str, dict[str, float]]:
-    """Give mean and p99 in milliseconds per element of a node, of all instances together."""
+    """Give mean and p99 in milliseconds per element of a node, over all instances together."""
     merged: dict[str, Timings] = {}
     for (home, _, path), one in times.copy().items():
         if home == node:

@@ -1,4 +1,4 @@
-"""Where the builder stands, and what was built there, to be closed in the right order and thread."""
+"""`At` says where the builder stands; `Parts` closes what was built, in the right order and thread."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _log = logging.getLogger("headrace.build")
 
 
 class Parts:
-    """What was built, in order, each with the thread that it belongs to.
+    """The parts that were built, in order, each with the thread in which it is closed.
 
     Args:
-        store: What they share, closed after all of them; None for nothing.
-        thread: The thread around them, in which the store is closed. Where there is none, it is
-            the first own thread among them, or else whichever thread closes them.
+        store: The store that the parts share, closed after all of them; None for none.
+        thread: The thread in which the store is closed. With None, that is the first own thread among the
+            parts; without one, the thread that calls `close`.
     """
 
     def __init__(self, store: Shared | None = None, thread: OwnThread | None = None) -> None:
@@ -42,11 +42,11 @@ class Parts:
         self._thread = thread
 
     def add(self, part: Part, thread: OwnThread | None = None) -> None:
-        """Take note of one part, which is closed in ``thread``, None for any."""
+        """Add a part that will be closed in ``thread``; with None, in the thread that calls `close`."""
         self._parts.append((part, thread))
 
     def nested(self, store: Shared | None = None, thread: OwnThread | None = None) -> Parts:
-        """Begin parts that are closed together, where the next part would be."""
+        """Add and give inner parts, which are closed when their place among these comes."""
         inner = Parts(store, thread)
         self.add(inner)
         return inner
@@ -55,8 +55,8 @@ class Parts:
         """Close all, newest first; give the errors. A second call does nothing.
 
         Raises:
-            BaseException: What is no Exception (Ctrl-C), once all is closed. What has a thread of
-                its own is closed there then, and not waited for.
+            BaseException: An interrupt (Ctrl-C), once all is closed. The parts that own a thread are then
+                closed in it without this call waiting for them.
         """
         closing = _Closing()
         try:
@@ -73,9 +73,12 @@ class Parts:
         if self._parts:
             first, _ = self._parts[0]
             if isinstance(first, OwnThread) and first.alive:
-                closing.close(_nothing, first)  # what it still builds is noted here by then
+                # A build that was given up may go on in this thread. An empty job that has run says that
+                # the build has ended and all its parts are noted here.
+                closing.close(_nothing, first)
         while self._parts:
-            part, thread = self._parts[-1]  # it stays there until it is closed
+            # Removed only once it is closed: a second `close` finds the rest.
+            part, thread = self._parts[-1]
             if isinstance(part, Parts):
                 part._close(closing)
             elif isinstance(part, OwnThread):
@@ -90,12 +93,12 @@ class Parts:
 
 
 class _Closing:
-    """One turn of closing parts.
+    """One call of `Parts.close`.
 
     Attributes:
         threads: The threads to be stopped once all is closed.
-        errors: What was raised.
-        interrupt: What was raised that is no Exception, None for nothing.
+        errors: The errors of the parts.
+        interrupt: The first interrupt, which is no Exception; None for none.
     """
 
     def __init__(self) -> None:
@@ -104,7 +107,7 @@ class _Closing:
         self.interrupt: BaseException | None = None
 
     def close(self, stop: Callable[[], None], thread: OwnThread | None) -> None:
-        """Call ``stop()`` in ``thread``, None for this one; it is not waited for after Ctrl-C."""
+        """Call ``stop()`` in ``thread``, None for this one; after Ctrl-C, do not wait for the thread."""
         try:
             if thread is None:
                 stop()
@@ -114,14 +117,14 @@ class _Closing:
             owner = type(getattr(stop, "__self__", stop)).__name__
             _log.warning("closing %s failed", owner, exc_info=error)
             self.errors.append(error)
-        except BaseException as error:  # noqa: BLE001 - so they must here
+        except BaseException as error:  # noqa: BLE001 - after an interrupt, too
             self.interrupt = self.interrupt or error
         if thread is not None and self.interrupt is not None:
             thread.post(lambda: _Closing().close(stop, None), lambda: None)
 
 
 def _nothing() -> None:
-    """Do nothing: whoever waits for this in a thread has waited for what came before."""
+    """Do nothing: a thread that has run this job has done all jobs before it."""
 
 
 @dataclass(frozen=True)
@@ -129,13 +132,13 @@ class At:
     """Where the builder stands.
 
     Attributes:
-        parts: Where new parts are noted.
+        parts: Takes the parts that are built.
         instance, scope: The stores of `InitContext`.
-        index: Which instance, None outside of any.
-        thread: The thread that builds and will run what is built, None for any.
-        local: The instances of enclosing ``IoC``s.
+        index: The index of the instance, None outside of any instance.
+        thread: The thread that builds and will run the backends; None where no thread owns them.
+        local: The instances of the enclosing ``IoC``s, by the id of their element.
         end: The end of the batches of what is being built.
-        lost: Set when the instance can serve no more.
+        lost: Says whether the instance can serve now, later, or no more.
     """
 
     parts: Parts
@@ -149,11 +152,11 @@ class At:
 
     @classmethod
     def begin(cls, parts: Parts, **more: Any) -> At:
-        """Begin an instance, or what is outside of any: with a store that is closed after it.
+        """Begin an instance, or what is built outside of any, with a store that is closed last.
 
         Args:
-            parts: Where the parts of all of it are noted.
-            more: Other attributes.
+            parts: Takes the parts of the instance.
+            more: Other attributes of `At`.
         """
         store = Shared()
         return cls(parts.nested(store, more.get("thread")), store, store, **more)
@@ -164,13 +167,12 @@ class Commons:
     """What belongs to all nodes of a pipeline.
 
     Attributes:
-        queues: Its queues, by name.
-        dispatchers: The backends that wait for the graph, to run requests through it.
-        registered: The registered instances that are in service, by name. It is one and the same
-            dict for ever: whoever can still build something looks into it, so a dict of its own
-            would keep instances alive that a reload has retired.
-        probes: Those that are switched on now.
-        times: Durations of elements, which stay over a reload; None where nobody asked for them.
+        queues: The queues between its nodes, by name.
+        dispatchers: The backends that are given the graph, to run requests through it.
+        registered: The registered instances in service, by name. This dict is never replaced: a builder
+            that had a copy would keep instances alive that a reload has retired.
+        probes: The probes that are switched on now.
+        times: Sampled durations of elements, which a reload keeps; None without ``timings``.
     """
 
     queues: dict[str, NamedQueue] = field(default_factory=dict)

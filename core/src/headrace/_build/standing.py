@@ -1,10 +1,11 @@
-"""What stands around a backend and is called in its place: a lock, a thread, the end of its batches.
+"""Backends that stand around another one and are called in its place: a lock, a thread, the end of a batch.
 
 Functions that backends gave to ``context.at_batch_end`` are called at the end of a batch. One `BatchEnd`
-belongs to what one thread runs as a whole: an instance, what stands inside a `BackgroundThread`, what
-stands inside ``Batching[X]``. Its functions are called when all of that has returned. Where something of
-a batch leaves earlier, at an *exit* (a hand-over to another node, thread or queue), they are called
-before it as well. Where nobody registers anything, nothing is put around a backend and no exit is changed.
+belongs to all that one thread runs as a whole: an instance, the inside of a `BackgroundThread`, the inside
+of a ``Batching[X]``. Its functions are called when that whole has returned. Where requests of a batch leave
+earlier, at an *exit* (a hand-over to another node, thread or queue), the functions are called before the
+hand-over as well. Where no backend registers a function, nothing is put around a backend and no exit is
+changed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Standing(Backend):
-    """Base of what stands for another backend."""
+    """Base of the backends that stand for another backend."""
 
     def __init__(self, child: Backend) -> None:
         self.child = child
@@ -45,32 +46,34 @@ class Standing(Backend):
 
 
 class Around(Standing):
-    """Base of what runs another backend in a way of its own.
+    """Base of the backends that run another one in a way of their own: under a lock, in a thread, ...
 
     Attributes:
-        run: Runs what it is given on a batch in that way.
+        run: Calls a function, its first argument, with the others in that way.
     """
 
     run: Forward
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the backend in that way."""
+        """Run the other backend in that way."""
         return self.run(self.child, batch)
 
 
 class Guarded(Around):
-    """An instance that several threads can reach: called by one at a time."""
+    """An instance that several threads can reach: one thread at a time runs it."""
 
     def __init__(self, child: Backend) -> None:
         super().__init__(child)
-        # An instance may stand inside itself: DI[A,A,X]. A thread of its own runs one call at a time.
+        # The lock is reentrant, since an instance may stand inside itself: DI[A,A,X]. A backend that owns
+        # its thread needs no lock: its thread runs one call after the other.
         alone = nullcontext() if isinstance(child, InThread) else threading.RLock()
         self._lock: AbstractContextManager[Any] = alone
 
     def run(self, forward: Forward, *args: Any) -> Outcomes:
-        """Run something of the instance, alone."""
+        """Call a method of the instance while no other thread does."""
         with self._lock:
-            if self._lost is not None and self._lost.gone:  # by whom no scheduler knows
+            # No scheduler checks this for a shared instance.
+            if self._lost is not None and self._lost.gone:
                 raise InstanceLostError(f"{self._label()} was lost", node=self._node)
             return forward(*args)
 
@@ -85,40 +88,41 @@ class InThread(Around):
 
 
 class Ended(Around):
-    """A backend with the end of its batches."""
+    """A backend after whose batches the functions of a `BatchEnd` are called."""
 
     def __init__(self, child: Backend, run: Forward) -> None:
-        """Make it.
+        """Stand around a backend.
 
         Args:
             child: The backend.
-            run: Runs what it is given on a batch, then what is to be called at the end.
+            run: `BatchEnd.run`, which calls a function with a batch, and then the functions.
         """
         super().__init__(child)
         self.run = run
 
     def __call__(self, batch: Sequence[Request]) -> Outcomes:
-        """Run a batch; after `close` the backend refuses it, and nothing of its end is called."""
+        """Run a batch; a closed backend refuses it, and the functions of the end are not called."""
         return self.child(batch) if self.child._state != "ready" else super().__call__(batch)
 
 
 class BatchEnd:
-    """What is called at the end of each batch that one thread runs as a whole.
+    """The functions that are called at the end of each batch that one thread runs as a whole.
 
     Attributes:
-        functions: What is called, in order, each with the backend that registered it.
-        sealed: Whether all that it stands around is built.
+        functions: The functions in the order of their calls, each with the backend that registered it.
+        sealed: Whether all that the batch end stands around is built.
     """
 
     def __init__(self) -> None:
         self.functions: list[tuple[Callable[[], object], Backend]] = []
         self.sealed = False
         self._exits: list[tuple[Backend, Element]] = []
-        self._called = False  # and nothing has run since
-        self._errors: list[Exception] = []  # of this batch; the first is the outcome of its items
+        self._called = False  # True when the functions were called and no backend has run since
+        # Of this batch; the first one is the outcome of its items.
+        self._errors: list[Exception] = []
 
     def register(self, backend: Backend, function: Callable[[], object]) -> None:
-        """Do what ``context.at_batch_end`` does for ``backend``, which is in its ``init``."""
+        """Register a function for ``backend``: this is ``context.at_batch_end`` of its ``init``."""
         if backend._state != "new":
             hint = "Call context.at_batch_end in init; what it registers holds for all batches."
             raise backend._located(SetupError("at_batch_end was called after init", hint=hint))
@@ -127,11 +131,11 @@ class BatchEnd:
         self.functions.append((function, backend))
 
     def exit(self, backend: Backend, element: Element) -> None:
-        """Take note of a backend that lets something of a batch leave.
+        """Add an exit: a backend through which requests leave before the batch has ended.
 
         Args:
-            backend: The backend; nobody else may use it.
-            element: What it was built from.
+            backend: The backend, which no other expression uses: its ``forward`` may be replaced.
+            element: The element from which it was built.
         """
         if self.sealed and self.functions:
             self._open(backend, last=False)
@@ -139,24 +143,25 @@ class BatchEnd:
             self._exits.append((backend, element))
 
     def around(self, built: Backend, root: Element | None = None) -> Backend:
-        """Give what runs ``built`` and the end of its batches; itself where nobody registered.
+        """Give a backend that runs ``built`` and then the functions; ``built`` itself where there are none.
 
         Args:
-            built: All that the batch end stands around.
-            root: What it was built from.
+            built: The backend around which the batch end stands.
+            root: The element from which ``built`` was built.
         """
         self.sealed = True
         if not self.functions:
             return built
         edges = [] if root is None else [_edge(root, 0), _edge(root, -1)]
         for backend, element in self._exits:
-            if element not in edges[:1]:  # else nothing has run that it could let go
+            # Before the very first element there is nothing to end yet.
+            if element not in edges[:1]:
                 self._open(backend, last=element in edges[1:])
         return Ended(built, self.run)
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Take back what was registered within, when what is built there fails and is closed."""
+        """Forget the functions that were registered inside the ``with``, when it raises."""
         count = len(self.functions)
         try:
             yield
@@ -165,12 +170,13 @@ class BatchEnd:
             raise
 
     def run(self, forward: Callable[..., Outcomes], batch: list[Request], *args: Any) -> Outcomes:
-        """Run a batch and its end."""
+        """Call ``forward`` with a batch, and then the functions, unless the last exit has called them."""
         self._called, self._errors = False, []
         try:
             outcomes = forward(batch, *args)
         finally:
-            # After Ctrl-C as well: what has begun is waited for before the requests are given back.
+            # The functions are called after Ctrl-C as well: a device may still work on the requests, and
+            # must have ended before the callers get them back.
             if not self._called:
                 self._call()
             errors, self._errors = self._errors, []
@@ -183,11 +189,11 @@ class BatchEnd:
             del errors  # see `Entry.take_error`
 
     def _open(self, backend: Backend, *, last: bool) -> None:
-        """Let the functions be called before something leaves through ``backend``.
+        """Let the functions be called before requests leave through ``backend``.
 
         Args:
             backend: The exit.
-            last: Whether nothing runs after it in the same batch.
+            last: Whether no element of the batch runs after the exit.
         """
         forward = backend.forward
 
@@ -208,7 +214,7 @@ class BatchEnd:
 
 
 def _failure(backend: Backend, error: Exception) -> Exception:
-    """Make what fails the items of a batch at whose end ``error`` was raised."""
+    """Make the error of the items of a batch at whose end ``error`` was raised."""
     if issubclass(type(error), BackendError):
         return backend._wrap(error)
     what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
@@ -216,7 +222,7 @@ def _failure(backend: Backend, error: Exception) -> Exception:
 
 
 def _edge(root: Element, place: int) -> Element:
-    """Give the element before which (``place`` 0) or after which (-1) nothing runs in a batch."""
+    """Give the first (``place`` 0) or last (-1) element that a whole batch passes."""
     element = root
     while element.named is None and (element is root or not element.own_thread):
         inner = word_of(element.cls)._through(element, place)

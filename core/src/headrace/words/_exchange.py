@@ -1,8 +1,9 @@
-"""One batch to the process of a `Process` and back: in the thread that runs the batch, and over there.
+"""How a `Process` sends a batch to its child process and gets the answer back: the code of both sides.
 
-The other process builds its part, runs batches, and closes. Its first message says what to build; each
-other one is a batch. The end of the channel is the end. What is built, log records and warnings go through a
-socket of their own, at any moment.
+`Exchange` runs in this process, in the thread that runs the batch; `main` runs in the child process. The
+first message says what the child process builds, each later message is a batch, and when the channel ends,
+the child process closes its backend and ends. The description of what it has built, its log records and its
+warnings travel through a socket of their own, at any moment.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Exchange:
     """How batches go to a process, and what comes back of them.
 
     Attributes:
-        keys: The keys that go there.
-        read: Those of them that something there reads: without one that cannot be copied a request fails.
+        keys: The keys whose values are sent.
+        read: Those of ``keys`` that X reads: a request fails when the value of one cannot be pickled.
         kill_after_s: How long to wait after the last deadline of a batch; None for ever.
     """
 
@@ -61,13 +62,13 @@ class Exchange:
     kill_after_s: float | None
 
     def run(self, child: Child, batch: list[Request], entries: Entries) -> Outcomes:
-        """Send a batch, wait for the answer, and do what it says to the requests.
+        """Send a batch, wait for the answer, and write it into the requests.
 
         A request that its owner has taken back meanwhile is left out.
 
         Raises:
             EOFError: The process has died.
-            TimeoutError: It is to be killed, since it still runs after the last deadline.
+            TimeoutError: The process still runs the batch after the last deadline, and is to be killed.
         """
         channel = child.channel
         errors: Faults = {}
@@ -79,7 +80,8 @@ class Exchange:
             return [errors.get(id(one)) for one in batch]
         channel.send(packed, awaits=True)
         patience_s = None
-        if entries:  # their owners may go away with them from now on: there are copies
+        if entries:
+            # X works on copies: from now on an owner whose deadline passes may leave with its request.
             lend(entry for one in left if (entry := entries.get(id(one))) is not None)
             patience_s = self._patience_s(entries)
         reported, packed, others, lost = channel.receive(patience_s)
@@ -96,14 +98,14 @@ class Exchange:
             if unusable is None:
                 try:
                     apply(same, new, gone, request)
-                except Exception as odd:  # noqa: BLE001 - a dict of somebody else
+                except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
                     errors[id(request)] = odd
         return [errors.get(id(one)) for one in batch] if errors else None
 
     def _without(
         self, bad: Faults, packed: Packed, batch: list[Request], errors: Faults
     ) -> tuple[Packed, list[Request]]:
-        """Leave out what cannot be sent: a request that is read there fails."""
+        """Leave out values that cannot be pickled; where X reads such a value, its request fails."""
         values, found = packed
         for request, held, wrong in zip(batch, found, faults(packed, bad), strict=True):
             for key, error in wrong.items():
@@ -126,14 +128,14 @@ class Exchange:
 
 
 def lend(entries: Iterable[Entry]) -> None:
-    """Let the owners of requests go away with them, until they are taken back."""
+    """Let the owners of requests leave with them, until `taken_back` ends that for each request."""
     for entry in entries:
         if entry.lent is None:
             entry.lent = [None]
 
 
 def taken_back(entries: Entries, request: Request) -> bool:
-    """Take a request back that was lent to its owner; False when that has gone away with it."""
+    """End what `lend` allowed for a request; False when its owner has left with the request."""
     entry = entries.get(id(request))
     if entry is not None and entry.lent is not None:
         if not claimed(entry.lent):
@@ -143,7 +145,7 @@ def taken_back(entries: Entries, request: Request) -> bool:
 
 
 def _wrong(packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Exception]]) -> Answers:
-    """Give the error of each request of which something could not be sent, or is not known here."""
+    """Give per request the error of a value that could not be sent back, or whose class is unknown here."""
     found: Answers = []
     for unsent, unmade in zip(
         faults(packed, lost), unknown or [{} for _ in packed[1]], strict=True
@@ -162,7 +164,7 @@ def _wrong(packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Excepti
     return found
 
 
-# In the other process.
+# What runs in the child process.
 
 _LENGTH = struct.Struct("<Q")
 
@@ -171,8 +173,8 @@ def main(files: tuple[int, int, int, int], parent: int) -> None:
     """Serve the process that started this one, until it closes the channel.
 
     Args:
-        files: Descriptors: those of the channel, and the socket for all that is no answer.
-        parent: The number of that process.
+        files: Descriptors: the three of the channel, and the socket for all messages that are no answers.
+        parent: The process id of the process that started this one.
     """
     for file in files:
         os.set_inheritable(file, False)
@@ -185,7 +187,7 @@ def main(files: tuple[int, int, int, int], parent: int) -> None:
 
 
 class _Reports(QueueHandler):
-    """Sends what is no answer to the process that started this one; used by any thread."""
+    """Sends all messages that are no answers to the process that started this one; any thread may use it."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(None)  # type: ignore[arg-type]
@@ -208,11 +210,11 @@ class _Reports(QueueHandler):
         """Send a warning; in the place of `warnings.showwarning`."""
         try:
             self.send("warning", (str(message), category, filename, lineno))
-        except Exception:  # noqa: BLE001 - a class that cannot be pickled
+        except Exception:  # noqa: BLE001 - the warning's class cannot be pickled
             self.send("warning", (str(message), UserWarning, filename, lineno))
 
     def wait_for_end(self) -> None:
-        """Wait until the other process has gone."""
+        """Wait until the process that started this one has ended."""
         self._socket.recv(1)
 
     def end(self) -> None:
@@ -222,11 +224,11 @@ class _Reports(QueueHandler):
         self._socket.close()
 
     def begin(self, levels: dict[str, int]) -> None:
-        """Send log records and warnings from now on that are shown in the other process."""
+        """Send log records and warnings from now on: the process that started this one shows them."""
         for name, level in levels.items():
             logging.getLogger(name or None).setLevel(level)
         logging.getLogger().addHandler(self)
-        warnings.simplefilter("always")  # the filters there decide
+        warnings.simplefilter("always")  # the filters of the process that started this one decide
         warnings.showwarning = self.warn  # type: ignore[assignment]
 
 
@@ -241,7 +243,7 @@ def _serve(channel: Channel, reports: _Reports, closing: ExitStack) -> None:
         about |= {"process": os.getpid(), "tree": backend.describe()}
     except EOFError:
         raise
-    except Exception as error:  # noqa: BLE001 - it is raised where the process was started
+    except Exception as error:  # noqa: BLE001 - `Supervisor.start` raises it in the other process
         reports.send("built", portable(error))
         return
     reports.send("built", about)
@@ -251,11 +253,12 @@ def _serve(channel: Channel, reports: _Reports, closing: ExitStack) -> None:
 
 
 def run(backend: Backend, packed: Packed, channel: Channel) -> Answer:
-    """Run a batch; give what has become of it.
+    """Run a batch in the child process, and make the answer.
 
     Returns:
-        What the requests hold now, their outcomes under None; per request the keys that hold what another
-        one held, and those that were taken out; what cannot be sent, by its number.
+        The new values of the requests, with the outcome of a failed request under the key None; per
+        request the keys that hold what another key held, and the keys that were taken out; the text of
+        the error for each value that cannot be sent, by the number of the value.
     """
     requests, bad = unpack(packed, channel)
     unknown = bad or [{} for _ in requests]
@@ -263,7 +266,7 @@ def run(backend: Backend, packed: Packed, channel: Channel) -> Answer:
     before = [dict(request) for request in batch]
     try:
         outcomes = backend(batch)
-    except BaseException as error:  # noqa: BLE001 - SystemExit, say: an outcome as any other
+    except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         what = f"{backend._label()} raised {type(error).__name__}"
         outcomes = [caused(BackendError(what, backend=backend._label()), error) for _ in batch]
     ran = zip(before, batch, outcomes or [None] * len(batch), strict=True)

@@ -1,4 +1,4 @@
-"""The process of one `Process`: started, watched, and started again when it has died."""
+"""The child process of one `Process`: started, watched, and started again when it has died."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("headrace.process")
 
 _CODE = "import sys; sys.path[:] = {path!r}; from headrace.words._exchange import main; main({files}, {parent})"
 _CLOSE_S = 10.0
-"""Seconds that what is in the process has to close itself, before the process is killed."""
+"""Seconds that X has for its ``close`` before its process is killed."""
 
 _FIRST_PAUSE_S = 0.1
 _MINUTE_S = 60.0
@@ -51,7 +51,7 @@ class Restarts:
         self._deaths: deque[float] = deque()
 
     def pause_s(self, now: float) -> float | None:
-        """Take note that it has died; give the seconds until the next start, None for no other.
+        """Count a death of the process; give the seconds until the next start, None when there is none.
 
         The first start within a minute comes at once, the second after 0.1 s, and each further one after
         twice the pause before.
@@ -66,15 +66,15 @@ class Restarts:
 
 
 class Child:
-    """One process, from its start to its end.
+    """One child process, from its start to its end.
 
     Attributes:
-        channel: The way to it.
+        channel: Carries batches to the process, and answers back.
         process: Its `subprocess.Popen`.
-        about: What it has reported of what was built there.
-        ended: Set once it has ended, and all that follows from it is noted.
-        status: With which status, see `subprocess.Popen.returncode`.
-        reported: How many reports of it have arrived: messages that are no answers.
+        about: What the process has reported of the X that it has built.
+        ended: Set once the process has ended and its `Supervisor` has noted so everywhere.
+        status: Its exit status, see `subprocess.Popen.returncode`.
+        reported: How many of its reports (messages that are no answers) have arrived.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,9 @@ class Child:
             opened += os.pipe()
             opened += os.pipe()
             file, taken, sink, source, answers = opened
-            self._ends = taken, answers  # kept: so no write meets a broken pipe, and `end` is read
+            # This process keeps the far ends of both pipes open. Without them a write after the death of
+            # the process would meet a broken pipe, and `end` could not write what ends a `receive` here.
+            self._ends = taken, answers
             self.channel = Channel(source, sink, file)
             files, path = (taken, answers, file, far_end.fileno()), [str(one) for one in sys.path]
             code = _CODE.format(path=path, files=files, parent=os.getpid())
@@ -104,16 +106,18 @@ class Child:
             far_end.close()
 
     def wait(self, built: Callable[[Any], None]) -> int:
-        """Wait for its end; let its log records and warnings arrive meanwhile.
+        """Wait for the end of the process; show its log records and warnings meanwhile.
 
         Args:
-            built: Called with what it reports once X is built there, or could not be.
+            built: Called with the description of X once it is built, or with the error of building it.
 
         Returns:
-            The status with which it has ended.
+            The exit status of the process.
         """
         waits = threading.Thread(target=self._end_reports, name="headrace-process-end", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no more threads: its own end of the socket tells
+        # Where no thread can be started, `_read_report` sees the end only once all copies of the far end
+        # of the socket are closed.
+        with contextlib.suppress(RuntimeError):
             waits.start()
         while self._read_report(built):
             pass
@@ -122,31 +126,38 @@ class Child:
         return self.process.wait()
 
     def _end_reports(self) -> None:
-        """Once it has ended, let nobody wait for reports, though what it has started may still live."""
+        """Shut the socket down once the process has ended.
+
+        A process that it has started may live on and hold the far end: `_read_report` would wait for that.
+        """
         self.process.wait()
         with contextlib.suppress(OSError):
             self._reports.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         self.process.kill()
 
     def end(self) -> None:
-        """Let whoever waits for it see that it has ended, also where one that it has started lives on."""
+        """Let all threads that wait for the process see that it has ended.
+
+        A thread in `Channel.receive` meets no end of file, since this process holds the far end of the pipe
+        open: it reads `END` instead.
+        """
         self.ended.set()
         with self._arrived:
             self._arrived.notify_all()
         os.write(self._ends[1], END)
 
     def close(self) -> None:
-        """Give its descriptors back; nobody uses them any more."""
+        """Close the descriptors; no thread uses them any more."""
         self.channel.close()
         self._reports.close()
         for end in self._ends:
             os.close(end)
 
     def _read_report(self, built: Callable[[Any], None]) -> bool:
-        """Take one report; False when there can be no more."""
+        """Read one report and act on it; False when no more can come."""
         head = self._read(_LENGTH.size)
         content = self._read(*_LENGTH.unpack(head)) if head is not None else None
         if content is None:
@@ -159,7 +170,7 @@ class Child:
                 _show(what)
             else:
                 warnings.warn_explicit(*what)
-        except Exception as error:  # noqa: BLE001 - a warning that is an error here, an unknown class
+        except Exception as error:  # noqa: BLE001 - a filter may raise the warning; classes may be unknown
             _log.warning("a message of a process could not be shown: %s", error_text(error))
         with self._arrived:
             self.reported += 1
@@ -167,7 +178,7 @@ class Child:
         return True
 
     def wait_reported(self, count: int) -> None:
-        """Wait until so many reports of it have arrived, or it has ended."""
+        """Wait until ``count`` reports have arrived, or the process has ended."""
         if self.reported < count:
             with self._arrived:
                 self._arrived.wait_for(lambda: self.reported >= count or self.ended.is_set())
@@ -181,7 +192,7 @@ class Child:
 
 
 def _show(content: dict[str, Any]) -> None:
-    """Let a log record of the process appear here."""
+    """Log a record of the child process in this process."""
     record = logging.makeLogRecord(content)
     logger = logging.getLogger(record.name)
     if logger.isEnabledFor(record.levelno):
@@ -189,14 +200,14 @@ def _show(content: dict[str, Any]) -> None:
 
 
 class Supervisor:
-    """The thread that starts a process, sees it end, and starts the next one.
+    """The thread that starts the child process, sees it end, and starts the next one.
 
     Args:
-        name: Of the thread.
+        name: The name of the thread.
         first: The first message to each new process.
-        restarts: How often it is started again.
-        presence: Shows while there is no process, and when there will be none any more.
-        changed: Called when a process lives, or none is started any more.
+        restarts: Says whether, and after which pause, a process that has died is started again.
+        presence: Shows the scheduler whether the instance has a process now, later, or no more.
+        changed: Called when X is built in a new process, and when a process has ended.
 
     Attributes:
         current: The process in which X is built; None while there is none.
@@ -237,7 +248,7 @@ class Supervisor:
         """Start the first process, and wait until X is built there.
 
         Raises:
-            SetupError: It could not be built, the process ended, or the build was given up.
+            SetupError: X could not be built, the process ended, or the build was given up.
         """
         try:
             errand(self._thread.start)
@@ -255,10 +266,10 @@ class Supervisor:
         return self.child()
 
     def child(self) -> Child:
-        """Give the process that lives, once there is one; whoever gets it closes it in the end.
+        """Wait for a living process and give it; the caller has to close it in the end.
 
         Raises:
-            InstanceLostError: None is started any more.
+            InstanceLostError: No process is started any more.
         """
         with self._changed:
             while self.current is None:
@@ -271,7 +282,7 @@ class Supervisor:
             return self.current
 
     def close(self) -> None:
-        """Let X be closed there, and the process end; one that does not is killed."""
+        """Let the process close X and end; kill it when it does not end in time."""
         with self._changed:
             self._closing = True
             child, starting = self.current, self._starting
@@ -286,7 +297,7 @@ class Supervisor:
             self._thread.join()
 
     def kill(self) -> None:
-        """End the process at once, whatever it does; none is started any more."""
+        """End the process at once, whatever it does, and start no other."""
         with self._changed:
             self._closing = True
             child = self.current or self._starting
@@ -294,7 +305,7 @@ class Supervisor:
         if child is not None:
             child.kill()
 
-    # In its thread, at whose end the system ends the process, too.
+    # What the supervising thread does. Linux kills the child process when the thread that started it ends.
 
     def _run(self) -> None:
         pause_s: float | None = 0.0
@@ -306,7 +317,7 @@ class Supervisor:
             try:
                 child = Child()
                 why = self._live(child)
-            except Exception as error:  # noqa: BLE001 - no process, no descriptors, no memory
+            except Exception as error:  # noqa: BLE001 - there may be no descriptors or no memory for a process
                 why = error
                 if child is not None:
                     child.kill()
@@ -314,7 +325,7 @@ class Supervisor:
             pause_s = self._left(child, why)
 
     def _live(self, child: Child) -> Exception:
-        """See a process from its start to its end; give why it has ended."""
+        """Accompany a process from its start to its end; give the reason of the end."""
         failure: list[Exception] = []
 
         def built(about: Any) -> None:
@@ -334,7 +345,7 @@ class Supervisor:
         return failure[0] if failure else died
 
     def _began(self, child: Child) -> None:
-        """Take note that X is built in a process."""
+        """Make a process the current one: X is built in it."""
         with self._changed:
             self._built = True
             self._starting, self.current = None, child
@@ -344,7 +355,7 @@ class Supervisor:
         self._notify()
 
     def _left(self, child: Child | None, why: Exception) -> float | None:
-        """Take note that there is no process any more; give the pause until the next, None for no next."""
+        """Note that the process has ended; give the pause until the next, None when there is none."""
         pause_s = self._restarts.pause_s(time.monotonic()) if self._built else None
         with self._changed:
             self._starting = self.current = None
@@ -353,7 +364,8 @@ class Supervisor:
             self._changed.notify_all()
             noted = self._built and not self._closing
         if noted:
-            # Before the batch that ran there ends, so that its instance is not given another one.
+            # This comes before `child.end` below, which ends the batch that ran in the process: otherwise
+            # the scheduler could give the instance another batch in between.
             self._presence.away.add(self)
             if pause_s is None:
                 self._presence.gone = True
@@ -370,7 +382,7 @@ class Supervisor:
 
 
 def how_ended(status: int | None) -> str:
-    """Say how a process has ended: of which signal, or with which status."""
+    """Say how a process has ended: by a signal, or with an exit status."""
     if status is None or status >= 0:
         return f"with status {status}"
     try:

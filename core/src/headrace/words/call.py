@@ -1,4 +1,4 @@
-"""Identity, and Call: a function named in the configuration."""
+"""Identity, and Call, which calls a function that the configuration names."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Call(FunctionBackend, Word):
     """Call a function, a class or anything else that can be imported and called.
 
     ``Call(PIL.ImageOps:grayscale)`` gives ``grayscale(data)`` as ``result``. With ``batched=true`` the
-    function is given the list of all ``data`` of a batch and returns a list of as many results. What
-    it raises fails its request alone; where ``batched``, the whole batch.
+    function is given the list of all ``data`` of a batch and returns a list of as many results. An error
+    that it raises fails its request alone; with ``batched=true``, the whole batch.
 
-    The function must not change what it is given, and several instances call it at a time. Before
-    anything is built its module is looked for, without being imported. Where a configuration may not
-    import code, ``Call`` is refused.
+    The function must not change what it is given, and several instances may call it at the same time.
+    Before anything is built, Headrace checks that its module can be found, without importing it. Where a
+    configuration may not import code, ``Call`` is refused.
 
     Reads:
         data: Anything that the function takes as its first argument.
@@ -101,7 +101,7 @@ class Call(FunctionBackend, Word):
         options: Any = use.element.options
         name = use.element.name
         if getattr(options, "function", None) is None:
-            return  # missing, where an expression is looked at by itself
+            return  # `explain` of a bare expression goes on without the option
         why = use.planning.refused
         if why is not None:
             function = options.function
@@ -138,7 +138,7 @@ class Call(FunctionBackend, Word):
         self.function = (lambda data: function(data, **kwargs)) if kwargs else function
 
 
-# Whether what it names is there; nothing is imported, not even its packages.
+# Looking for the module of a function, without importing it or a package that it stands in.
 
 
 def _missing_module(module: str) -> str | None:
@@ -148,7 +148,8 @@ def _missing_module(module: str) -> str | None:
         if name in sys.modules:
             path = getattr(sys.modules[name], "__path__", None)
             continue
-        spec = None if "." in name and path is None else _spec(name, path)  # None: it is no package
+        # A path of None says that the name before the last dot is no package.
+        spec = None if "." in name and path is None else _spec(name, path)
         if spec is None:
             return name
         path = spec.submodule_search_locations
@@ -157,7 +158,7 @@ def _missing_module(module: str) -> str | None:
 
 def _spec(name: str, path: Any) -> ModuleSpec | None:
     for finder in sys.meta_path:
-        with suppress(ImportError, ValueError, AttributeError):  # foreign code
+        with suppress(ImportError, ValueError, AttributeError):  # finders may be the user's
             spec = finder.find_spec(name, path)
             if spec is not None:
                 return spec

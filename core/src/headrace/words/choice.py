@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Fallback", "ModelLoader"]
 
 _UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency", UNBUILDABLE)
-"""Beginnings of the codes of problems that mean: it cannot be built here."""
+"""A problem whose code begins with one of these means that a branch cannot be built here."""
 
 _log = logging.getLogger("headrace.build")
 _NOT_HERE = "Fallback: %s cannot be built here: %s"
@@ -56,7 +56,7 @@ class _Chosen(Word):
 class ModelLoader(_Chosen):
     """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt,.plan)B]``.
 
-    The first child with a suffix that ends the name is taken, whether in capitals or not.
+    The first child with a suffix in which the name ends is chosen; upper and lower case are the same.
     Options of the children that were not chosen count as known.
 
     Reads:
@@ -96,7 +96,7 @@ class ModelLoader(_Chosen):
         for child in children:
             if child is chosen:
                 planned = use.plan(child)
-            else:  # values may have been written for the one that is chosen
+            else:  # an option that this child refuses may have been written for the chosen one
                 planned = _plan_apart(use, child, ("missing_option", "option"))
                 if chosen is not None:
                     label = _label_of(child, children)
@@ -115,9 +115,9 @@ class ModelLoader(_Chosen):
 class Fallback(_Chosen):
     """Use the first child that can be built here: ``Fallback[TensorrtTensor,OnnxTensor]``.
 
-    A name that is not installed or not allowed, a missing library, and any error of ``init`` or
-    ``warm_up`` mean: the next one. Wrong options do not. What was chosen, and why not the others,
-    is in ``describe()`` and logged.
+    Fallback goes on to the next child when a name is not installed or not allowed, when a library is
+    missing, and at any error of ``init`` or ``warm_up``. Wrong options are an error all the same. Which
+    child was chosen, and why the others were not, is logged and stands in ``describe()``.
 
     Reads:
         What the chosen child reads.
@@ -142,7 +142,7 @@ class Fallback(_Chosen):
 
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
-        """Give the range that some child takes: which one will be built, the classes cannot tell."""
+        """Give the range that any child may have: before building nobody knows which child is chosen."""
         most = [child.range[1] for child in children]
         bounded = [high for high in most if high is not None]
         least = min(child.range[0] for child in children)
@@ -162,7 +162,7 @@ class Fallback(_Chosen):
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
-        """Give what the chosen child needs; before it is chosen, what all need."""
+        """Give the keys that the chosen child needs; before one is chosen, those that every child needs."""
         labels = [_label_of(child.call, element.call.children) for child in element.children]
         made: Any = built.get(id(element))
         if made is not None:
@@ -182,9 +182,10 @@ class Fallback(_Chosen):
             try:
                 with at.end.trial():
                     built = building.child(child, trial)
-            except Exception as error:  # noqa: BLE001 - any failure to build means: the next one
+            except Exception as error:  # noqa: BLE001 - after any failure the next child is tried
                 trial.parts.close()
-                for key in building.by_element.keys() - known:  # what failed is not described
+                # `describe` must not show parts of a child that was not chosen.
+                for key in building.by_element.keys() - known:
                     del building.by_element[key]
                 reasons[label] = error_text(error)
                 _log.info(_NOT_HERE, label, reasons[label])
@@ -212,7 +213,11 @@ def _label_of(child: Call, children: Iterable[Call]) -> str:
 
 
 def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element | None:
-    """Plan a branch; why it cannot be built goes into ``unavailable``, problems of ``other`` codes nowhere."""
+    """Plan a branch beside the others, whose problems need not be problems of the configuration.
+
+    Why the branch cannot be built here goes into ``unavailable``. Problems whose code is in ``other`` are
+    dropped; all others are reported.
+    """
     planning, parameters = use.planning, use.planning.parameters
     outer, unresolved = planning.problems, parameters.unresolved
     planning.problems = Problems()
@@ -226,7 +231,8 @@ def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element |
     outer.extend(hard)
     parameters.unresolved = unresolved + bool(hard)
     if away:
-        parameters.excused = True  # nobody can tell which keys belong to what is not here
+        # A key that no backend here knows may be an option of this branch: it is not reported as unknown.
+        parameters.excused = True
         label = _label_of(child, use.children)
         use.element.unavailable[label] = "; ".join(problem.message for problem in away)
     return None if found else planned

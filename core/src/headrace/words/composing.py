@@ -27,17 +27,19 @@ class Sequential(Word):
 
     An item is *ready* at the start and after an element that gave it a ``result``. A plain element
     takes the ready items, with ``result`` moved to ``data``; items that are not ready fail there.
-    ``(or)X`` takes the items that are not ready, on the ``data`` they have; ``(key=k)X`` the ready
-    ones that have the key ``k``; ``(or,key=k)X`` needs both. Who is passed by stays as it is. An
-    item that is ready at the end without a ``result`` gets its ``data`` as ``result``.
+    ``(or)X`` takes the items that are not ready, on the ``data`` they have; ``(key=k)X`` takes the ready
+    items that have the key ``k``; ``(or,key=k)X`` takes those that are not ready and have the key. An item
+    that an element does not take is left unchanged. An item that is ready at the end without a ``result``
+    gets its ``data`` as ``result``.
 
     Reads:
         data: What the first element reads.
     Writes:
         result: What the last element writes.
     Batch:
-        The largest min and the smallest max of the elements; those with a max of 1 are run item by
-        item and do not count, unless all are. One with a condition takes single items, too.
+        The largest min and the smallest max of the elements. An element with a max of 1 is run item by
+        item and does not count, unless all have a max of 1. An element with a condition must have a min
+        of 1.
 
     Raises:
         NoResultError: The element before gave an item no ``result``.
@@ -81,14 +83,14 @@ class Sequential(Word):
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
-        """Give what the first element needs, if none is passed by."""
+        """Give the keys that the first element needs, unless an item may pass it by."""
         first, *rest = element.children
         prefixes = element.prefixes or [((), {}) for _ in element.children]
         if any(prefixes[0]):
-            return {DATA: element.name}  # passed by, an item has its data as result
+            return {DATA: element.name}  # an item that passes by ends with its data as result
         for child, (flags, _) in zip(rest, prefixes[1:], strict=True):
             if "or" in flags and DATA in needs_of(child, built):
-                return {DATA: child.name}  # it runs on the data of an item without a result
+                return {DATA: child.name}  # (or) runs on the data of an item that has no result
         return needs_of(first, built)
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -114,8 +116,9 @@ class Sequential(Word):
                 try:
                     for request in moving:
                         request["data"] = request.pop("result")
-                except Exception:  # noqa: BLE001 - there is no result, or it is an odd dict
-                    for earlier in batch[: -1 - len([*moving])]:  # they have been moved on already
+                except Exception:  # noqa: BLE001 - a request has no result, or its dict raises
+                    # `_run` moves the result of every item: give back what was moved of the earlier ones.
+                    for earlier in batch[: -1 - len([*moving])]:
                         earlier["result"] = earlier["data"]
                     return self._run(index, batch, [None] * len(batch))
             outcomes = call(batch)
@@ -142,7 +145,10 @@ class Sequential(Word):
     def _taken(
         self, index: int, batch: list[Request], outcomes: Answers, ready: list[bool]
     ) -> list[int]:
-        """Give the items that an element takes, made ready for it; fail those it cannot take."""
+        """Give the places of the items that an element takes, and move their results to ``data``.
+
+        An item that should be taken and is not ready fails.
+        """
         step = self._steps[index]
         taken: list[int] = []
         for i, request in enumerate(batch):
@@ -158,7 +164,7 @@ class Sequential(Word):
                     continue
                 if ready[i] and "result" in request:
                     request["data"] = request.pop("result")
-            except Exception as odd:  # noqa: BLE001 - a dict of somebody else
+            except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
                 outcomes[i] = odd
             else:
                 taken.append(i)
@@ -171,7 +177,7 @@ class Sequential(Word):
 
 
 class _Step(NamedTuple):
-    """One element, what runs it, and its conditions."""
+    """One element of an ``S``, what runs it, and the conditions of its prefix."""
 
     child: Backend
     run: Callable[[list[Request]], Outcomes]
@@ -186,7 +192,7 @@ class _Step(NamedTuple):
 
 
 def _pass_by(request: Request) -> None:
-    """Let an item that no element has given a ``result`` have its ``data`` as one."""
+    """Make ``data`` the ``result`` of an item that has none."""
     if "result" not in request:
         request["result"] = request["data"]
 
@@ -195,23 +201,23 @@ S = Sequential
 
 
 class Wiring(Word):
-    """A word that stands for the last thing in its bracket, once that is built."""
+    """A word of which nothing is left at run time but the last element in its bracket."""
 
     _wiring = True
     _needs_of = -1
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
-        """Build what stands in it, in order; what it stands for is called in its place."""
+        """Build the children in order; the last one is called in place of the word."""
         built = [building.element(child, at) for child in element.children]
         return NotCallable(element.name) if cls._why_not_callable else built[-1]
 
 
 class IoC(Wiring):
-    """Build the first phase in order, then the front, in which their names mean those instances.
+    """Build the first phase in order, then the front, in which its names mean the instances just built.
 
-    ``IoC[A,B;S[A,B,A]]`` holds one A and one B per copy. An element of the first phase sees the
-    earlier ones. The names are seen inside this ``IoC`` only.
+    ``IoC[A,B;S[A,B,A]]`` holds one A and one B per copy. In the first phase an element may name the
+    earlier ones. The names have this meaning inside this ``IoC`` only.
 
     Reads:
         What the front reads.
@@ -260,14 +266,15 @@ class IoC(Wiring):
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
-        """Build the first phase, then the front: what is called is the front itself."""
+        """Build the first phase, then the front, which is called in place of the word."""
         scope = Shared(at.scope)
         parts = at.parts.nested(scope, at.thread)
         inner = replace(at, local=dict(at.local), scope=scope, parts=parts)
         of_instance = at.index is not None
         for child in element.phases[0]:
             built = (building.element if of_instance else building.shared_out)(child, inner)
-            # Outside of any instance several of them may reach it; a front's elements are guarded.
+            # What is built outside of any instance may be called by several instances at a time, so it is
+            # guarded. In the front of the pipeline `ElementBuilder.backend` has guarded it already.
             bare = child.named is None and child.is_bare
             if not of_instance and building.node is not None and not bare:
                 built = building.guarded(built)
@@ -278,7 +285,7 @@ class IoC(Wiring):
 class DI(Word):
     """Let each element depend on the next: ``DI[a,b,c]`` is ``a[b[c]]``.
 
-    Each may be the name of an instance. All but the last take what follows as their only child.
+    Each element may be the name of an instance. Each but the last has the next one as its only child.
 
     Reads:
         What the first reads.
@@ -301,7 +308,7 @@ class DI(Word):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Plan ``a[b[c]]``, which is what it stands for."""
+        """Plan ``a[b[c]]``."""
         *outer, nested = use.children
         for child in reversed(outer):
             if child.phases:
@@ -343,8 +350,8 @@ class With(DI):
 class BackgroundThread(Word):
     """Let one thread own X: ``init``, every ``forward`` and ``close`` of X happen in it.
 
-    Around a whole instance it costs one hand-over per batch; inside an expression the calling
-    thread waits for it.
+    Around a whole instance it costs one hand-over per batch. Inside an expression the thread that runs
+    the expression waits for it.
 
     Reads:
         What X reads.

@@ -1,4 +1,4 @@
-"""Containers that divide a batch, HasKey, NotHasKey and Random, and CatSplit, which gathers it."""
+"""Containers that divide a batch (HasKey, NotHasKey, Random), and CatSplit, which gathers it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 
 
 class Branches(Word, ABC):
-    """Base of the containers with a branch for yes and perhaps one for no."""
+    """Base of the containers that decide per item: a branch for yes, and perhaps one for no."""
 
     _reentrant = True
 
@@ -35,7 +35,7 @@ class Branches(Word, ABC):
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
-        """Give what both branches need; without the second, what passes has its data as result."""
+        """Give the keys that both branches need; without a second branch items pass with their ``data``."""
         found = [needs_of(child, built) for child in element.children]
         if len(found) < 2 or any(DATA in needs for needs in found):
             return {DATA: element.name}
@@ -53,7 +53,7 @@ class Branches(Word, ABC):
         """Decide for one item."""
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Send each item its way; without a branch for no the others pass."""
+        """Run each branch on its items; without a branch for no the other items pass."""
         outcomes: Answers = [None] * len(batch)
         chosen = select(batch, range(len(batch)), self.says_yes, outcomes)
         read = {i for i, failed in enumerate(outcomes) if failed is None}
@@ -214,7 +214,7 @@ class CatSplit(Word):
 
     @classmethod
     def _check(cls, use: Use) -> None:
-        """Refuse a Repost of the one item that stands for many."""
+        """Refuse a Repost inside infer: the gathered item stands for many requests."""
         for one in elements_run(use.planning.nodes, use.element.children[1:2]):
             if one.target is not None and not use.scope.lenient:
                 message = (
@@ -229,7 +229,7 @@ class CatSplit(Word):
         self._cat = child_call(self._cat_backend, pad=self._pad)
         self._call_infer = child_call(
             self._infer, pad=False
-        )  # a copy of what is gathered is no filler
+        )  # the gathered item must not be filled up with copies of itself
         self._fills_up = self._pad and self._infer.min > 1
         self._split = child_call(self._split_backend, pad=self._pad)
 
@@ -287,10 +287,10 @@ class CatSplit(Word):
         places: Sequence[int],
         outcomes: Answers,
     ) -> bool:
-        """Gather what cat has left once more, filled up to the min of infer, and run that.
+        """Gather the items that cat has not failed once more, filled up to the min of infer, and run them.
 
         Returns:
-            Whether it was done: they are too few, and cat has failed one that is no filler.
+            Whether this was done: the items left were too few, and cat had failed one that is no filler.
         """
         enough = weight_of([batch[i] for i in places]) >= self._infer.min
         own = sum(not isinstance(request, Filler) for request in batch)

@@ -1,4 +1,4 @@
-"""The words that let a request go on elsewhere, or again: DagDispatcher, Repost, Loop and Restart."""
+"""The words that send a request to other nodes or run it again: DagDispatcher, Repost, Loop, Restart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["DagDispatcher", "Loop", "Repost", "Restart"]
 class DagDispatcher(Word):
     """Walk each request through the nodes of the pipeline, as ``next`` and ``map`` link them.
 
-    Stands in ``entrypoint``, for example ``S[Check,DagDispatcher]``; by itself it is the default.
+    It stands in ``entrypoint``, as in ``S[Check,DagDispatcher]``. ``DagDispatcher`` alone is the default.
 
     Reads:
         node_name: The node at which the request enters; only needed with several roots.
@@ -63,7 +63,7 @@ class DagDispatcher(Word):
 
     @classmethod
     def _check(cls, use: Use) -> None:
-        """Check that no node walks through the graph that it stands in."""
+        """Refuse a DagDispatcher inside a node: the node would call itself."""
         node = use.planning.known_node
         if node is not None and not use.scope.lenient:
             message = f"DagDispatcher walks through all nodes, so node {node!r} would call itself"
@@ -71,7 +71,7 @@ class DagDispatcher(Word):
             use.add("circle", message, hint=hint)
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
-        """Ask for the graph, which is there once all nodes are built."""
+        """Ask to be given the graph once all nodes are built."""
         building.commons.dispatchers.append(self)
 
     def forward(self, batch: list[Request]) -> Outcomes:
@@ -92,14 +92,14 @@ class DagDispatcher(Word):
 class Repost(Word):
     """End the way of a request here and go on at another node: ``S[Check,(or)Repost[repair]]``.
 
-    The item leaves the expression: the elements of an ``S`` or ``Loop`` around it pass it by, and
-    once its batch has ended it enters the node it was reposted to, as if it had been sent there:
-    its own dict, with ``result`` moved to ``data``. What follows the node that it left does not run,
-    nor does a ``map`` of the node it enters. Deadline, priority, cancellation, ``node_name`` and the
-    bound of the node at which the request entered the pipeline stay as they are. Where several
-    branches end apart, ``result`` has the nodes at which they really ended.
+    The item leaves the expression: later elements of an ``S`` or ``Loop`` around the Repost do not take it,
+    and once its batch has ended, the request enters the node that Repost names, as if it had been sent
+    there: the same dict, with ``result`` moved to ``data``. The nodes after the one that it left do not run,
+    nor does a ``map`` of the node that it enters. Deadline, priority, cancellation, ``node_name`` and the
+    bound of the node at which the request entered the pipeline stay as they are. Where several branches
+    end apart, ``result`` names the nodes at which they really ended.
 
-    It cannot stand in a branch that joins again, in a node with ``each``, in the middle of a
+    Repost cannot stand in a branch that joins again, in a node with ``each``, in the middle of a
     ``CatSplit``, or in ``entrypoint``.
 
     Reads:
@@ -138,7 +138,7 @@ class Repost(Word):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Take note of the node to go on at."""
+        """Plan the Repost: its target is the node that its child names."""
         (child,) = use.children
         name = use.name(child)
         if name is None:
@@ -152,7 +152,7 @@ class Repost(Word):
         return use.element
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
-        """Take the node to go on at."""
+        """Take over the target from the plan."""
         self.target = element.target or ""
 
     def forward(self, batch: list[Request]) -> None:
@@ -178,7 +178,7 @@ class Again(Word, ABC):
 
     @abstractmethod
     def is_done(self, request: Request) -> bool:
-        """Tell whether an item that has run is done; one that is not is made ready to run again."""
+        """Tell whether an item that has run is done, and make one that is not done ready to run again."""
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child until all items are done or have failed."""
@@ -216,8 +216,8 @@ class Loop(Again):
     Writes:
         result: What X wrote last.
     Batch:
-        The range of X. Items that are done leave: fewer than its min are filled up with
-        ``pad = true``, else they fail.
+        The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
+        are filled up with ``pad = true``; otherwise they fail.
 
     Raises:
         LimitError: An item ran ``limit`` times without the key.
@@ -246,8 +246,8 @@ class Loop(Again):
 class Restart(Again):
     """Run X again, entering at the node that the key ``restart`` names: ``Restart[DagDispatcher]``.
 
-    Stands in ``entrypoint``. The key is taken out before X runs again, with ``result`` as ``data``; the
-    ``node_name`` of the request is the caller's again in the answer.
+    It stands in ``entrypoint``. Before X runs again, with ``result`` as ``data``, the key ``restart`` is
+    taken out. In the answer ``node_name`` has the caller's value again.
 
     Reads:
         restart: Name of the node to enter at, written by a backend inside X.
@@ -255,8 +255,8 @@ class Restart(Again):
     Writes:
         result: What X wrote last.
     Batch:
-        The range of X. Items that are done leave: fewer than its min are filled up with
-        ``pad = true``, else they fail.
+        The range of X. Items that are done leave the batch. When fewer than the min of X are left, they
+        are filled up with ``pad = true``; otherwise they fail.
 
     Raises:
         LimitError: An item was restarted ``limit`` times.
@@ -284,7 +284,10 @@ class Restart(Again):
     reads = ("restart", "data")
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the child until all items are done or have failed; each may be sent a second time."""
+        """Run the child until all items are done or have failed, and give each its ``node_name`` back.
+
+        Without that the same dict, sent a second time, would enter at the node of its last restart.
+        """
         entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]
         try:
             return super().forward(batch)
@@ -294,7 +297,7 @@ class Restart(Again):
                 request.update(name)
 
     def is_done(self, request: Request) -> bool:
-        """Tell whether the item names no node to enter at; else let it enter there."""
+        """Tell whether the item names no node to restart at; else let it enter at that node."""
         node = request.pop("restart", None)
         if node is None:
             return True

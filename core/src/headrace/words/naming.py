@@ -1,4 +1,4 @@
-"""The words that stand for what has a name: Reflect, InstanceFromParam, Proxy and Forward."""
+"""The words that stand for an instance or a parameter by name: Reflect, InstanceFromParam, Proxy, Forward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Forward", "InstanceFromParam", "Proxy", "Reflect"]
 class Proxy(Word):
     """Stand for a named instance: ``Proxy[x.0]`` is the first instance of node ``x``.
 
-    An instance that several threads can reach this way is called by one at a time.
+    An instance that several threads can reach this way is called by one thread at a time.
 
     Reads:
         What the instance reads.
@@ -54,8 +54,8 @@ class Proxy(Word):
 class Forward(Proxy):
     """Call a registered instance; ``Forward[node.x]`` hands the requests to the node ``x``.
 
-    Each item is a request of its own there, with its own outcome; the calling thread waits, and
-    runs batches of that node meanwhile where it may.
+    Each item is a request of its own at that node, with its own outcome. The calling thread waits, and runs
+    batches of that node meanwhile where it may.
 
     Reads:
         What the instance reads.
@@ -111,7 +111,7 @@ class InstanceFromParam(Word):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Read the parameter, and find the instance that it names."""
+        """Read the parameter and find the instance that it names."""
         (child,) = use.children
         key = use.name(child)
         if key is None:
@@ -215,7 +215,7 @@ class Reflect(Wiring):
 
 
 def parameter(use: Use, key: str) -> Found | None:
-    """Find a parameter as an option is found, by the same rule of who wins."""
+    """Find a parameter by the order in which the values of an option win."""
     parameters = use.planning.parameters
     if key == "backend":
         return parameters.key(key)
@@ -224,13 +224,13 @@ def parameter(use: Use, key: str) -> Found | None:
 
 def _report_missing(planning: Planning, call: Call, key: str) -> None:
     if any(nearest(name, NODE_KEYS) == key for name in planning.parameters.unused()):
-        return  # it is misspelt, which is reported
+        return  # the key is misspelt, and `unused` keys are reported with the nearest name
     message = f"node {planning.node!r} needs the key {key!r}"
     hint = f'Write {key} = "..." in the node.'
     own = any(planning.parameters.key(one) for one in ("init", "node_entrypoint"))
     if (
         key == "backend" and planning.parameters.keys is not None and not own
-    ):  # the text around is no user's
+    ):  # the text around it is the default of core: the error names the node instead
         file = planning.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:

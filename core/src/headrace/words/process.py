@@ -33,21 +33,21 @@ __all__ = ["Process"]
 class Process(Word):
     """Let X live in a process of its own: ``Process[X]``.
 
-    X has an interpreter, an interpreter lock and a memory of its own: for Python code that computes and
-    holds the lock, for a library that several instances cannot share in one process, for one that may
-    crash or hang. ``init``, every ``forward`` and ``close`` of X happen in the main thread there;
-    whichever thread has the batch here sends it and waits for the answer.
+    X has an interpreter, an interpreter lock and a memory of its own. Use it for Python code that computes
+    and holds the lock, for a library that several instances cannot share in one process, and for one that
+    may crash or hang. ``init``, every ``forward`` and ``close`` of X happen in the main thread of that
+    process; the thread that runs the batch in this process sends it and waits for the answer.
 
-    A copy of the keys that X reads goes there, and what X wrote comes back; large arrays and ``bytes``
+    X gets copies of the keys that it reads, and what it wrote comes back; large arrays and ``bytes`` travel
     through shared memory. What X changes in place without writing it to a key, changes in its copy alone.
-    What X names must be inside: queues, nodes and registered instances of the
-    pipeline are not there. A class or function that X uses must be importable: part of an installed
-    module, or of a file that the configuration imports. Log records and warnings of X arrive here.
+    X cannot name queues, nodes and registered instances of the pipeline: they are not in its process. A
+    class or function that X uses must be importable: part of an installed module, or of a file that the
+    configuration imports. Log records and warnings of X arrive in this process.
 
-    When the process dies, its batch fails with InstanceLostError, or, if all that stands inside says
-    ``rerun``, each of its items runs once more, alone, in the process of another instance that has
-    nothing to do, or in the next of its own. The process is started again, after growing pauses; when it
-    has died more than ``restart_limit`` times within a minute, the instance is lost.
+    When the process dies, its batch fails with InstanceLostError; or, if all backends in X say ``rerun``,
+    each item of the batch runs once more, alone, in the process of another, idle instance, or in the next
+    process of this one. The process is started again, after growing pauses; when it has died more than
+    ``restart_limit`` times within a minute, the instance is lost.
 
     Reads:
         What X reads.
@@ -57,8 +57,8 @@ class Process(Word):
         The range of X.
 
     Raises:
-        What X raises; InputError when a key that X reads cannot be copied; ContractError when one that
-        it wrote cannot; InstanceLostError when the process has died.
+        What X raises; InputError when a key that X reads cannot be copied; ContractError when a key that
+        X wrote cannot be copied; InstanceLostError when the process has died.
     Source:
         own
     Example:
@@ -85,21 +85,21 @@ class Process(Word):
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
-        """Give what is needed inside, which the other process has reported once it is built."""
+        """Give the keys that X needs: once it is built, those that its process has reported."""
         made = built.get(id(element))
         if made is None:
             return needs_of(element.children[0], built)
         return dict.fromkeys(keys_named(made, None, "reads"), element.name)
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
-        """Take note of which of the node's words this is."""
+        """Keep the identity of the element: the instances of one ``Process`` find each other by it."""
         self._word = id(element)
 
     def init(self, options: Options, context: InitContext) -> None:
         """Start the process, build X there, and take over its range.
 
         Raises:
-            SetupError: It could not be built, or the process ended.
+            SetupError: X could not be built, or the process ended.
         """
         (plan,) = context.children
         self.exchanging = threading.Lock()
@@ -116,18 +116,18 @@ class Process(Word):
         self._siblings.members.append(self)
 
     def _take(self, about: dict[str, Any], options: Options) -> None:
-        """Take over what the process has reported of what was built there."""
+        """Take over what the process has reported of X."""
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
         self.reads = about["needs"]
         kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
         self._exchange = Exchange({*about["keys"]}, {*about["reads"]}, kill_after_s)
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Run X on the batch in its process; where that dies, each item once more if it may.
+        """Run X on the batch in its process; if the process dies, each item once more if X says ``rerun``.
 
         Raises:
             InstanceLostError: The process has died.
-            ContractError: This thread waits for the process already, and was interrupted there.
+            ContractError: A signal handler called the pipeline in a thread that waits for this process.
         """
         if self._borrower is not None and self._borrower == threading.get_ident():
             what = "a signal handler called the pipeline in a thread that waits for this process"
@@ -135,7 +135,9 @@ class Process(Word):
             raise ContractError(what, hint=hint)
         ran_here = self._presence.entries() if self._whole else ()
         entries = {id(entry.request): entry for entry in ran_here}
-        if self.min == 1:  # who goes away while a process is started again may be left out
+        if self.min == 1:
+            # `run` may wait until the process is started again. An owner whose deadline passes meanwhile may
+            # leave: its request is left out of the batch, which cannot become smaller than the range of X.
             lend(entries.values())
         try:
             with self.exchanging:
@@ -152,10 +154,10 @@ class Process(Word):
         return [died if one is None else self._once_more(one, entries) for one in each]
 
     def _once_more(self, alone: list[Request], entries: Entries) -> Exception | None:
-        """Run one item alone, elsewhere; give its outcome."""
+        """Run one item alone in a process that lives; give its outcome."""
         entry = entries.get(id(alone[0]))
         if entry is not None and entry.lent == []:
-            return None  # its owner has gone away with it
+            return None  # the owner has left with the request
         one = self._siblings.borrow(self)
         ends, kill = self._presence.ends, one.supervisor.kill
         ends.append(kill)
@@ -175,23 +177,23 @@ class Process(Word):
         return outcome
 
     def describe(self) -> dict[str, Any]:
-        """Give the number of the process, and what was built there."""
+        """Give the process id, and the tree of what was built in the process."""
         about = (self.supervisor.current or self._child).about
         return {"process": about["process"], "tree": about["tree"]}
 
     def close(self) -> None:
-        """Close X and end the process; one that does not end is killed."""
-        with self.exchanging:  # an item of another instance may run there
+        """Close X and end the process, which is killed when it does not end in time."""
+        with self.exchanging:  # an item of another instance may run in the process
             self.supervisor.close()
             self._child.close()
         with suppress(ValueError):
             self._siblings.members.remove(self)
         self._siblings.look()
 
-    # One batch.
+    # One batch. The thread that calls `run` holds `exchanging`.
 
     def run(self, batch: list[Request], entries: Entries) -> Outcomes:
-        """Run a batch there.
+        """Run a batch in the process.
 
         Raises:
             InstanceLostError: The process has died.
@@ -207,25 +209,27 @@ class Process(Word):
             child.kill()
             raise self._death(child, hung=True) from None
         except BaseException:
-            if child.channel.awaits:  # Ctrl-C: nobody will read the answer
+            if child.channel.awaits:  # after Ctrl-C no thread will read the answer
                 child.kill()
             raise
         for outcome in outcomes or ():
             if isinstance(outcome, InstanceLostError):
-                # It is raised anew here, so that the instance is known to be lost.
+                # Without a node, `Checked` takes the error for one of this instance, and marks it as lost.
                 outcome.node = None
         return outcomes
 
     def _living(self) -> Child:
-        """Give the process that lives, and the descriptors of one that does not back."""
+        """Give the process that lives, once there is one, and close the descriptors of the one before."""
         try:
             child = self.supervisor.child()
-            if child.channel.awaits:  # whoever was interrupted there could not even kill it
+            if child.channel.awaits:  # a second interrupt came before `run` could kill the process
                 child.kill()
                 child.ended.wait()
                 child = self.supervisor.child()
         except InstanceLostError as error:
-            error.node = self._node  # by whom the instance is lost is known
+            # The supervisor decides whether the instance is lost. Without a node in the error `Checked`
+            # would mark the instance as lost as well.
+            error.node = self._node
             raise
         if child is not self._child:
             self._child.close()
@@ -233,7 +237,7 @@ class Process(Word):
         return child
 
     def _death(self, child: Child, hung: bool = False) -> InstanceLostError:
-        """Make the error of a batch whose process has died, once that is noted everywhere."""
+        """Wait until the supervisor has noted the death of the process; make the error of its batch."""
         child.ended.wait()
         hint = "X is slower than the deadlines, or hangs." if hung else None
         if not hung and child.status == -9:
@@ -244,11 +248,11 @@ class Process(Word):
 
 
 class Siblings:
-    """The processes of one word, one per instance of a node: each may run one more item for another.
+    """The instances of one ``Process[X]`` of a node: each may run an item of another one a second time.
 
     Attributes:
-        members: All of them.
-        waiting: How many threads wait for one of them.
+        members: The instances.
+        waiting: How many threads wait in `borrow`.
     """
 
     def __init__(self) -> None:
@@ -257,19 +261,20 @@ class Siblings:
         self._changed = threading.Condition()
 
     def look(self) -> None:
-        """Let those who wait look again: a process has been left, has come back, or is no more."""
+        """Wake the threads in `borrow`: a process has become idle, has come back, or will not come back."""
         with self._changed:
             self._changed.notify_all()
 
     def borrow(self, own: Process) -> Process:
-        """Give one whose process lives and does nothing, rather another than ``own``, once there is one.
+        """Wait for an idle living process and give its instance, preferably another one than ``own``.
 
-        The caller holds its ``exchanging`` then, and calls `look` once that is released. When no process
-        lives or is started any more, ``own`` is given.
+        The lock ``exchanging`` of that instance is acquired for the caller, who releases it and then calls
+        `look`. When no process lives and none is started any more, the answer is ``own``.
         """
         with self._changed:
-            # This thread counts itself first and looks at the locks then. Another thread releases a lock
-            # first and looks at the count then. Either this one finds the lock free, or that one notifies.
+            # This thread raises `waiting` first and tries the locks then. The thread that leaves a process
+            # releases its lock first and reads `waiting` then. So either this thread finds the lock free,
+            # or the other thread sees the count and notifies: no wake-up is lost.
             self.waiting += 1
             try:
                 while True:

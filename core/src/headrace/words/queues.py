@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["Observer", "Queue", "Recv", "Send"]
 
 _DEFAULT_MAX = 64
-"""How many requests a queue holds that nobody declared."""
+"""How many requests a queue holds when no ``Queue(...)`` declares it."""
 
 
 class NamedQueue:
     """A bounded first-in first-out queue of shallow copies of requests.
 
     Attributes:
-        max: How many it holds.
-        dropped: How many an Observer has dropped.
+        max: How many requests it holds.
+        dropped: How many requests an Observer has dropped.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -62,7 +62,7 @@ class NamedQueue:
             self._changed.notify_all()
 
     def put_newest(self, item: Request) -> None:
-        """Append ``item``; drop the oldest when the queue is full, and count it."""
+        """Append ``item``; when the queue is full, drop the oldest item first and count it."""
         with taking(self._changed):
             if len(self._items) >= self.max:
                 self._items.popleft()
@@ -84,14 +84,15 @@ class NamedQueue:
             return item
 
     def close(self) -> None:
-        """Let nobody wait any more; what is in the queue can still be taken."""
+        """End all waits; what is in the queue can still be taken."""
         with taking(self._changed):
             self._closed = True
             self._changed.notify_all()
 
     def _wait(self, ready: Any, deadline: float | None, why: str) -> None:
         late = False
-        # Who has waited past the deadline does nothing any more: its caller has been told so.
+        # A thread that has waited past the deadline must not take or put an item: the caller has the
+        # DeadlineExceededError already, and an item taken for it would be lost.
         while late or not ready():
             if self._closed:
                 raise ClosedError(f"the pipeline was closed while queue {self.name!r} was {why}")
@@ -103,7 +104,7 @@ class NamedQueue:
             late = deadline is not None and time.monotonic() >= deadline
 
     def statistics(self) -> dict[str, int]:
-        """Give how many wait, how many may, and how many were dropped."""
+        """Give how many requests wait, how many may wait, and how many were dropped."""
         with taking(self._changed):
             return {"waiting": len(self._items), "max": self.max, "dropped": self.dropped}
 
@@ -112,7 +113,8 @@ class QueueUser(Word):
     """Base of the words that use a queue of the pipeline.
 
     Attributes:
-        waits_while: What a queue is while this word waits for it, holding its instance; None: it never waits.
+        waits_while: The state of the queue ("full", "empty") in which this word waits and holds its instance;
+            None for a word that never waits.
     """
 
     _reaches_out = True
@@ -128,14 +130,14 @@ class QueueUser(Word):
     _queue: NamedQueue
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
-        """Find the queue; the first that asks for it makes it, as it is declared, whichever node that is in."""
+        """Find the queue; the first word that asks for it makes it, in the size that a node declares."""
         queues: dict[str, Any] = building.commons.queues
         name = element.options.queue  # type: ignore[union-attr]
         if name not in queues:
             roots = [element, *building.build.plan.roots]
             known: list[Any] = [one for root in roots for one in root.walk() if one.cls is Queue]
             sizes = [one.options.max for one in known if one.options.queue == name]
-            # One step of the interpreter: no lock is needed.
+            # `setdefault` is one step of the interpreter: two threads that build at a time get one queue.
             queues.setdefault(name, NamedQueue(name, next(iter(sizes), _DEFAULT_MAX)))
         self._queue = queues[name]
 
@@ -146,7 +148,11 @@ class QueueUser(Word):
 
 
 def _deadlines(batch: list[Request]) -> list[float | None]:
-    """Give the deadline of each item; of one made from others, the latest of all that run here."""
+    """Give the deadline of each item.
+
+    An item that a container has made belongs to no entry: it has the latest deadline of the entries that this
+    thread runs, or none when one of them has none.
+    """
     entries = entries_running_here()
     known = {id(entry.request): entry.deadline for entry in entries}
     limits = [deadline for deadline in known.values() if deadline is not None]
@@ -155,9 +161,9 @@ def _deadlines(batch: list[Request]) -> list[float | None]:
 
 
 def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], None]) -> Outcomes:
-    """Do something with each request that may wait until its deadline; give the outcomes.
+    """Call ``action``, which may wait until the deadline, with each request; give the outcomes.
 
-    What only fills the batch up goes the way of the item that it is a copy of.
+    A filler (`headrace._checked.Filler`) gets the ``result`` of the item before it, and is not queued.
     """
     outcomes: Answers = []
     before: Request = {}
@@ -170,7 +176,7 @@ def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], 
         before = request
         try:
             action(request, deadline)
-        except Exception as error:  # noqa: BLE001 - its time is over, or a dict of somebody else
+        except Exception as error:  # noqa: BLE001 - the deadline, or whatever the user's dict raises
             outcomes.append(passed_on(error))
         else:
             outcomes.append(None)
@@ -180,7 +186,7 @@ def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], 
 class Queue(QueueUser):
     """Declare a bounded queue of this pipeline: ``Queue(q,max=64)``, in the ``init`` of a node.
 
-    A queue that nobody declares holds 64. It cannot be called.
+    A queue that is not declared holds 64 requests. The word cannot be called.
 
     Reads:
         Nothing.
@@ -214,10 +220,10 @@ class Queue(QueueUser):
     _not_callable_hint = "It belongs in the init of a node."
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Look at the queue.
+        """Check the size of the queue.
 
         Raises:
-            ContractError: There is one of another size.
+            ContractError: The queue is declared twice, in different sizes.
         """
         queue = self._queue
         if queue.max != options.max:
@@ -231,10 +237,10 @@ class Queue(QueueUser):
 
 
 class _Sender(QueueUser):
-    """Base of the words that let something of a batch leave through a queue."""
+    """Base of the words that put copies of requests into a queue while their batch runs."""
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
-        """Take the queues, and be an exit of the batch."""
+        """Find the queue, and register as an exit of the batch."""
         super()._prepare(building, element, at)
         at.end.exit(self, element)
 
@@ -242,7 +248,7 @@ class _Sender(QueueUser):
 class Send(_Sender):
     """Put a shallow copy of the request into a queue, and pass: ``Send(q)``.
 
-    While the queue is full it waits, which holds its instance; the wait ends at the deadline of the
+    While the queue is full, Send waits and holds its instance. The wait ends at the deadline of the
     request and when the pipeline is closed.
 
     Reads:
@@ -277,7 +283,7 @@ class Send(_Sender):
 class Observer(_Sender):
     """Put a shallow copy of the request into a queue, never waiting, and pass: ``Observer(q)``.
 
-    When the queue is full the oldest in it is dropped and counted.
+    When the queue is full, its oldest request is dropped and counted.
 
     Reads:
         data: Anything.
@@ -305,7 +311,7 @@ class Observer(_Sender):
         request["result"] = request["data"]
 
     def describe(self) -> dict[str, Any]:
-        """Give the queue, and how many were dropped."""
+        """Give the queue, and how many requests it has dropped."""
         queue = self._queue
         return {"queue": queue.name, "queue_max": queue.max, "dropped": queue.dropped}
 
@@ -313,7 +319,7 @@ class Observer(_Sender):
 class Recv(QueueUser):
     """Take the next request out of a queue: its ``data`` becomes ``result``: ``Recv(q)``.
 
-    While the queue is empty it waits, which holds its instance; the wait ends at the deadline of the
+    While the queue is empty, Recv waits and holds its instance. The wait ends at the deadline of the
     request and when the pipeline is closed.
 
     Reads:

@@ -25,13 +25,13 @@ __all__ = ["Batching", "InstanceDispatcher", "InstancesRegister", "List", "Regis
 
 
 class _Registering(Wiring):
-    """Base of the words that are there for the names that they register."""
+    """Base of the words that register names for the whole pipeline."""
 
     _registers_names = True
 
 
 class _Building(_Registering):
-    """Base of those that only build others: what they register is called, they are not."""
+    """Base of the words that only build instances: the instances are called, the word itself is not."""
 
     reads = ()
     writes = ()
@@ -72,7 +72,7 @@ class Register(_Registering):
 
     @classmethod
     def _registers(cls, call: Call) -> str | None:
-        """Give the name in its args."""
+        """Give the name that stands in the args of the word."""
         values = (*call.args.positional, *(value for _, value in call.args.named))
         return str(values[0]) if values else None
 
@@ -120,7 +120,7 @@ class InstancesRegister(_Building):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Plan one instance and let the pipeline know the names of all."""
+        """Plan one instance, and let the pipeline know the names of all copies."""
         allowed = _may_stand(use)
         (call,) = use.children
         child = use.plan(call, entry=False)
@@ -144,7 +144,7 @@ class InstancesRegister(_Building):
 
 
 class List(_Building):
-    """Build several, in order. It cannot be called.
+    """Build several backends, in order. It cannot be called.
 
     Reads:
         Nothing.
@@ -173,7 +173,7 @@ class List(_Building):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Plan all; they need not be callable."""
+        """Plan the children, which need not be callable."""
         return use.holding([use.plan(child) for child in use.children])
 
 
@@ -232,7 +232,7 @@ class Batching(_Scheduling):
 
     @classmethod
     def _check(cls, use: Use) -> None:
-        """Check that it stands where a scheduler can, over something to schedule."""
+        """Check that Batching stands in ``init`` or ``node_entrypoint``, after InstancesRegister."""
         element = use.element
         if use.scope.lenient or (element.named is not None and not element.children):
             return
@@ -246,7 +246,7 @@ class Batching(_Scheduling):
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
-        """Put the queue of the node before its instances, or before the one that stands in it."""
+        """Put the queue of the node before its instances, or before the one instance in the bracket."""
         if not element.children:
             return NotCallable(element.name)
         (child,) = element.children
@@ -255,7 +255,7 @@ class Batching(_Scheduling):
         return building.schedule([building.shared_out(child, at)])
 
     def forward_with_dep(self, batch: list[Request], dependency: Backend) -> None:
-        """Refuse: what the planner leaves of it is the scheduler of the node."""
+        """Refuse: in a node the scheduler is called in place of this word."""
         raise ContractError("Batching was called outside of a node")
 
 
@@ -285,12 +285,12 @@ class InstanceDispatcher(_Scheduling):
 
     @classmethod
     def _check(cls, use: Use) -> None:
-        """Check that it stands in ``Batching[...]``."""
+        """Check that InstanceDispatcher stands in ``Batching[...]``."""
         parent = use.scope.parent
         if not (use.scope.named or (parent is not None and issubclass(parent, Batching))):
             use.add("scheduling", "InstanceDispatcher stands in Batching[InstanceDispatcher] only")
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
-        """Build nothing: it says which instances the queue is for."""
+        """Build nothing: the word only says for which instances the queue is."""
         return NotCallable(element.name)
