@@ -1,7 +1,8 @@
 """Pipelines as a service: the Open Inference Protocol, which the clients of Triton speak.
 
-`Server` listens in a thread of its own; `asgi` gives the same as an ASGI application for a server of
-yours. What a client is told of each failure is in `headrace_serve.errors`.
+`Server` listens in a thread of its own; `asgi` gives the same service as an ASGI application, for an HTTP
+server that the user starts. `headrace_serve.errors` has a table of the status and text that a client gets
+for each error.
 """
 
 from __future__ import annotations

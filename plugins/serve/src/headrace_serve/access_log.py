@@ -1,6 +1,7 @@
 """A line per request: what was asked of which model, how it ended, and how long each part took.
 
-The logger is ``headrace.serve.access``, level INFO. Never in it: bodies, values of queries, headers, keys.
+The logger is ``headrace.serve.access``, level INFO. Bodies, values of queries, headers and keys are never
+logged.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ _LONGEST_ID = 64
 
 
 class AccessLine:
-    """What is logged of one request.
+    """The line of the access log for one request, filled in while the request is answered.
 
     Attributes:
-        route: Which route or call it is.
-        model, identifier, status, code, received_bytes, sent_bytes: As far as they are known.
-        times: What takes the times that it has in the pipeline; None where nobody wants to know them.
+        route: The route of HTTP, or the name of the call of gRPC.
+        model, identifier, status, code: Texts, empty as long as they are not known.
+        received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
+        times: Collects when the request waited and ran in the pipeline; None if the pipeline does not measure it.
     """
 
     __slots__ = (
@@ -40,22 +42,22 @@ class AccessLine:
         self._received = self._answered = 0.0
 
     def received(self, size: int) -> None:
-        """Note that the body has come."""
+        """Note that the body, of ``size`` bytes, has been received."""
         self.received_bytes = size
         self._received = time.monotonic()
 
     def answered(self, status: str) -> None:
-        """Note that there is an answer, which is sent from now on."""
+        """Note the status of the answer, and that sending it begins now."""
         self.status = status
         self._answered = time.monotonic()
 
     def timed(self) -> RunTimes:
-        """Give what takes the times that the request has in the pipeline."""
+        """Give the object that collects when the request waits and runs in the pipeline."""
         self.times = self.times or RunTimes()
         return self.times
 
     def write(self) -> None:
-        """Log it."""
+        """Write the line to the logger."""
         ended = time.monotonic()
         answered = self._answered or ended
         received = self._received or answered

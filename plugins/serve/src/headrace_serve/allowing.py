@@ -1,4 +1,4 @@
-"""What is off unless somebody asks for it by name: parts of the protocol, pages of other origins."""
+"""Checks of ``--allow`` and ``--cors-origin``: both turn on what is off by default."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+")
 
 
 def check_allowed(names: Iterable[str]) -> frozenset[str]:
-    """Check what is to be allowed.
+    """Check the names of the parts of the protocol that are to be turned on.
 
     Args:
         names: ``repository``: requests load and unload models. ``shared-memory``: tensors lie in
             shared memory of the system.
 
     Raises:
-        ConfigError: One is unknown, or is not to be had on this platform.
+        ConfigError: A name is unknown, or this platform does not have that part.
     """
     found = frozenset([names] if isinstance(names, str) else names)
     problems = []
@@ -45,7 +45,7 @@ def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
     """Check origins of pages: ``https://host[:port]``, or ``*`` for all.
 
     Raises:
-        ConfigError: One is none.
+        ConfigError: A text is not an origin.
     """
     found = (origins,) if isinstance(origins, str) else tuple(origins)
     problems = [

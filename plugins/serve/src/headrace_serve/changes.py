@@ -1,4 +1,4 @@
-"""Who watches the health of server and models is told when it may have changed."""
+"""Wakes the coroutines that watch the health of server and models when the health may have changed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Changes"]
 
 
 class Changes:
-    """Wakes all that wait when something has changed; used by one event loop.
+    """Wakes all coroutines that wait for a change of health; used by one event loop.
 
-    What the server does itself (reload, load, unload, drain) is told at once, and so is the loss of an
-    instance that a request has met. A pipeline does not tell when it recovers, so whoever waits looks
-    again after ``look_s`` seconds; nobody looks where nobody waits.
+    The server calls `tell` at each of its own changes (reload, load, unload, drain), and when a request
+    fails because its instance is lost. A pipeline does not report that it has recovered, so `wait` also
+    returns after ``look_s`` seconds, and its caller looks at the health again. Without a waiter no timer runs.
     """
 
     def __init__(self, look_s: float = 1.0) -> None:
@@ -20,13 +20,13 @@ class Changes:
         self._next: asyncio.Event | None = None
 
     def tell(self) -> None:
-        """Wake all that wait."""
+        """Wake all coroutines that wait."""
         if self._next is not None:
             self._next.set()
             self._next = None
 
     async def wait(self) -> None:
-        """Wait until something may have changed."""
+        """Wait until `tell` is called, at most ``look_s`` seconds."""
         if self._next is None:
             self._next = asyncio.Event()
         try:

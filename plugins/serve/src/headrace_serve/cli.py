@@ -1,4 +1,4 @@
-"""``headrace serve``: models from configurations, until a signal ends it."""
+"""``headrace serve``: serves models from configurations until a signal ends the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace_cli.for_plugins import Json, print_data, printing_warnings
 __all__ = ["serve"]
 
 _LONGEST = 1e9
-"""No time that is said is longer; infinity is none."""
+"""The greatest number of seconds, or milliseconds, that an option takes; it keeps infinity out."""
 
 
 def serve(  # noqa: PLR0913, PLR0917 - options of the command line

@@ -1,6 +1,6 @@
-"""What the server counts: of itself for its metrics, of each model for the statistics of the protocol.
+"""Counters of the server for its metrics, and of each model for the statistics of the protocol.
 
-These are plain numbers, kept by the event loop.
+They are plain numbers without a lock, since only the event loop changes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Counters", "Counts"]
 
 _LATE = 64
 _LATE_NS = 30_000_000_000
-"""Answers from which the rate is measured: so many, and no older ones."""
+"""The rate is measured from at most the last 64 answers, and from none older than 30 seconds."""
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Counters:
     statuses those of the protocols.
 
     Attributes:
-        requests: How many were answered, by route, model (``""``: none that is served) and status.
-        received_bytes, sent_bytes: Bytes of bodies as they travelled, by route.
+        requests: The number of answered requests, by route, model (``""``: no served model) and status.
+        received_bytes, sent_bytes: Bytes of bodies by route, as transferred: before decompression, after compression.
         in_flight: Requests that are being received or answered, by protocol.
-        began_s: When the last one of each protocol began, by the clock of `time.monotonic`.
+        began_s: When the last request of each protocol began, in seconds of `time.monotonic`.
     """
 
     requests: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Counters:
         self.sent_bytes[route] = self.sent_bytes.get(route, 0) + line.sent_bytes
 
     def copy(self) -> Counters:
-        """Give the numbers of now, for another thread."""
+        """Give a copy of the counters, which another thread may read while the event loop goes on counting."""
         return Counters(
             dict(self.requests),
             dict(self.received_bytes),
@@ -75,13 +75,13 @@ class Counters:
 
 
 class Counts:
-    """Requests of the protocol that were answered, for its statistics; used by one event loop.
+    """Answered requests of one model, for the protocol's statistics; used by one event loop.
 
     Attributes:
-        ok, failed: How many.
-        ok_ns, failed_ns: Their time in the server, in nanoseconds.
-        inferences: The rows, or items, of those that succeeded.
-        last_ns: The wall time of the last one, in nanoseconds; 0 before the first.
+        ok, failed: How many requests succeeded, and how many failed.
+        ok_ns, failed_ns: The sum of their times in the server, in nanoseconds.
+        inferences: The rows, or items, of the requests that succeeded.
+        last_ns: The wall time of the last answer, in nanoseconds; 0 before the first.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,13 @@ class Counts:
         self.failed_ns += elapsed_ns
 
     def note(self, elapsed_ns: int, inferences: int, requests: int) -> None:
-        """Count one request that succeeded: its rows or items, and its requests of the pipeline."""
+        """Count one request that succeeded.
+
+        Args:
+            elapsed_ns: Its time in the server, in nanoseconds.
+            inferences: Its rows or items.
+            requests: The requests of the pipeline that it became.
+        """
         self.last_ns = time.time_ns()
         self.ok += 1
         self.ok_ns += elapsed_ns
@@ -107,7 +113,10 @@ class Counts:
         self._late.append((self.last_ns, self._requests))
 
     def rate_s(self) -> float | None:
-        """Give how many requests of the pipeline a second succeeded of late; None where too few tell it."""
+        """Give the recent rate of succeeded requests of the pipeline, per second.
+
+        It is None if too few requests have succeeded in the last 30 seconds to measure it.
+        """
         now_ns = time.time_ns()
         for then_ns, before in self._late:
             if 0 < now_ns - then_ns < _LATE_NS:

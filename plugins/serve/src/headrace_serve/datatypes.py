@@ -1,4 +1,4 @@
-"""Datatypes of the protocol and arrays: from JSON and from bytes, and back."""
+"""Conversions between arrays and the protocol's datatypes, as JSON values and as bytes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ DATATYPES: Final = {
     "BF16": np.dtype("<u2"),
     "BYTES": np.dtype(object),
 }
-"""Datatypes of the protocol and the dtype that holds them; of BF16 numpy holds the bits alone."""
+"""Each datatype of the protocol with its numpy dtype. numpy has no BF16, so uint16 holds its bits."""
 
 _ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in DATATYPES.items()}
 _NAMES: Final = {dtype.name: name for name, dtype in DATATYPES.items() if name != "BF16"}
 _BY_DTYPE: Final = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
 ONLY_BINARY: Final = ("FP16", "BF16")
-"""Datatypes that JSON has no form for."""
+"""Datatypes for which the protocol defines no JSON form."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -64,7 +64,7 @@ def of_dtype_name(name: str) -> str | None:
 
 def datatype_of(array: NDArray[Any]) -> str | None:
     """Give the datatype of an array; None if the protocol has none for it."""
-    found = _BY_DTYPE.get(array.dtype)  # the name of a dtype is made anew each time
+    found = _BY_DTYPE.get(array.dtype)  # first, since numpy builds `dtype.name` anew at each access
     if found is not None:
         return found
     if array.dtype.kind in "SU":
@@ -79,8 +79,8 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
         name: The name of the input, for errors.
         datatype: One of `DATATYPES`.
         shape: Its shape; every axis 0 or more.
-        data: A buffer: values in row-major order, little-endian; of BYTES a length of four bytes
-            before each element.
+        data: A buffer with the values in row-major order, little-endian. For BYTES each element follows
+            its length, a little-endian uint32.
 
     Returns:
         An array of that shape, read-only where ``data`` is; BF16 becomes float32, which holds all
@@ -99,7 +99,7 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
 
 
 def as_bf16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Give the bits of the BF16 that is nearest to each float32, of two the even one; NaN stays NaN."""
+    """Round each float32 to the nearest BF16, ties to even, and give its bits as uint16; NaN stays NaN."""
     bits = np.ascontiguousarray(array, "<f4").view("<u4")
     nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
     made: NDArray[np.uint16] = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
@@ -107,10 +107,10 @@ def as_bf16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> None:
-    """Check the number of bytes of a tensor; of BYTES any may be right.
+    """Check the number of bytes of a tensor; for BYTES every number passes, as elements differ in length.
 
     Raises:
-        InputError: It is not what shape and datatype ask for.
+        InputError: ``size`` is not the number of bytes that shape and datatype need.
     """
     expected = math.prod(shape) * _ITEM_BYTES[datatype]
     if size != expected and datatype != "BYTES":
@@ -122,7 +122,7 @@ def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> N
 
 
 def _elements(name: str, elements: int, data: Any) -> NDArray[Any]:
-    """Read BYTES: each element behind its length."""
+    """Read the elements of a BYTES tensor, each of which follows its length."""
     if elements * _LENGTH.size > len(data):
         raise InputError(f"input {name!r}: {len(data)} bytes cannot hold {elements} elements")
     found = np.empty(elements, object)
@@ -145,10 +145,10 @@ def _elements(name: str, elements: int, data: Any) -> NDArray[Any]:
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> NDArray[Any]:
-    """Give the array for the ``data`` of a tensor in JSON: flat, or nested as its shape says.
+    """Give the array for the ``data`` of a tensor in JSON: a flat list, or lists nested as the shape says.
 
     Raises:
-        InputError: It is no list, has another number of elements, or elements of another kind.
+        InputError: ``data`` is no list, has another number of elements, or elements of another kind.
     """
     if datatype in ONLY_BINARY:
         raise InputError(f"input {name!r}: JSON has no {datatype}; send the tensor as binary data")
@@ -175,7 +175,7 @@ def _texts(name: str, data: list[Any]) -> NDArray[Any]:
 
 
 def _flat(data: list[Any]) -> Iterator[Any]:
-    """Give what is in nested lists, whatever their depth."""
+    """Give the values in nested lists; it keeps a stack of its own, so that no depth ends in RecursionError."""
     waiting = [iter(data)]
     while waiting:
         for value in waiting[-1]:
@@ -193,7 +193,8 @@ def _numbers(name: str, datatype: str, data: list[Any]) -> NDArray[Any]:
     try:
         raw: NDArray[Any] = np.array(data)
         if raw.dtype.kind in "fO" and target.kind in "iu" and raw.size:
-            objects = np.array(data, object)  # integers of 64 bits, which numpy may hold as floats
+            # numpy turns a mix of int64 and uint64 values into float64, which loses their low digits.
+            objects = np.array(data, object)
             if all(type(value) is int for value in objects.flat):
                 raw = exact = objects
     except (ValueError, TypeError, OverflowError):
@@ -213,7 +214,7 @@ def _numbers(name: str, datatype: str, data: list[Any]) -> NDArray[Any]:
 
 
 def joined_elements(array: NDArray[Any]) -> bytes:
-    """Give the bytes of a BYTES tensor: each element behind its length."""
+    """Give the bytes of a BYTES tensor, in which each element follows its length."""
     parts: list[bytes] = []
     for value in array.flat:
         raw = _raw(value)
@@ -226,10 +227,10 @@ def _raw(value: Any) -> bytes:
 
 
 def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[Any] | NDArray[Any]:
-    """Give the elements of a tensor as JSON can hold them, flat.
+    """Give the elements of a tensor as a flat sequence that JSON can hold.
 
     Raises:
-        InputError: JSON cannot hold them; the client has to ask for binary data.
+        InputError: JSON cannot hold the elements; the client has to ask for binary data.
     """
     hint = "Ask for this output with binary_data."
     if datatype in ONLY_BINARY:

@@ -1,4 +1,4 @@
-"""What the protocol tells of server and models: metadata, configuration, statistics, index."""
+"""The protocol's descriptions of server and models: metadata, configuration, statistics, index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNBOUNDED = (1 << 31) - 1
 
 
 def server_metadata(service: Service) -> dict[str, Any]:
-    """Give name, version and extensions of the server, those that are allowed among them."""
+    """Give name and version of the server, and its extensions, with those that ``--allow`` has turned on."""
     return {
         "name": "headrace-serve",
         "version": version("headrace-serve"),
@@ -53,8 +53,8 @@ def _tensor(port: Port) -> dict[str, Any]:
 def config(model: Model) -> dict[str, Any]:
     """Give the configuration of a model in Triton's shape.
 
-    Where the first axis is the batch, ``max_batch_size`` is what the entry node takes and ``dims``
-    leave that axis out; else it is 0 and ``dims`` are the shape.
+    If the first axis of every tensor is the batch, ``max_batch_size`` is the greatest batch of the entry
+    node, and ``dims`` leave that axis out. Otherwise ``max_batch_size`` is 0, and ``dims`` are the whole shape.
     """
     signature = model.signature
     batched = signature.batched
@@ -71,7 +71,7 @@ def config(model: Model) -> dict[str, Any]:
 
 
 def _scheduling(model: Model) -> dict[str, Any]:
-    """Give what the entry node says of instances, and of batches where it makes any."""
+    """Give the instances of the entry node, and how it batches, if it makes batches of several requests."""
     keys = model.entry_keys
     if not keys:
         return {}
@@ -97,8 +97,8 @@ def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:
 def statistics(models: Iterable[Model]) -> dict[str, Any]:
     """Give the statistics of models in Triton's shape.
 
-    Requests are those of the protocol, batches those of the entry node. Times in the queue and in
-    the backends are the sum over all nodes of what ``pipe.stats()`` samples.
+    Requests are counted as the protocol's, batches as the entry node's. The times in the queue and in
+    the backends are sums over all nodes, from the times that ``pipe.stats()`` samples.
     """
     return {"model_stats": [_statistics(model) for model in models]}
 
@@ -152,7 +152,7 @@ def index(models: Catalogue, *, only_ready: bool = False) -> list[dict[str, str]
 
 
 def _state(model: Model) -> tuple[str, str]:
-    """Give the state of a model and its reason; while another is built, the old one is ready."""
+    """Give the state of a model and its reason; while a load builds the next pipeline, the old one is READY."""
     if model.ready:
         return "READY", ""
     if model.loading:

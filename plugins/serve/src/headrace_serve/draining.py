@@ -1,7 +1,7 @@
-"""The end of connections and calls of which clients do not know yet that the server ends.
+"""Ends connections of HTTP and calls of gRPC whose clients do not know yet that the server ends.
 
-What is sent on a connection that is closed meanwhile gets no answer. So each connection in use ends with an answer
-that says so, and the server of gRPC refuses calls for a moment before it stops.
+A client that sends a request while the server closes the connection gets no answer. So each HTTP connection in use
+ends with an answer that says ``connection: close``, and the gRPC server refuses calls for a moment before it stops.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 __all__ = ["stop_grpc", "take_last_requests"]
 
 _RECENT_S = 1.0
-"""Connections that were made, or had an answer, in so many seconds may send one more request."""
+"""A connection that was made, or had an answer, within so many seconds may send one more request."""
 
 _FIRST_S = 1.0
 """Seconds for the first request of a new connection."""
 
 _NEXT_S = 0.1
-"""Seconds for the next request of one that is in use."""
+"""Seconds for the next request of a connection that has had an answer."""
 
 _QUIET_S = 0.1
-"""Seconds in which no call of gRPC has begun, before its server stops."""
+"""The gRPC server stops once no call has begun for so many seconds."""
 
 _TOLD_S = 2.0
-"""Seconds in which calls of gRPC that closing ended get their answers."""
+"""Seconds in which gRPC calls that were ended because the server closes get their answers."""
 
 
 async def take_last_requests(connections: Sequence[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Let connections send what their clients sent before they could know; each ends with the answer to that.
+    """Receive the requests that clients sent before they could know of the end; their answers end the connections.
 
     Args:
-        connections: Those of `headrace_serve.http_protocol`.
-        loop: Theirs.
+        connections: The open connections, of `headrace_serve.http_protocol`.
+        loop: The event loop of the connections.
     """
     since = loop.time() - _RECENT_S
     fresh = [one.last_request() for one in connections if one.is_fresh(since)]
@@ -51,15 +51,16 @@ async def take_last_requests(connections: Sequence[Any], loop: asyncio.AbstractE
 
 
 async def stop_grpc(server: Any, counters: Counters, timeout: float) -> None:
-    """Let the calls there are end, and stop.
+    """Wait for the calls that run, and stop the gRPC server.
 
-    A call that arrives when the server has stopped, and its client does not know it yet, is reset as if the client
-    had cancelled it. So `Service` refuses new calls while others run, and as long as clients ask often.
+    A call that arrives after the stop, from a client that does not know of it yet, is reset as if the client had
+    cancelled it. So before the stop `Service` goes on refusing new calls: while earlier calls run, and then until no
+    call has begun for `_QUIET_S` seconds (at most `_RECENT_S`).
 
     Args:
-        server: That of ``grpc.aio``; None: there is none.
-        counters: Tell which calls there are.
-        timeout: Seconds for them to end.
+        server: The server of ``grpc.aio``; None: gRPC is not served.
+        counters: Say how many calls run, and when the last one began.
+        timeout: Seconds for the calls to end.
     """
     if server is None:
         return

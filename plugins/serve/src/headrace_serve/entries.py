@@ -1,4 +1,4 @@
-"""What is to be served: models by name and version, each a pipeline and what is said of it."""
+"""Reads which models are to be served: by name and version, each a pipeline and what its entry says of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Axis = Annotated[int, pydantic.Field(ge=-1)]
 _NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STATISTICS = "stats"
-"""In the place of a model's name the protocol means the statistics of all models by it."""
+"""No model may have this name: the path ``/v2/models/stats`` is the protocol's for the statistics of all models."""
 _NAMED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(:(?P<version>[0-9]+))?=(?P<config>.+)", re.DOTALL
 )
@@ -48,24 +48,25 @@ class _Entry(pydantic.BaseModel):
 
 
 class OutputEntry(_Entry):
-    """One output, where what was built does not tell it."""
+    """One output of a model whose pipeline does not describe its outputs."""
 
     datatype: Datatype
     shape: list[Axis]
 
 
 class InputEntry(_Entry):
-    """One input, where what was built does not tell it."""
+    """One input of a model whose pipeline does not describe its inputs."""
 
     datatype: Datatype
     shape: list[Axis]
-    """All axes, -1 for any length; that of the batch or of the items included."""
+    """The length of each axis, -1 for any length; the axis of the batch or of the items is included."""
     key: str | None = None
-    """The key of the request that it becomes; default: data for a single input, else its name."""
+    """The key under which the request of the pipeline holds the input; default: ``data`` for a single input,
+    else the input's name."""
     each: bool | None = None
-    """Whether each element is a request of its own; default: for BYTES."""
+    """Whether each element of the first axis is a request of its own; default: true for BYTES, else false."""
     batched: bool = False
-    """Whether the first axis is the batch of one request, whose answer keeps it."""
+    """Whether the first axis is the batch of one request; the outputs then have that axis too."""
 
     @pydantic.model_validator(mode="after")
     def _check_axes(self) -> InputEntry:
@@ -92,7 +93,7 @@ class ModelEntry(_Entry):
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
     outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
-    """As those of `headrace_serve.Limits`, for this model; the smaller of both counts."""
+    """This and the next two: limits of this model, as in `headrace_serve.Limits`; the smaller one counts."""
     max_items: int | None = pydantic.Field(default=None, gt=0)
     max_timeout_ms: float | None = pydantic.Field(default=None, gt=0)
 
@@ -126,13 +127,13 @@ class ModelEntry(_Entry):
         return self
 
     def key_of(self, name: str) -> str:
-        """Give the key of the request that an input becomes."""
+        """Give the key under which the request of the pipeline holds an input."""
         inputs = self.inputs or {}
         return inputs[name].key or (keys.DATA if len(inputs) == 1 else name)
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits that it has of its own."""
+        """The limits that the entry sets for this model, by name."""
         names = ("max_body_bytes", "max_items", "max_timeout_ms")
         found = {name: getattr(self, name) for name in names}
         return {name: value for name, value in found.items() if value is not None}
@@ -143,15 +144,15 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
 
     Args:
         models: ``{"name" or "name:version": model}``, a list of texts ``[NAME[:VERSION]=]CONFIG``, or
-            a `headrace_serve.ModelManager`. A model is the path of a configuration, a dict of one, a `headrace.PipelineConfig`, a
-            `headrace.Pipeline`, or a dict with ``config`` and what else `ModelEntry` has.
-        only: The one model that is read; None: all.
+            a `headrace_serve.ModelManager`. A model is the path of a configuration, a configuration as a dict, a
+            `headrace.PipelineConfig`, a `headrace.Pipeline`, or a dict with ``config`` and further keys of `ModelEntry`.
+        only: The name of the one model that is read; None: all models.
 
     Returns:
-        An entry per name and version, in order.
+        An entry per name and version, in the order of ``models``.
 
     Raises:
-        ConfigError: A name or an entry is wrong, one stands there twice, or there is none.
+        ConfigError: A name or an entry is wrong, a version of a model is there twice, or there is no model.
     """
     found: dict[tuple[str, str], ModelEntry] = {}
     problems: list[Problem] = []
@@ -182,12 +183,13 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
 
 
 def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:
-    """Read what the command line names: texts, and a TOML file with a table ``[models.NAME]`` each.
+    """Read the models that the command line names, as texts and in a TOML file with tables ``[models.NAME]``.
 
-    Paths in the file start from its folder. What is found is for `read_entries`.
+    Relative paths in the file start from the folder of the file. The returned dict is an argument for
+    `read_entries`.
 
     Raises:
-        ConfigError: The file cannot be read, or has another shape.
+        ConfigError: The file cannot be read, has another shape, or a model is named twice.
     """
     found: dict[str, Any] = {}
     problems = []
@@ -229,7 +231,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
-    """Give name, version (None: not said) and model of each."""
+    """Give name, version (None: not given) and model of each entry."""
     if isinstance(models, (str, Path)):
         models = [models]
     if hasattr(models, "items"):
@@ -240,7 +242,7 @@ def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
 
 
 def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | None, Any]]:
-    """Give name, version and pipeline of what a manager has."""
+    """Give name, version and pipeline of each model of a manager."""
     return [
         (name, version, manager.pipeline(name, version))
         for name, versions in manager.versions().items()

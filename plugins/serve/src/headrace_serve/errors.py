@@ -1,4 +1,4 @@
-"""What goes wrong at the border, and what a client is told of any error: status, code and text.
+"""The errors that the server itself raises, and the status, code and text that a client gets for any error.
 
 | outcome | REST | gRPC |
 |---|---|---|
@@ -61,10 +61,10 @@ __all__ = [
 
 
 class ServeError(HeadraceError):
-    """Root of the errors that the server itself raises; their text is for the client.
+    """Root of the errors that the server itself raises; clients get their whole text.
 
     Attributes:
-        what: What is wrong and what to do.
+        what: The text: what is wrong and what to do.
     """
 
     code = "serve"
@@ -75,13 +75,14 @@ class ServeError(HeadraceError):
 
 
 class DisconnectedError(Exception):
-    """The client went away; nobody takes an answer."""
+    """The client went away, so no answer is sent."""
 
 
 class UnknownModelError(ServeError):
     """No model of this name, or no such version of it, is served.
 
-    The text begins as Triton's does, which clients look for. It lists what is served, as far as it is told that.
+    The text begins like Triton's, since clients look for those words. It lists the names in ``served``, which is
+    left empty where a client without a key must not learn them.
     """
 
     code = "unknown_model"
@@ -118,13 +119,17 @@ class UnauthenticatedError(ServeError):
 
 
 class NotAllowedError(ServeError):
-    """The server was not started with what this needs, or the key has no right to it."""
+    """The server may do this, but not for this request.
+
+    The server was started without the ``--allow`` that the request needs, the key lacks the right, or the
+    request brings a configuration or files, which are code.
+    """
 
     code = "not_allowed"
 
 
 class AlreadyExistsError(ServeError):
-    """There is something of this name already."""
+    """A region of shared memory with this name is registered already."""
 
     code = "exists"
 
@@ -142,7 +147,7 @@ class UnsupportedError(ServeError):
 
 
 class NotJsonError(ServeError):
-    """A result is to be JSON, and holds what JSON has no form for."""
+    """A result has to be written as JSON, and holds NaN or infinity."""
 
     code = "contract"
 
@@ -151,8 +156,8 @@ class ItemError(HeadraceError):
     """One element of an input of items failed, and the request with it.
 
     Attributes:
-        index: Which element, from 0.
-        error: Why.
+        index: The element that failed, from 0.
+        error: The error of that element.
     """
 
     code = "item"
@@ -165,13 +170,13 @@ class ItemError(HeadraceError):
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a client is told of an error.
+    """The answer that a client gets for an error.
 
     Attributes:
-        status: The status of HTTP.
-        grpc: The name of the status code of gRPC.
+        status: The HTTP status.
+        grpc: The name of the gRPC status code.
         code: The stable code of the error.
-        node: The node of the pipeline, or None.
+        node: The node of the pipeline that failed, or None.
         text: The message.
         retry: Whether the same request may succeed later.
     """
@@ -185,10 +190,10 @@ class Refusal:
 
 
 class ToldError(HeadraceError):
-    """A request failed in another process, which has said what a client is told.
+    """A change failed in another worker process, which has sent the answer for the client.
 
     Attributes:
-        refusal: That.
+        refusal: The answer.
     """
 
     def __init__(self, refusal: Refusal) -> None:
@@ -210,18 +215,18 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((DeadlineExceededError,), 504, "DEADLINE_EXCEEDED"),
 )
 _TOLD = (InputError, BatchRangeError, OverloadedError, DeadlineExceededError, ServeError)
-"""Errors whose text is the client's business; it holds nothing of how the pipeline is made."""
+"""Errors whose whole text a client may see, since it tells nothing of how the pipeline is made."""
 
 _RETRIED = (429, 503)
 
 
 def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
-    """Tell what a client is told of an error.
+    """Give the answer that a client gets for an error.
 
     Args:
-        error: What was raised.
-        debug: Whether the text of every error is told; else of what went wrong inside the pipeline
-            only node, backend and code are.
+        error: The error that was raised.
+        debug: Whether the client gets the text of every error; if False, the answer for an error inside the
+            pipeline names only node, backend and code.
     """
     if isinstance(error, ToldError):
         return error.refusal
@@ -247,7 +252,7 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
 
 
 def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError:
-    """Give the error for a parameter that nobody reads."""
+    """Give the error for a parameter that the server does not know."""
     return InputError(
         f"{where} has a parameter {name!r}, which this server does not have",
         hint=f"It has: {', '.join(sorted(known)) or 'none'}.",

@@ -1,7 +1,7 @@
-"""What requests change: the models that are loaded, and the regions of shared memory; in all worker processes.
+"""Makes in all worker processes what a request changes: the loaded models, and the regions of shared memory.
 
-A process alone makes a change itself. One of several asks the supervisor, which has all make it
-(`headrace_serve.shared_changes`): the messages between the two are lines of JSON.
+A server with one process makes a change itself. A worker process asks the supervisor, which tells every worker
+process to make the change (`headrace_serve.shared_changes`); the messages between the two are lines of JSON.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ logger = logging.getLogger("headrace.serve")
 
 _MOST_ASKED = 16
 _MOST_BYTES = 32 << 10
-"""The longest change; its texts come from requests."""
+"""The most bytes of a change as JSON: its texts come from requests, and every worker process gets them."""
 
 
 class Changed(Protocol):
-    """What a service tells of itself where requests change it."""
+    """The part of `Service` that a change needs."""
 
     regions: Regions | None
     debug_errors: bool
 
     def allowed_repository(self) -> Any:
-        """Give what loads and unloads models."""
+        """Give the `Repository`, which loads and unloads models."""
 
 
 async def make(service: Changed, change: Message) -> None:
     """Make a change in this process.
 
     Args:
-        service: What is changed.
+        service: The service whose models or regions are changed.
         change: ``what`` (``load``, ``unload``, ``register``, ``unregister``), the ``name`` of the model or region,
             and the other arguments of that method of `Repository` or `Regions`.
 
     Raises:
-        HeadraceError: As those methods raise it.
+        HeadraceError: The method of `Repository` or `Regions` has raised it.
     """
     given = {key: value for key, value in change.items() if key != "what"}
     if change["what"] in ("load", "unload"):
@@ -60,7 +60,9 @@ async def make(service: Changed, change: Message) -> None:
 
 
 class Everywhere:
-    """Makes changes in all processes; used by the event loop of one of them, except `take`.
+    """One worker process's side of the changes that all worker processes make.
+
+    The event loop of the process calls it; `take` and `end` may be called in any thread.
 
     Args:
         send: Sends a message to the supervisor.
@@ -75,7 +77,7 @@ class Everywhere:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self, service: Changed) -> None:
-        """Make the changes that were made before this process was there; from now on it makes every change.
+        """Make the changes that were made before this process was started; from now on it makes every change.
 
         Raises:
             UnavailableError: The supervisor has ended.
@@ -84,8 +86,10 @@ class Everywhere:
         self._service = service
         self._turn = asyncio.Lock()
         self._joined: asyncio.Future[None] = loop.create_future()
-        # This thread notes the loop and then looks whether the supervisor has ended; the thread of `end` notes the
-        # end and then looks for the loop. In either order one of the two finds it.
+        # A race with the thread that calls `end`. This thread stores `_loop` first and then reads `_ended`; the other
+        # thread stores `_ended` first and then reads `_loop`. If `_loop` is stored first, `end` sees it and wakes
+        # this loop; if `_ended` is stored first, it is read here. So the end of the supervisor is never missed, and
+        # the await below does not last for ever.
         self._loop = loop
         if self._ended:
             raise _gone()
@@ -93,12 +97,12 @@ class Everywhere:
         await self._joined
 
     async def ask(self, change: Message) -> None:
-        """Have all processes make a change, this one too.
+        """Have all worker processes make a change, this one too.
 
         Raises:
-            InputError: It is too long.
-            OverloadedError: Too many wait for their turn.
-            ToldError: A process could not make it.
+            InputError: The change is too long.
+            OverloadedError: Too many changes of this process wait for their turn.
+            ToldError: A worker process could not make the change.
             UnavailableError: The supervisor has ended.
         """
         if self._ended:
@@ -121,12 +125,12 @@ class Everywhere:
             raise ToldError(refused)
 
     def take(self, message: Message) -> None:
-        """Take a message of the supervisor, in any thread."""
-        loop: Any = self._loop  # it sends none before `join`
+        """Take a message of the supervisor; called in any thread."""
+        loop: Any = self._loop  # not None: the supervisor sends nothing before `join` has asked it
         loop.call_soon_threadsafe(self._take, message)
 
     def end(self) -> None:
-        """Note that the supervisor has ended, in any thread: nothing is waited for."""
+        """Note that the supervisor has ended: `join` and `ask` fail, as no answer will come. Called in any thread."""
         self._ended = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._fail)
@@ -149,7 +153,7 @@ class Everywhere:
         task.add_done_callback(self._tasks.discard)
 
     async def _make_all(self, message: Message) -> None:
-        """Make the changes of a message, after those of the messages before it."""
+        """Make the changes of one message, after the changes of all messages before it."""
         async with self._turn:
             if "change" in message:
                 self._send({"made": await self._made(message["change"])})
@@ -162,7 +166,7 @@ class Everywhere:
                 await self._made(message["undo"])
 
     async def _made(self, change: Message) -> Message | None:
-        """Make a change; give what a client is told where it cannot be made."""
+        """Make a change; give the answer for the client if the change fails, else None."""
         try:
             await make(self._service, change)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""One request of HTTP and its answer: the body within the limits, compression, who went away."""
+"""One HTTP request and its answer: the body within the limits, compression, clients that go away."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ CYCLE = "headrace_serve.cycle"
 """The key of a scope under which our own server puts a `headrace_serve.http_cycle.Cycle`."""
 
 _IN_THREAD_BYTES = 64 << 10
-"""Bodies from here on are compressed beside the event loop, which they would hold up."""
+"""Bodies of so many bytes or more are compressed in another thread, since they would hold up the event loop."""
 
 _LEAST_ROOM_BYTES = 64 << 10
-"""So much of a body of unknown length is received before its room is taken."""
+"""So many bytes may be received at once beyond those for which `Exchange.hold` has taken room."""
 
 _WORTH_BYTES = 1024
 _WINDOWS = {"gzip": 31, "deflate": 15}
@@ -49,9 +49,10 @@ class Reply:
     """An answer of HTTP.
 
     Attributes:
-        status, parts, content_type, headers: What is sent; the parts one behind the other.
-        compressible: Whether it may be compressed. Triton's client for asyncio says that it takes
-            gzip and reads it of inferences alone, so that nothing else is.
+        status, content_type, headers: The HTTP status, and the headers that are sent.
+        parts: The body, in pieces that are sent one after the other.
+        compressible: Whether the body may be compressed, as only answers of inferences are: Triton's
+            client for asyncio accepts gzip in every request, and decompresses only these answers.
     """
 
     compressible = False
@@ -96,11 +97,11 @@ class Exchange:
     """A request of HTTP that is being answered.
 
     Attributes:
-        service: The service.
-        scope: That of ASGI.
-        identifier: The id of the request, once it is known.
-        model: The model that is asked, once it is known.
-        line: What is logged of it.
+        service: The service that answers.
+        scope: The scope of ASGI.
+        identifier: The id of the request, ``""`` until the body is read.
+        model: The model that the request is for, None until the path is read.
+        line: The line of the access log.
     """
 
     def __init__(
@@ -122,12 +123,12 @@ class Exchange:
 
     @property
     def path(self) -> dict[str, str]:
-        """What the route found in the path."""
+        """The parameters that the route has read from the path."""
         found: dict[str, str] = self.scope.get("path_params", {})
         return found
 
     def header(self, name: bytes, default: str = "") -> str:
-        """Give the value of a header, its name in lower case; of several of one name the last."""
+        """Give the value of a header, by its name in lower case; if it is there several times, the last value."""
         found = self._headers.get(name)
         return default if found is None else found.decode("latin-1")
 
@@ -137,10 +138,10 @@ class Exchange:
         return {k.decode("latin-1"): v.decode("latin-1") for k, v in self._headers.items()}
 
     def admit(self, model: Model) -> None:
-        """Take a place in the queue of a model, before the body is received.
+        """Take a place in the queue of a model, before the body is received; `end` gives it back.
 
         Raises:
-            OverloadedError: There is none.
+            OverloadedError: The queue is full.
         """
         self.model = model
         self.service.admit(model)
@@ -148,10 +149,10 @@ class Exchange:
         self._admitted = model
 
     def hold(self, more: int) -> None:
-        """Take room for more bytes, until the end of the request.
+        """Count ``more`` bytes against `Limits.max_inflight_bytes`, until the end of the request.
 
         Raises:
-            OverloadedError: There is none.
+            OverloadedError: The bodies in flight would have too many bytes.
         """
         self._held = self.service.hold(self._held, more)
 
@@ -159,10 +160,10 @@ class Exchange:
         """Receive the body, and decompress it.
 
         Raises:
-            BodyTooLargeError: It is larger than the limit.
-            UnsupportedError: It is sent in another form than as it is or in chunks.
-            OverloadedError: Other bodies take all the room.
-            InputError: It is not compressed as its header says.
+            BodyTooLargeError: The body is larger than the limit.
+            UnsupportedError: The body has another ``Transfer-Encoding`` than chunked.
+            OverloadedError: The bodies in flight would have too many bytes.
+            InputError: The body is not compressed as ``Content-Encoding`` says.
             DisconnectedError: The client went away.
         """
         limits = self.service.limits
@@ -201,7 +202,7 @@ class Exchange:
         return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
 
     async def _receive_more(self, room: int) -> tuple[Sequence[bytes], bool]:
-        """Do what `Cycle.receive_more` does with a server that is not ours, which gives what it likes."""
+        """Do the work of `Cycle.receive_more` for another ASGI server, whose messages have any number of bytes."""
         message: Message = await self._receive()
         if message["type"] == "http.disconnect":
             raise DisconnectedError
@@ -223,17 +224,17 @@ class Exchange:
         return found
 
     def while_connected(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Give what runs a coroutine, and cancels it at once if the client goes away.
+        """Give a coroutine that runs ``work``, and cancels it at once if the client goes away.
 
         Raises:
-            DisconnectedError: When it is awaited, and the client went away.
+            DisconnectedError: The client went away; raised when the coroutine is awaited.
         """
         if self._cycle is None:
             return self._while_not_told(work)
         return self._cycle.while_connected(work)
 
     async def _while_not_told(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do so with a server that is not ours: it tells by a message of ASGI that the client went away."""
+        """Do the work of `while_connected` for another ASGI server, which reports by a message that the client went."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         gone = False
 
@@ -255,7 +256,7 @@ class Exchange:
             watcher.cancel()
 
     async def reply(self, reply: Reply) -> None:
-        """Send an answer, compressed where the client takes that and it is worth it."""
+        """Send an answer; it is compressed if the client accepts that and the body has 1024 bytes or more."""
         parts = reply.parts
         length = sum(map(len, parts))
         line, headers = self.line, reply.headers
@@ -269,7 +270,8 @@ class Exchange:
         headers["content-type"] = reply.content_type
         headers["content-length"] = str(length)
         line.sent_bytes = length
-        if self._cycle is not None and not self.service.cors_origins:  # which wrap `send`
+        # The middleware of CORS adds its headers in a `send` of its own, which `Cycle.answer` would pass by.
+        if self._cycle is not None and not self.service.cors_origins:
             await self._cycle.answer(reply.status, headers, parts, length)
             return
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
@@ -284,7 +286,7 @@ class Exchange:
         return await asyncio.to_thread(_compress, whole, encoding)
 
     def end(self) -> None:
-        """Give back the room of the body, count the request and log it."""
+        """Give back the body's bytes and the place in the queue; count the request and log it."""
         line = self.line
         if self.model is not None:
             line.model = self.model.name
@@ -301,7 +303,7 @@ class Exchange:
 
 
 def _encoding(accepted: str) -> str:
-    """Give the encoding of an answer, ``""`` for none."""
+    """Give the first encoding of ``Accept-Encoding`` that this server has, ``""`` if there is none."""
     for part in accepted.lower().split(","):
         name, _, quality = part.partition(";")
         if name.strip() in _WINDOWS and quality.replace(" ", "") not in ("q=0", "q=0.0"):

@@ -1,4 +1,4 @@
-"""One call of gRPC: its message received in time, its key, its errors as statuses, what is noted of it."""
+"""One gRPC call: receives its message in time, checks its key, turns errors into statuses, counts and logs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Calls", "traceparent_of"]
 logger = logging.getLogger("headrace.serve")
 
 _LONGEST_TEXT_BYTES = 1500
-"""The most bytes of an error's text in the metadata of gRPC, which has bounds that a client sets."""
+"""The most bytes of an error's text in the metadata of an answer, whose size clients limit."""
 
 
 class Calls:
@@ -54,16 +54,16 @@ class Calls:
     ) -> Any:
         """Give the handler of a call with one request and one response.
 
-        To the library it is a stream of requests, of which the first is read: so its arrival has a
-        deadline, and what cannot be read is answered with INVALID_ARGUMENT.
+        The handler is registered with grpcio as one for a stream of requests, and reads the first alone. So the
+        arrival of the request has a deadline, and one that cannot be parsed is answered with INVALID_ARGUMENT.
 
         Args:
             name: The name of the call.
-            read: Gives the request for its bytes.
+            read: Parses the bytes of the request.
             answer: Gives the bytes of the response, for the request, the context of the call and its line
                 of the access log.
-            right: What the key must be good for; None: no key is needed.
-            first: Called before the message is read; what it raises is the answer.
+            right: The right that the key must have; None: no key is needed.
+            first: Called before the message is read; an error that it raises becomes the answer.
         """
 
         async def respond(requests: AsyncIterator[bytes], context: Any) -> bytes | None:
@@ -101,12 +101,12 @@ class Calls:
     async def _received(self, context: Any) -> bytes:
         """Give the one message of a call.
 
-        It is read from the context: the iterator is an asynchronous generator, and one that is left
-        before its end costs a task to close it.
+        The message is read from the context. The other way, the iterator of requests, is an asynchronous
+        generator, and asyncio starts a task to close a generator that is left before its end.
 
         Raises:
-            NotReceivedError: It has not arrived in time.
-            InputError: There is none.
+            NotReceivedError: The message has not arrived in time.
+            InputError: The call has no message.
         """
         task: Any = asyncio.current_task()
         late = False
@@ -123,7 +123,7 @@ class Calls:
         except asyncio.CancelledError:
             if not late:
                 raise
-            if hasattr(task, "uncancel"):  # Python 3.11 counts
+            if hasattr(task, "uncancel"):  # from Python 3.11 on a task counts its cancellations
                 task.uncancel()
             raise NotReceivedError(f"the request was not received within {seconds:g} s") from None
         finally:
@@ -134,10 +134,10 @@ class Calls:
         return found
 
     def check_size(self, data: bytes) -> None:
-        """Check the bytes of a message before they are read.
+        """Check the size of a message before it is parsed.
 
         Raises:
-            BodyTooLargeError: They are too many.
+            BodyTooLargeError: The message has too many bytes.
         """
         most = self._service.limits.max_body_bytes
         if len(data) > most:
@@ -147,17 +147,18 @@ class Calls:
         """Check that a call has a key, before any message of it is read.
 
         Raises:
-            UnauthenticatedError: It has none, or an unknown one.
+            UnauthenticatedError: The call has no key, or an unknown one.
         """
         keys = self._service.keys
         if keys is not None and right is not None:
             keys.find(_headers(context))
 
     def check_key(self, context: Any, right: Right | None, request: Any) -> None:
-        """Check that the key of a call is good for a request.
+        """Check that the key of a call has the right, and covers the model of the request.
 
         Raises:
-            UnauthenticatedError, NotAllowedError: It is not.
+            UnauthenticatedError: The call has no key, or an unknown one.
+            NotAllowedError: The key lacks the right, or does not cover the model.
         """
         keys = self._service.keys
         if keys is not None and right is not None:
@@ -182,12 +183,12 @@ class Calls:
         await context.abort(status, text, trailing_metadata=tuple(trailing))
 
     async def refuse(self, name: str, context: Any, error: Exception) -> None:
-        """End a call of a stream, which has not begun, with the status of an error."""
+        """End a call of streams with the status of an error that belongs to none of its requests."""
         self._service.counters.begin("grpc")
         await self.abort(context, error, None, AccessLine(name))
 
     def told(self, error: Exception, line: AccessLine) -> Refusal:
-        """Give what a client is told of an error, and note it."""
+        """Give the answer for an error, and note its status and code in the line of the access log."""
         told = refusal(error, debug=self._service.debug_errors)
         if told.code == "backend" and told.node is None:
             logger.error("a call failed in the server", exc_info=error)
@@ -206,9 +207,9 @@ class Calls:
 
 
 def _cut(text: str) -> str:
-    """Give a text that fits into the metadata of an answer, of which clients take 8 KiB.
+    """Cut a text so that it fits into the metadata of an answer, of which clients accept 8 KiB.
 
-    It is there twice at most, as bytes of three characters each and as base64.
+    The text stands there at most twice: percent-encoded, with up to three characters for a byte, and in base64.
     """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= _LONGEST_TEXT_BYTES:
@@ -217,10 +218,10 @@ def _cut(text: str) -> str:
 
 
 def parsed(read: Callable[[bytes], Any], data: bytes) -> Any:
-    """Read the bytes of a message.
+    """Parse the bytes of a message with ``read``.
 
     Raises:
-        InputError: They are none.
+        InputError: The bytes are not such a message.
     """
     try:
         return read(data)
@@ -229,7 +230,7 @@ def parsed(read: Callable[[bytes], Any], data: bytes) -> Any:
 
 
 def traceparent_of(context: Any) -> str:
-    """Give the traceparent of a call, ``""`` without."""
+    """Give the traceparent in the metadata of a call, ``""`` if there is none."""
     for key, value in context.invocation_metadata() or ():
         if key == "traceparent":
             return str(value)
@@ -241,7 +242,7 @@ def _headers(context: Any) -> dict[str, str]:
 
 
 def _model_of(request: Any) -> str:
-    """Give the name of the model that a request is for, ``""`` without one."""
+    """Give the name of the model that a request is for, ``""`` if it names none."""
     name: str = getattr(request, "model_name", "") or getattr(request, "name", "")
     return name
 

@@ -1,4 +1,4 @@
-"""The calls of gRPC about server and models: each answer a dict, like that of REST."""
+"""The gRPC calls that describe server and models; they answer with the same dicts as REST."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["describing_methods"]
 
 _OPEN: Final = ("ServerLive", "ServerReady", "ModelReady")
-"""Calls that need no key: orchestrators ask them."""
+"""Calls that need no key, since orchestrators, which have none, ask for health."""
 
 
 def describing_methods(service: Service, calls: Calls) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What gRPC has where it is allowed: shared memory of the system, loading and unloading of models."""
+"""The gRPC calls that ``--allow`` turns on: system shared memory, loading and unloading of models."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
     async def check(request: Any, context: Any, line: AccessLine) -> bytes:
         status = _status_of(service, request.service)
         if status == "SERVICE_UNKNOWN":
-            raise UnknownModelError(request.service)  # without the names: this needs no key
+            # The error does not list the served models: this call needs no key, and would tell them to everybody.
+            raise UnknownModelError(request.service)
         return _encoded(status)
 
     async def watch(data: bytes, context: Any) -> AsyncIterator[bytes]:

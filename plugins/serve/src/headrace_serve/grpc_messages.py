@@ -1,12 +1,12 @@
 """The messages of gRPC, in a descriptor pool of their own.
 
-Code that protoc generates registers its messages in the one default pool of the process, where two
-packages with the same messages collide. Here they are written down as text, and made in a pool that
-nobody else sees; so tritonclient, kserve and others may be imported beside, in any order.
+Code that protoc generates registers its messages in the default pool of the process, where two packages
+with the same messages collide. This module has the messages as text, and makes them in a pool that no
+other package uses. So tritonclient, kserve and others may be imported in the same process, in any order.
 
-The numbers are those of the Open Inference Protocol with Triton's extensions (``grpc_service.proto``,
-``model_config.proto``), of ``grpc.health.v1``, ``grpc.reflection`` and ``google.rpc``. Messages that are
-refused anyway are left out, and so are the fields of the model configuration that are never set.
+The field numbers come from the Open Inference Protocol with Triton's extensions (``grpc_service.proto``,
+``model_config.proto``), from ``grpc.health.v1``, ``grpc.reflection`` and ``google.rpc``. Messages that the
+server refuses are left out, and so are the fields of the model configuration that it never sets.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ RetryInfo
 RetryDelay
   int64 seconds 1
 """
-"""``google.rpc.Status`` and what it needs; Detail stands for Any, RetryDelay for Duration."""
+"""``google.rpc.Status`` with its parts; Detail stands for ``google.protobuf.Any``, RetryDelay for Duration."""
 
 _INFERENCE_METHODS: Final = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer",
@@ -281,7 +281,7 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 
 def _file(name: str, package: str, text: str) -> descriptor_pb2.FileDescriptorProto:
-    """Make the descriptor of a file from its messages, written as above."""
+    """Make the descriptor of a file from a text of messages, such as `_PROTOCOL`."""
     made = descriptor_pb2.FileDescriptorProto(name=name, package=package, syntax="proto3")
     messages: dict[str, Any] = {}
     current: Any = None
@@ -299,7 +299,7 @@ def _file(name: str, package: str, text: str) -> descriptor_pb2.FileDescriptorPr
 
 
 def _field(current: Any, package: str, words: list[str], *, choice: bool) -> bool:
-    """Add one field; give whether those that follow belong to a ``oneof``."""
+    """Add the field of one line; give whether the fields of the next lines belong to a ``oneof``."""
     if words[0] == "oneof":
         current.oneof_decl.add(name=words[1])
         return True
@@ -334,7 +334,7 @@ def _enum(file: Any, name: str, values: tuple[str, ...]) -> None:
 
 
 def _service(file: Any, name: str, methods: dict[str, tuple[str, str, bool, bool]]) -> None:
-    """Add a service; a method has its request, its response, and which of them are streams."""
+    """Add a service; each method has its request, its response, and whether each of the two is a stream."""
     made = file.service.add(name=name)
     for method, (asked, answered, sends, receives) in methods.items():
         made.method.add(

@@ -1,4 +1,4 @@
-"""Reflection: tells tools as grpcurl which services and messages there are."""
+"""gRPC reflection: tells tools such as grpcurl which services and messages the server has."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BY_SYMBOL: Final = {
 
 
 def _file_with(symbol: str) -> bytes | None:
-    """Give the file of a symbol, which may be a part of a message or service."""
+    """Give the file that defines a symbol: a message, an enum, a service, or a member of one."""
     while symbol and symbol not in _BY_SYMBOL:
         symbol = symbol.rpartition(".")[0]
     return _BY_NAME[_BY_SYMBOL[symbol]] if symbol else None
@@ -37,8 +37,8 @@ def reflection(package: str, calls: Calls) -> Any:
     """Give the handler for a stream of questions.
 
     Args:
-        package: That of one version of the service.
-        calls: Refuses what cannot be read.
+        package: The package of one version of the reflection service.
+        calls: Refuses questions that cannot be parsed.
     """
     asked = message(f"{package}.ServerReflectionRequest")
     answered = message(f"{package}.ServerReflectionResponse")

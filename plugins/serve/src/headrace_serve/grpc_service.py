@@ -1,4 +1,4 @@
-"""The protocol over gRPC, in the event loop that serves REST."""
+"""The protocol over gRPC; it runs in the event loop that also serves REST."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["add_services"]
 
 _INFERENCE: Final = "inference.GRPCInferenceService"
 _STREAMED: Final = 64
-"""Requests of one stream that run at a time."""
+"""The most requests of one stream that run at a time."""
 
 _STREAMED_ANSWER: Final = message("inference.ModelStreamInferResponse")
 
@@ -50,7 +50,7 @@ _UNSUPPORTED: Final = (
 
 
 def add_services(server: Any, service: Service) -> None:
-    """Give a ``grpc.aio`` server the services of protocol, health and reflection."""
+    """Add the services of the protocol, of health and of reflection to a ``grpc.aio`` server."""
     calls = Calls(service)
     front = _Front(service, calls)
     methods = describing_methods(service, calls)
@@ -122,7 +122,7 @@ class _Front:
             model.inside -= admitted
 
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        """Answer ModelStreamInfer: each request once, in their order; several run at a time."""
+        """Answer ModelStreamInfer: one answer per request, in the requests' order; several run at a time."""
         try:
             self._calls.authenticate(context, "infer")
         except UnauthenticatedError as error:
@@ -155,7 +155,7 @@ class _Front:
             await self._calls.refuse("ModelStreamInfer", context, why)
 
     async def _streamed(self, data: bytes, context: Any) -> bytes:
-        """Answer one request of a stream; every error is an answer."""
+        """Answer one request of a stream; an error becomes an answer, and the stream goes on."""
         line = AccessLine("ModelStreamInfer")
         line.received(len(data))
         self._service.counters.begin("grpc")

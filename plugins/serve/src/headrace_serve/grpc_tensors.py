@@ -1,4 +1,4 @@
-"""The messages of an inference over gRPC: to what is asked, and from what is answered."""
+"""Reads the gRPC messages of inferences into `Asked`, and writes `Answer` as such messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONTENTS: Final = {
 
 
 _LARGE_BYTES: Final = 64 << 10
-"""From here on the copies that protobuf makes of raw tensors cost more than reading around them."""
+"""For messages of so many bytes or more, protobuf's copies of the raw tensors cost more than `_split`."""
 
 _SIZE: Final = "binary_data_size"
 _REGION: Final = "shared_memory_region"
@@ -48,12 +48,12 @@ _OTHERS: Final = frozenset(number << 3 | 2 for number in range(1, 7))
 
 
 class Received:
-    """A ``ModelInferRequest``, its raw tensors apart.
+    """A ``ModelInferRequest`` with its raw tensors beside it.
 
     Attributes:
-        message: The message; of a large one without ``raw_input_contents``.
-        raw: What was in ``raw_input_contents``.
-        size: The bytes of the whole.
+        message: The message; a large one is parsed without ``raw_input_contents``.
+        raw: The entries of ``raw_input_contents``.
+        size: The bytes of the message as it was received.
     """
 
     def __init__(self, request: Any, raw: list[Any], size: int) -> None:
@@ -63,7 +63,7 @@ class Received:
 
     @property
     def model_name(self) -> str:
-        """The model that is asked."""
+        """The name of the model that the request is for."""
         name: str = self.message.model_name
         return name
 
@@ -75,7 +75,7 @@ class Received:
 
 
 def read_message(data: bytes) -> Received:
-    """Read the bytes of a ``ModelInferRequest``; the tensors of a large one are not copied."""
+    """Parse a ``ModelInferRequest``; the raw tensors of a large message are not copied."""
     if len(data) >= _LARGE_BYTES:
         split = _split(data)
         if split is not None:
@@ -86,7 +86,10 @@ def read_message(data: bytes) -> Received:
 
 
 def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
-    """Take ``raw_input_contents`` out of a message; None where it is not as clients write it."""
+    """Take ``raw_input_contents`` out of a message.
+
+    None if the message has a field that is not length-delimited, or is malformed; protobuf then parses it whole.
+    """
     view, place, rest = memoryview(data), 0, []
     raw: list[memoryview] = []
     while place < len(data):
@@ -105,7 +108,7 @@ def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Read a number of up to five bytes; give it, -1 where there is none, and where it ends."""
+    """Read a varint of up to five bytes; give its value (-1 if there is none) and the place behind it."""
     value = 0
     for shift, byte in enumerate(data[place : place + 5]):
         value |= (byte & 127) << 7 * shift
@@ -115,7 +118,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def read_request(received: Received, timeout_s: float | None, access: Access) -> Asked:
-    """Read a request.
+    """Read what a message asks for.
 
     Args:
         received: The message.
@@ -123,7 +126,8 @@ def read_request(received: Received, timeout_s: float | None, access: Access) ->
         access: The shared memory.
 
     Raises:
-        InputError, UnsupportedError: It is malformed, or asks for what is not there.
+        InputError: The message is malformed, or names a region or place that does not exist.
+        UnsupportedError: The message asks for a part of the protocol that this server does not have.
     """
     request, raw = received.message, received.raw
     sent = [one for one in request.inputs if not _is_placed(one)] if raw else ()
@@ -191,7 +195,7 @@ def _refuse_parameters(where: str, parameters: Any, known: Sequence[str] = ()) -
 
 
 def _check_input_parameters(name: str, parameters: Any, raw: Any) -> None:
-    """Refuse parameters, but for the size of the raw bytes, which kserve's client sends along."""
+    """Refuse parameters other than ``binary_data_size``, which kserve's client sends beside raw bytes."""
     others = {key: one for key, one in parameters.items() if key != _SIZE}
     _refuse_parameters(f"input {name!r}", others, [_SIZE])
     size = _value(_SIZE, parameters[_SIZE])

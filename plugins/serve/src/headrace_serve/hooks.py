@@ -1,4 +1,4 @@
-"""What this plugin brings: the command `headrace serve`, and the probe of its access log."""
+"""The plugin's hooks: the command `headrace serve`, and the probe that times requests for its access log."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def headrace_commands() -> dict[str, str]:
 
 @hookimpl
 def headrace_probes() -> dict[str, str]:
-    """Give the probe that the server adds to a pipeline where requests are logged."""
+    """Give the probe that the server adds to its pipelines when the access log is on."""
     return {"ServeTimes": "headrace_serve.run_times:ServeTimes"}

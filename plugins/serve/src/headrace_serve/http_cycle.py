@@ -1,4 +1,4 @@
-"""One request on a connection of HTTP: its body as it comes, its answer in one write, its client's going away."""
+"""One request on an HTTP connection: receives its body, writes its answer at once, notices a client that goes away."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ __all__ = ["Cycle"]
 T = TypeVar("T")
 
 _JOINED_BYTES = 16 << 10
-"""Answers up to here are joined; the copy is cheaper than a write of several pieces."""
+"""Answers of fewer bytes are joined before they are written: the copy is cheaper than a write of several pieces."""
 
 
 class Cycle(RequestResponseCycle):
-    """A request and its answer; its connection fills it, and whoever answers the request takes from it.
+    """A request and its answer; the connection puts the body in, and the task that answers takes it out.
 
-    Our application uses it beside ASGI: `receive_more`, in the place of ``receive``, gives the body in the pieces that
-    the parser made, and `answer` writes head and body at once.
+    Our application goes past ASGI here: it calls `receive_more` instead of ``receive``, which gives the body in the
+    pieces that the parser made, and `answer` instead of ``send``, which writes head and body in one write.
 
     Attributes:
-        pieces: What has come of the body and was not taken yet.
-        unread: The bytes of these.
-        event: Set when more has come, or the client went away; None where nobody has waited for that yet, as for most
-            bodies, which one read brings whole.
-        task: Answers the request.
+        pieces: The pieces of the body that have come and that `receive_more` has not given yet.
+        unread: The number of bytes in ``pieces``.
+        event: Set when more of the body has come, or the client went away. It is made at the first wait, so it is None
+            for most requests, whose body one read of the connection brings whole.
+        task: The task that answers the request.
 
     Args:
-        scope: That of ASGI.
-        transport, flow: Of the connection.
+        scope: The scope of ASGI.
+        transport, flow: Those of the connection.
         keep_alive: Whether the connection stays open after the answer.
         expects_100: Whether the client waits to be told that it may send the body.
         on_response: Called once the answer is sent.
@@ -77,7 +77,7 @@ class Cycle(RequestResponseCycle):
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
-        """The event under the name that uvicorn has for it."""
+        """`event`, made if need be, under the name that uvicorn uses."""
         if self.event is None:
             self.event = asyncio.Event()
         return self.event
@@ -88,11 +88,11 @@ class Cycle(RequestResponseCycle):
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody takes an answer any more."""
+        """Whether the connection is gone, so that an answer would reach nobody."""
         return self.disconnected or self.transport.is_closing()
 
     def lose(self) -> None:
-        """Note that the connection is lost, and tell who answers the request."""
+        """Note that the connection is lost; wake or cancel the task that answers the request."""
         if not self.response_complete:
             self.disconnected = True
             self._tell()
@@ -101,7 +101,7 @@ class Cycle(RequestResponseCycle):
             self.task.cancel()
 
     async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the task of the request; if the client goes away it is cancelled at once.
+        """Run a coroutine in the task of the request; if the client goes away, cancel that task at once.
 
         Raises:
             DisconnectedError: The client went away.
@@ -123,20 +123,20 @@ class Cycle(RequestResponseCycle):
         return found
 
     def taken(self) -> None:
-        """Let the client wait where more than there is room for has come, and not yet all.
+        """Stop reading from the connection if more of the body waits here than there is room for.
 
-        It is called once a read has been parsed: a body that one read brought whole waits for nothing, and to stop
-        and start reading costs four system calls.
+        The connection calls this after it has parsed all that one read brought. A body that came whole in that read
+        needs no pause, and to stop and start reading costs four system calls.
         """
         if self.unread > self._room and self.more_body and not self.response_complete:
             self.flow.pause_reading()
             self._tell()
 
     async def receive_more(self, room: int = HIGH_WATER_LIMIT) -> tuple[Sequence[bytes], bool]:
-        """Give what has come of the body, once it is whole or is more than ``room`` further bytes.
+        """Wait until the rest of the body, or more than ``room`` bytes of it, has come, and give these pieces.
 
         Returns:
-            The pieces since the last call, and whether more follows.
+            The pieces since the last call, and whether more of the body follows.
 
         Raises:
             DisconnectedError: The client went away.
@@ -145,7 +145,8 @@ class Cycle(RequestResponseCycle):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         self._room = room
-        if self.flow.read_paused:  # resumed also without a wait: else the client's end goes unseen
+        # Reading goes on even if there is nothing to wait for: while it is paused, nobody sees the client go away.
+        if self.flow.read_paused:
             self.flow.resume_reading()
         while self.more_body and self.unread <= room and not self.disconnected:
             self.message_event.clear()
@@ -162,15 +163,15 @@ class Cycle(RequestResponseCycle):
         parts: Sequence[bytes | memoryview],
         length: int,
     ) -> None:
-        """Send the answer, head and body in one write; nothing where the client went away.
+        """Send the answer, head and body in one write; send nothing if the client went away.
 
-        A write of its own for the head would wake the client twice, and costs as much as the body's.
+        A separate write for the head would wake the client twice, and cost as much as the write of the body.
 
         Args:
-            status: The status of HTTP.
+            status: The HTTP status.
             headers: All headers of the answer, ``content-length`` among them; names in lower case.
-            parts: The body; parts of a large one are not copied, and must not change any more.
-            length: The bytes of the body.
+            parts: The body. The parts of a large body are not copied, so they must not change any more.
+            length: The number of bytes of the body.
         """
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()

@@ -1,4 +1,4 @@
-"""A connection of HTTP with bounds: on heads, on how long and how slowly a client may send and take."""
+"""An HTTP connection with bounds: on the size of heads, on how long and how slowly a client sends and receives."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def protocol_class(limits: Limits) -> type[HttpToolsProtocol]:
 
 
 class _LimitedProtocol(HttpToolsProtocol):
-    """Adds to uvicorn's protocol what it has no setting for.
+    """Adds to uvicorn's protocol the bounds for which uvicorn has no setting, by three timers.
 
-    One timer looks after receiving: over a request that one read did not bring whole, and before the first
-    byte of a new connection. It ends what is late as a whole, or sends its body too slowly. Where a request
-    was answered before its body had come, what comes of it till then is dropped, since a connection that is
-    closed with unread bytes is reset, and a client that still sends would not see its answer.
+    The first watches receiving. It runs while a request is incomplete after a read, and from the start of a
+    connection to its first byte, and ends a connection whose request is late or whose body comes too slowly. The
+    rest of a body that comes after its request was answered is read and dropped: a connection that is closed with
+    unread bytes is reset, and a client that still sends would lose its answer.
 
-    Another looks after sending, from where the buffer of the connection is full, or is not empty behind
-    the last byte of an answer: a client that takes nothing would hold the buffer for ever.
+    The second watches sending. It runs while the buffer of the connection is full, or is not empty after the last
+    byte of an answer: a client that receives nothing would hold the buffer for ever.
 
-    A third ends a connection that is idle. It is not set for each answer: it looks how long ago the last one was.
+    The third ends an idle connection. An answer does not set it anew: when it is due, it looks when the last was.
     """
 
     _limits: Limits
@@ -71,19 +71,19 @@ class _LimitedProtocol(HttpToolsProtocol):
     _last: asyncio.Future[None] | None = None
 
     def is_fresh(self, since: float) -> bool:
-        """Tell whether a head is being received, or it was made since a time of the loop and has sent nothing."""
+        """Tell whether a request is being received, or the connection is newer than ``since`` and has had none."""
         if self.cycle is not None and not self.cycle.response_complete:
             return False
         return self._incomplete or (self.cycle is None and self._idle_since >= since)
 
     def is_used(self, since: float) -> bool:
-        """Tell whether its last answer was given since a time of the loop, and nothing has come since."""
+        """Tell whether the last answer was given after ``since``, a time of the loop, and no request has begun."""
         if self.cycle is None or not self.cycle.response_complete:
             return False
         return not self._incomplete and self._idle_since >= since
 
     def last_request(self) -> asyncio.Future[None]:
-        """Let it end with its next answer; give what is done when that request has come, or it is lost."""
+        """End the connection with its next answer; give a future, done when that request is in or the client gone."""
         self._last = self.loop.create_future()
         if self.transport.is_closing():
             self._last.set_result(None)
@@ -110,11 +110,11 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._idle.cancel()
         super().connection_lost(exc)
         if self._answered is not None:
-            self._answered.lose()  # uvicorn tells the last request alone
+            self._answered.lose()  # uvicorn does so for the last request, and this one may stand before it
         self._tell_last()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless an answer that ends the connection was sent, or is to be."""
+        """Parse bytes of the client; drop them if the connection is about to end."""
         if self._refused or self._ignores:
             return
         try:
@@ -135,10 +135,10 @@ class _LimitedProtocol(HttpToolsProtocol):
                 self.cycle.taken()  # type: ignore[attr-defined]
 
     def _read_again(self, rest: bytes) -> None:
-        """Read a request that asks for another protocol as one that does not, which is what a server may do.
+        """Parse a request that asks for another protocol again, without the headers that ask; a server may do so.
 
-        The parser takes what follows such a head for the other protocol, and would lose the body. Clients of HTTP/2
-        that try it without TLS send such heads, with bodies.
+        Behind such a head the parser expects the other protocol, and would lose the body. HTTP/2 clients that try
+        an upgrade without TLS send such heads, with bodies.
         """
         self._upgrade = False
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
@@ -154,10 +154,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, and close.
+        """Answer bytes that are no HTTP with 400, and close.
 
-        Behind a request that was received whole it takes no answer away: it is ignored, and the
-        connection ends with the answer to that request.
+        If they follow a whole request that is not answered yet, they are ignored, so that it keeps its
+        answer; the connection ends with that answer.
         """
         self._incomplete = False
         cycle = self.cycle
@@ -166,7 +166,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 cycle.keep_alive = False
                 self._ignores = True
                 return
-            cycle.disconnected = True  # its body cannot be read to the end
+            cycle.disconnected = True  # the rest of its body cannot be parsed
             cycle.message_event.set()
         self._refuse(400, msg, "http")
 
@@ -182,7 +182,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._stop_receiving()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the path."""
+        """Take a part of the URL."""
         self.url += url
         self._header_bytes += len(url)
         if self._header_bytes > self._limits.max_header_bytes:
@@ -199,7 +199,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._refuse_header()
 
     def on_headers_complete(self) -> None:
-        """Let the application begin with a request, or let it wait behind the one before."""
+        """Start the application for the request, or queue it behind the one before on this connection."""
         parser = self.parser
         if parser.should_upgrade() and parser.get_method() != b"CONNECT":
             self._upgrade = True
@@ -244,7 +244,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         task.add_done_callback(self.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body; drop it where the request was answered already."""
+        """Take a part of the body; drop it if the request is answered already."""
         self._in_body = True
         size = len(body)
         self._body_bytes += size
@@ -285,7 +285,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._start_sending()
 
     def _look_at_idle(self) -> None:
-        """End a connection that has been idle for too long; the next answer sets the timer again where it is not."""
+        """End the connection if it has been idle for too long; during a request the next answer sets the timer."""
         self._idle = None
         if self._incomplete or self.cycle is None or not self.cycle.response_complete:
             return
@@ -296,13 +296,13 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._idle = self.loop.call_later(left_s, self._look_at_idle)
 
     def pause_writing(self) -> None:
-        """Wait with sending: the buffer of the connection is full."""
+        """Pause sending, since the buffer of the connection is full, and watch how fast the client empties it."""
         super().pause_writing()
         if self._sending is None:
             self._start_sending()
 
     def resume_writing(self) -> None:
-        """Send on."""
+        """Go on sending, since the buffer of the connection has room again."""
         super().resume_writing()
         self._stop_sending()
 
@@ -327,7 +327,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     def _look_at_receiving(self) -> None:
         """End a connection whose request is late, or whose body comes too slowly."""
         self._receiving = None
-        if self.pipeline:  # it waits behind another request, and nothing of it is read meanwhile
+        if self.pipeline:  # the request waits behind another one, and reading is paused meanwhile
             self._start_receiving()
             return
         left_s = self._ends - self.loop.time()

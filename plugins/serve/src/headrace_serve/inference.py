@@ -1,4 +1,4 @@
-"""One inference: tensors to requests of the pipeline, and their results to tensors."""
+"""Runs one inference: makes requests of the pipeline from tensors, and tensors from their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def infer(
         InputError: The inputs, outputs or parameters are wrong.
         ItemError: One of the items failed.
         RequestError, ClosedError: As ``pipe.call_async`` raises them.
-        asyncio.CancelledError: The client went away; what waits in a queue has left it.
+        asyncio.CancelledError: The client went away; its requests have left the queues in which they waited.
     """
     outline = asked.outline
     if outline is None or not outline.checked:
@@ -82,11 +82,11 @@ async def infer(
 
 
 def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the one request of the pipeline that these tensors are, for `prepared`.
+    """Make one request of the pipeline from tensors, for `prepared`.
 
     Args:
-        model: What is asked; its inputs of items have one.
-        tensors: Its inputs.
+        model: The model that the request is for.
+        tensors: Its inputs; an input of items has one item.
         more: Further keys of the request.
 
     Raises:
@@ -108,10 +108,10 @@ def prepared(
 
     Args:
         request: The request; it is changed.
-        parameters: Of ``timeout``, ``priority`` and ``traceparent`` those that there are.
-        times: Takes the times that it has in the pipeline; None: nobody wants to know them.
-        limits: Those of the model.
-        priority_default: That of `Service`.
+        parameters: Those of ``timeout``, ``priority`` and ``traceparent`` that the client has sent.
+        times: Collects when the request waits and runs in the pipeline; None: it is not measured.
+        limits: The limits that hold for the model.
+        priority_default: As `Service` has it.
 
     Raises:
         InputError: A parameter is wrong.
@@ -133,12 +133,12 @@ def _add_context(
 async def _run_items(
     model: Model, requests: list[dict[str, Any]], call: dict[str, Any], *, partial: bool
 ) -> tuple[list[Any], list[tuple[int, BaseException]]]:
-    """Run a request per item; give the results in order, and what failed.
+    """Run a request per item; give the results in the items' order, and index and error of each failed item.
 
-    Where none is left since there was no room, no time or no pipeline any more, the whole fails also if a part
-    would do: the status tells clients, and what stands before the server, to come back.
+    With ``partial`` the other results are enough. But if all items fail and the first one's error means overload,
+    deadline or closing, the error is raised nevertheless: its status tells the client, and a load balancer, to retry.
     """
-    if len(requests) == 1:  # a list of one costs more
+    if len(requests) == 1:  # a call with a single dict costs less than one with a list
         try:
             await model.pipe.call_async(requests[0], **call)
         except RequestError as error:
@@ -178,7 +178,10 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
 def _call_arguments(
     given: Mapping[str, Any], timeout_s: float | None, limits: Limits, priority_default: int
 ) -> dict[str, Any]:
-    """Give ``timeout`` in seconds, the earliest of all, and ``priority``, greater first."""
+    """Give the arguments of ``pipe.call_async``.
+
+    ``timeout`` is the shortest of transport, parameter and limit, in seconds; of ``priority`` the greater goes first.
+    """
     if timeout_s is None and limits.max_timeout_ms is None and _CALLING.isdisjoint(given):
         return _UNBOUNDED
     timeout_us = _whole("timeout", given.get("timeout", 0))
@@ -248,7 +251,7 @@ def _check_outputs(model: Model, wanted: list[str] | None) -> None:
 
 
 def _count(model: Model, values: Mapping[str, NDArray[Any]], most: int) -> int:
-    """Give the number of items, which all inputs of items must agree on."""
+    """Give the number of items, which must be the same in all inputs of items."""
     lengths = {name: len(values[name]) for name, p in model.signature.inputs.items() if p.each}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())

@@ -1,4 +1,4 @@
-"""Who may send requests: names and hashes of keys, and what each is good for."""
+"""Keys of clients: their names and hashes, with the rights and the models of each."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Keys", "Right"]
 
 Right = Literal["infer", "describe", "repository"]
-"""Inference and its shared memory; metadata, configuration, statistics, metrics and the index; loading
-and unloading of models. Health needs no key."""
+"""What a key may do. ``infer``: inference and its shared memory; ``describe``: metadata, configuration,
+statistics, metrics and the index; ``repository``: loading and unloading of models. Health needs no key."""
 
 _PREFIX = "bearer "
 
@@ -38,11 +38,11 @@ class _Key(pydantic.BaseModel):
 
 
 class Keys:
-    """The keys of a file: a table ``[NAME]`` each.
+    """The keys of a file, which has a table ``[NAME]`` for each.
 
-    ``sha256`` is the hash of the key in hexadecimal, ``rights`` what it is good for (``infer``,
-    ``describe``, ``repository``; default: the first two), ``models`` the models it is good for (default: all). A key must be
-    long and random, since a hash of sha256 is quickly computed.
+    ``sha256`` is the hash of the key, 64 hexadecimal digits in lower case; ``rights`` a list of ``infer``,
+    ``describe`` and ``repository`` (default: the first two); ``models`` the names of the models for which the key
+    holds (default: all). A key must be long and random: SHA-256 is fast, so a short key can be guessed from its hash.
     """
 
     def __init__(self, by_hash: Mapping[str, _Key]) -> None:
@@ -53,7 +53,7 @@ class Keys:
         """Read a file.
 
         Raises:
-            ConfigError: It cannot be read, or has another shape.
+            ConfigError: The file cannot be read, or has another shape.
         """
         file = str(path)
         try:
@@ -83,11 +83,11 @@ class Keys:
 
     @classmethod
     def of(cls, keys: Keys | str | Path | None) -> Keys | None:
-        """Give what somebody calls the keys: themselves, the path of their file, or None.
+        """Give the keys for an argument ``keys``: `Keys` as they are, from the path of a file, or None for None.
 
         Raises:
             ConfigError: The file cannot be read, or has another shape.
-            TypeError: It is none of these.
+            TypeError: The argument is none of these three.
         """
         if isinstance(keys, (str, Path)):
             return cls.load(keys)
@@ -96,13 +96,13 @@ class Keys:
         return keys
 
     def find(self, headers: Mapping[str, str]) -> _Key:
-        """Give what a request's key is good for: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
+        """Find the key of a request, sent as ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
 
         Args:
-            headers: Headers, or metadata, by names in lower case.
+            headers: Headers of HTTP, or metadata of gRPC, by names in lower case.
 
         Raises:
-            UnauthenticatedError: It has no key, or an unknown one.
+            UnauthenticatedError: The request has no key, or an unknown one.
         """
         given = headers.get("x-api-key", "")
         authorization = headers.get("authorization", "")
@@ -118,16 +118,16 @@ class Keys:
         return key
 
     def check(self, headers: Mapping[str, str], right: Right, model: str | None) -> None:
-        """Check that the key of a request is good for what it asks.
+        """Check that the key of a request has a right, and holds for the model.
 
         Args:
-            headers: Headers, or metadata, by names in lower case.
-            right: What the request needs.
-            model: The model that it is for; None: no single one.
+            headers: Headers of HTTP, or metadata of gRPC, by names in lower case.
+            right: The right that the request needs.
+            model: The name of the model; None: the request is not for a single model.
 
         Raises:
-            UnauthenticatedError: It has no key, or an unknown one.
-            NotAllowedError: The key is not good for that.
+            UnauthenticatedError: The request has no key, or an unknown one.
+            NotAllowedError: The key lacks the right, or does not hold for the model.
         """
         key = self.find(headers)
         if right not in key.rights:

@@ -1,4 +1,4 @@
-"""What one client, and all of them together, may take of the server."""
+"""Bounds on what one client, and all clients together, may use of the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["Limits"]
 
 _ENDLESS = 1 << 53
-"""No bound is as large as this; infinity is none."""
+"""Every bound must be smaller than this, which keeps infinity out."""
 
 
 @dataclass(frozen=True)
@@ -19,22 +19,23 @@ class Limits:
     """Bounds of the server; beyond each a request is refused with an answer that says so.
 
     Attributes:
-        max_body_bytes: The body of one request, as it is sent and when it is decompressed.
-        max_inflight_bytes: The bodies of all requests that are being received or answered.
-        max_header_bytes: Names and values of the headers of one request.
-        max_connections: Connections of HTTP that are open at a time.
-        max_streams: Calls of gRPC that are open on one connection at a time.
-        max_connection_age_s: Seconds after which a connection of gRPC is to be made again, once its
+        max_body_bytes: The most bytes of one request's body, both as sent and as decompressed.
+        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered.
+        max_header_bytes: The most bytes of the URL and of names and values of the headers of one HTTP request, and
+            of the metadata of one gRPC call.
+        max_connections: The most HTTP connections that are open at a time.
+        max_streams: The most gRPC calls that are open on one connection at a time.
+        max_connection_age_s: Seconds after which the client must make a gRPC connection anew, once its
             calls have ended, so that clients spread over processes; None: no limit.
-        receive_timeout_s: Seconds in which a request must have arrived, of HTTP from its first byte on; a new
-            connection of HTTP must send that byte within the same time.
-        min_rate_bytes_s: Bytes per second that a client of HTTP must send of a body, and take of an answer
-            that waits for it; looked at every ``rate_window_s``.
-        rate_window_s: Seconds over which that rate is measured.
-        keep_alive_s: Seconds that a connection may be idle between two requests.
-        max_regions: Regions of shared memory that are registered at a time.
-        max_items: Elements of an input of items, each of which is a request of the pipeline.
-        max_timeout_ms: Milliseconds that any request may take in the pipeline; None: no limit.
+        receive_timeout_s: Seconds in which a request must have arrived. For HTTP they count from its first byte; a
+            new HTTP connection must send its first byte within the same time.
+        min_rate_bytes_s: Bytes per second that an HTTP client must send of a body, and receive of an answer,
+            in every window of ``rate_window_s``.
+        rate_window_s: Seconds over which ``min_rate_bytes_s`` is measured.
+        keep_alive_s: Seconds that an HTTP connection may be idle between two requests.
+        max_regions: The most regions of shared memory that are registered at a time.
+        max_items: The most elements of an input of items, each of which is a request of the pipeline.
+        max_timeout_ms: The most milliseconds that a request may take in the pipeline; None: no limit.
     """
 
     max_body_bytes: int = 64 << 20
@@ -52,7 +53,11 @@ class Limits:
     max_timeout_ms: float | None = None
 
     def narrowed(self, own: Mapping[str, float]) -> Limits:
-        """Give the same with the smaller of each limit and that of one model."""
+        """Give these limits with those of one model in their place, where the model's are smaller.
+
+        Args:
+            own: Limits of the model, by the names of the attributes.
+        """
         if not own:
             return self
         now = {name: getattr(self, name) for name in own}

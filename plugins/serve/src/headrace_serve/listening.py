@@ -25,13 +25,13 @@ _LARGEST = (1 << 31) - 1
 """The largest number that a setting of gRPC holds."""
 
 _USUAL_BYTES = 4 << 20
-"""The largest message that gRPC receives where nobody says otherwise."""
+"""The largest message that gRPC receives by its own default."""
 
 REUSES_PORTS = sys.platform == "linux"
 """Whether the kernel spreads connections over the processes that listen on one port (SO_REUSEPORT)."""
 
 BACKLOG = 2048
-"""Connections that the system takes before the server does."""
+"""The most connections that the system accepts and keeps until the server takes them."""
 
 
 async def open_grpc(
@@ -42,13 +42,13 @@ async def open_grpc(
     *,
     shared: bool,
 ) -> tuple[Any, int]:
-    """Start the server of gRPC; give it, and the port.
+    """Start the gRPC server; give the server and its port.
 
     Args:
-        service: What it serves.
+        service: The service that answers the calls.
         host: The address.
         port: The port; 0 takes a free one.
-        certificates: Gives the latest ones; None: without TLS.
+        certificates: Gives the latest certificates; None: without TLS.
         shared: Whether other processes listen on the same port.
 
     Raises:
@@ -86,22 +86,22 @@ async def open_grpc(
 
 
 def _received_bytes(most: int) -> int:
-    """Give the size up to which gRPC receives messages, where `Calls` takes those of ``most`` bytes.
+    """Give the most bytes of a message that gRPC receives, if `Calls` accepts messages of ``most`` bytes.
 
-    What gRPC itself refuses has a status alone, since no handler hears of it; so messages of up to twice the
-    limit are received, and refused with a code.
+    gRPC refuses a larger message by itself, with a status but without our code, since no handler is called. So
+    messages of up to twice ``most`` bytes are received, and `Calls` refuses them with a code.
     """
     return min(max(2 * most, _USUAL_BYTES), _LARGEST)
 
 
 def reaches_others(host: str) -> bool:
-    """Tell whether other machines may reach what listens on an address."""
+    """Tell whether other machines may reach a server that listens on an address."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return not all(ip_address(one[4][0]).is_loopback for one in found)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Give an event loop: that of uvloop where there is one."""
+    """Give a new event loop: one of uvloop, except on Windows and interpreters other than CPython."""
     if sys.platform != "win32" and sys.implementation.name == "cpython":
         import uvloop
 
@@ -116,7 +116,7 @@ def url_of(scheme: str, host: str, port: int) -> str:
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Give a socket that listens, so that a port in use is known before the loop starts.
+    """Give a socket that listens, so that a port in use is an error before the event loop starts.
 
     Args:
         host: The address.
@@ -133,10 +133,10 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def bound(host: str, port: int, *, shared: bool) -> socket.socket:
-    """Give a socket that has the address, and does not listen; the arguments are those of `listen`.
+    """Give a socket that is bound to the address, and does not listen; the arguments are those of `listen`.
 
     Raises:
-        OSError: Another has the address.
+        OSError: The socket cannot be bound to the address.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]

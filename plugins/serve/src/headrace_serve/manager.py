@@ -1,4 +1,4 @@
-"""What gives pipelines by name and version, where they are not named by configurations."""
+"""Managers of models: objects of the user's that give pipelines by name and version, instead of configurations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["ModelManager", "load_manager"]
 class ModelManager(Protocol):
     """An object that has pipelines; `headrace_serve.Server` takes one as its models.
 
-    It is asked when the server starts, when it reloads, and, where requests may load models, for the
-    versions of the one that is to be loaded. Pipelines stay the manager's: the server never closes them.
+    The server asks the manager when it starts, when it reloads, and when a request loads a model (then for that
+    model's versions alone). Pipelines stay the manager's: the server never closes them.
     """
 
     def versions(self) -> Mapping[str, Iterable[str]]:
@@ -43,7 +43,7 @@ def load_manager(path: str, *, allow_import: bool = True) -> ModelManager:
     module, _, name = path.partition(":")
     if not module or not name.isidentifier():
         raise ConfigError(Problem("serve", f"the manager {path!r} is no package.module:object"))
-    # A configuration that imports the module: refused, and failing, as any other is.
+    # A configuration imports the module, so that imports are refused, and fail, as in every configuration.
     headrace.PipelineConfig.load(
         {"backend": "Identity", "import": [module]}, allow_import=allow_import
     )

@@ -1,4 +1,4 @@
-"""Requests and answers of the protocol, whichever transport they come by."""
+"""Requests and answers of the protocol, the same for HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ class Tensor:
     """A tensor of a request or an answer.
 
     Attributes:
-        name, datatype, shape: As the protocol has them.
-        array: Its elements; of BYTES objects of ``bytes`` or ``str``.
-        parameters: Its parameters.
-        placed: Of an output, where it was written to shared memory; it is not sent then.
+        name: The name of the input or output.
+        datatype: One of `headrace_serve.datatypes.DATATYPES`.
+        shape: The length of each axis.
+        array: The elements; for BYTES, objects of type ``bytes`` or ``str``.
+        parameters: The parameters of the tensor.
+        placed: For an output, the place in shared memory to which it was written, in which case its elements are
+            not sent; else None.
     """
 
     name: str
@@ -37,17 +40,17 @@ class Tensor:
 
 @dataclass(slots=True)
 class Asked:
-    """What a client asks for, whichever protocol it came by.
+    """What a client asks for in a request of inference.
 
     Attributes:
-        inputs: Its tensors.
-        outputs: The names of the outputs it wants; None: all.
-        id: Its identifier, ``""`` without.
-        parameters: Its parameters.
-        timeout_s: Seconds that its transport allows, or None.
-        places: Where outputs are wanted in shared memory, by name.
-        times: Takes the times that it has in the pipeline; None: nobody wants to know them.
-        outline: What it was read from, where the same was read before.
+        inputs: The tensors of the request.
+        outputs: The names of the outputs that the client wants; None: all.
+        id: The identifier of the request, ``""`` without one.
+        parameters: The parameters of the request.
+        timeout_s: The deadline of the gRPC call in seconds from now, or None.
+        places: The places in shared memory to which outputs are to be written, by the outputs' names.
+        times: Collects when the requests wait and run in the pipeline; None: it is not measured.
+        outline: The outline that the request shares with an earlier one; None: it was read anew.
     """
 
     inputs: list[Tensor]
@@ -62,14 +65,14 @@ class Asked:
 
 @dataclass(slots=True)
 class Answer:
-    """What a client gets.
+    """The answer to a request of inference.
 
     Attributes:
         model: The model that has answered.
-        id: That of the request.
+        id: The identifier of the request.
         outputs: The tensors.
-        inferences: How many rows, or items, were answered.
-        parameters: Those of the answer.
+        inferences: The number of rows, or items, that succeeded.
+        parameters: The parameters of the answer.
     """
 
     model: Model

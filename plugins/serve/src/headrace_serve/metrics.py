@@ -1,7 +1,7 @@
-"""``/metrics``: the server's own numbers and those of each pipeline, in one registry of Prometheus.
+"""``/metrics``: the counters of the server and of each pipeline, in one registry of Prometheus.
 
-The numbers of a pipeline are those of the probe ``Prometheus`` of headrace-observe, where that is
-installed; its samples get the labels ``model`` and ``model_version``. The configurations need not name the probe.
+The metrics of a pipeline come from the probe ``Prometheus`` of headrace-observe, if that is installed; each
+sample gets the labels ``model`` and ``model_version``. The configurations need not name the probe.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PROBE = "Prometheus"
 
 
 class Snapshot:
-    """What is told at one moment, taken by the event loop and encoded by another thread.
+    """The state of the server at one moment; the event loop takes it, and another thread encodes it.
 
     Attributes:
-        counters, models, connections, ready, worker: Of the server, as `Service` has them.
+        counters, models, connections, ready, worker: Copied from `Service`.
     """
 
     def __init__(self, service: Service) -> None:
@@ -107,7 +107,7 @@ def _of_pipelines(models: Iterable[Model]) -> Iterator[Any]:
 
 
 def _merged(families: Iterable[Any]) -> Iterable[Any]:
-    """Join families of one name: a name stands once in the text."""
+    """Join the families of one name, since a name may stand in the text only once."""
     found: dict[str, Any] = {}
     for family in families:
         known = found.setdefault(family.name, family)
@@ -117,7 +117,7 @@ def _merged(families: Iterable[Any]) -> Iterable[Any]:
 
 
 def _probe() -> Any:
-    """Give the class of the probe, None where it is not installed or cannot be used."""
+    """Give the class of the probe; None if it is not installed or cannot be used."""
     for plugin in headrace.plugins.installed():
         path = plugin.hooks["probes"].get(_PROBE) if plugin.usable else None
         if path is not None:

@@ -35,22 +35,23 @@ class Model:
     """One version of a model.
 
     Attributes:
-        name, version: How requests name it.
-        pipe: Its pipeline.
-        owned: Whether the server built the pipeline, and closes it.
-        signature: What it takes and gives.
-        counts: What was answered.
-        unloaded: Whether it takes no requests, since a request has unloaded it.
-        loading: Whether another pipeline is being built in its place.
-        reason: Why it is unloaded, where it is.
-        limits: Limits of its own by name; the smaller of these and the server's counts.
-        entry_keys: The keys of the node at which requests enter, empty where there are several.
-        queue_size: How many requests may wait; None: newcomers shed others, so none is refused early.
-        timed: Whether its pipeline tells how long each request waits and runs.
-        outlines: What the JSON of inferences has said before.
-        queries: What the queries of the plain route have said before.
-        inside: Requests that this server has admitted and not answered.
-        receiving: Those of them whose bodies are being received.
+        name, version: The name and version by which requests name the model.
+        pipe: The pipeline.
+        owned: Whether the server built the pipeline, and so closes it.
+        signature: The inputs and outputs.
+        counts: The counters of answered requests.
+        unloaded: Whether the model takes no requests, since a request has unloaded it.
+        loading: Whether a new pipeline is being built to take the place of this one.
+        reason: Why the model is unloaded; ``""`` if it is not.
+        limits: Limits of this model, by name; the smaller of these and the server's limits counts.
+        entry_keys: The keys of the node at which requests enter, empty if there are several such nodes.
+        queue_size: The most requests that may wait; None: the server refuses none early, since there are several
+            entry nodes, or newcomers shed the oldest.
+        timed: Whether the pipeline has the probe that times each request.
+        outlines: The outlines of earlier inferences over REST.
+        queries: The queries of earlier requests of the plain route.
+        inside: The number of requests that this server has admitted and not answered.
+        receiving: The number of these requests whose bodies are still being received.
         clock: Gives the time in seconds.
     """
 
@@ -83,10 +84,11 @@ class Model:
         self.counts = counts or Counts()
 
     def waiting(self) -> int:
-        """Give how many requests wait in its pipeline, or are being received for it.
+        """Give how many requests wait in the pipeline, or are being received for it.
 
-        To ask the pipeline for its statistics costs more than to refuse a request. So it is asked at most every
-        20 ms; in between, what has come here and what was answered since is added and taken away.
+        Asking the pipeline for its statistics costs more than refusing a request, so it is asked at most every
+        20 ms. In between the number is an estimate: each request that this server admits adds one, each answer
+        takes one away.
         """
         now_s = self.clock()
         if now_s - self._asked_s >= _ASKED_S:
@@ -98,14 +100,14 @@ class Model:
 
     @property
     def threads(self) -> int:
-        """How many threads its instances and their libraries may run at a time."""
+        """The number of threads that the instances and their libraries may run at a time."""
         nodes = headrace.explain(self.pipe.config)["nodes"].values()
         own = [node for node in nodes if node["alias_of"] is None]
         return sum(int(node["instance_num"]) * int(node["threads"]) for node in own)
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the model takes requests."""
         return self.pipe.ready and not self.unloaded
 
     def close(self, *, timeout: float) -> None:
@@ -122,7 +124,7 @@ def _entry_keys(pipe: Pipeline) -> dict[str, Any]:
 
 
 def _queue_size(keys: dict[str, Any]) -> int | None:
-    """Give the bound of the node at which requests enter; None where newcomers are let in anyway."""
+    """Give the ``queue_size`` of the entry node; None if there are several entry nodes, or newcomers shed others."""
     if not keys or keys["queue_full"] == "shed_oldest":
         return None
     return int(keys["queue_size"])
@@ -144,10 +146,10 @@ class Catalogue:
             yield from versions.values()
 
     def find(self, name: str, version: str = "") -> Model:
-        """Give a model; without a version the one of the greatest.
+        """Give a model; without a version, its greatest version.
 
         Raises:
-            UnknownModelError: There is none.
+            UnknownModelError: There is no such model or version.
         """
         found = self._models.get(name, {}).get(version) if version else self._greatest.get(name)
         if found is None:
@@ -161,7 +163,7 @@ class Catalogue:
         return name in self._models
 
     def counts(self, name: str, version: str) -> Counts | None:
-        """Give the counts of a version of a model, if it is there."""
+        """Give the counts of a version of a model; None if there is no such version."""
         model = self._models.get(name, {}).get(version)
         return None if model is None else model.counts
 
@@ -170,16 +172,21 @@ class Catalogue:
         return sorted(self._models[name], key=int)
 
     def replaced(self, name: str, by: Catalogue) -> Catalogue:
-        """Give the same with another's versions of a model."""
+        """Give a catalogue in which the versions of one model are those of another catalogue.
+
+        Args:
+            name: The model.
+            by: The catalogue with its new versions, and nothing else.
+        """
         return Catalogue([one for one in self if one.name != name] + list(by))
 
     @property
     def ready(self) -> bool:
-        """Whether every pipeline is, but for those that requests have unloaded."""
+        """Whether every model is ready, except those that requests have unloaded."""
         return all(model.ready for model in self if not model.unloaded)
 
     def close(self, timeout: float) -> None:
-        """Close the pipelines that the server built, all within one time."""
+        """Close the pipelines that the server built, at the same time, within ``timeout`` seconds."""
         threads = [
             threading.Thread(target=one.close, kwargs={"timeout": timeout}, daemon=True)
             for one in self
@@ -197,12 +204,12 @@ def build_models(
     only: str | None = None,
     allow_import: bool = True,
 ) -> Catalogue:
-    """Read, check and build all models; on a failure those that were built are closed again.
+    """Read, check and build all models; if one cannot be built, close the others again.
 
     Args:
         models: See `headrace_serve.entries.read_entries`.
-        before: What was served till now, whose counts go on.
-        only: The one model of which all versions are built; None: all models.
+        before: The catalogue that is served till now; a model that it has too goes on with its counts.
+        only: The name of the one model whose versions are built; None: all models.
         allow_import: Whether configurations may import code.
 
     Raises:
@@ -236,7 +243,7 @@ def check_models(models: Any, *, allow_import: bool = True) -> None:
 def _all_loaded(
     entries: Mapping[tuple[str, str], ModelEntry], allow_import: bool, *, timed: bool = False
 ) -> dict[tuple[str, str], ModelEntry]:
-    """Check all configurations; the error of several has what is wrong with each."""
+    """Check all configurations; one ConfigError has the problems of all of them."""
     loaded: dict[tuple[str, str], ModelEntry] = {}
     problems: list[Problem] = []
     for place, entry in entries.items():

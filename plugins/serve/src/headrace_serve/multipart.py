@@ -25,8 +25,8 @@ class File:
     """One part of a body.
 
     Attributes:
-        name: The name of the file, else of the field, ``""`` without either.
-        content: Its bytes.
+        name: The name of the file, else the name of the field; ``""`` without either.
+        content: The bytes of the part.
     """
 
     name: str = ""
@@ -35,7 +35,7 @@ class File:
 
 @dataclass
 class _Reader:
-    """Takes what the parser finds."""
+    """Makes files from the callbacks of the parser."""
 
     most: int
     files: list[File] = field(default_factory=list)
@@ -92,9 +92,9 @@ def read_files(body: bytes, content_type: str, most: int) -> list[File]:
     """Give the files of a body in their order.
 
     Args:
-        body: All of it.
-        content_type: The header, which has the boundary.
-        most: How many there may be.
+        body: The whole body.
+        content_type: The header ``Content-Type``, which has the boundary.
+        most: The most files that the body may have.
 
     Raises:
         InputError: The body is malformed, has no file, or too many.

@@ -1,4 +1,4 @@
-"""The OpenAPI document of what is served, and a page of documentation that needs no network."""
+"""The OpenAPI document of the server, and a page of documentation that loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def document(models: Catalogue, *, keyed: bool = False) -> dict[str, Any]:
 
     Args:
         models: The models.
-        keyed: Whether requests need a key, but for those of health.
+        keyed: Whether requests need a key; requests of health never do.
     """
     paths: dict[str, Any] = {
         "/v2": _get("Name, version and extensions of the server"),
@@ -208,7 +208,7 @@ def _run(model: Model, file_name: str) -> dict[str, Any]:
 
 
 def _of_text(port: Port) -> dict[str, Any]:
-    """Give the schema of an input in the query."""
+    """Give the schema of an input that is a parameter of the query."""
     if port.datatype in ("BOOL", "BYTES"):
         return {"type": "boolean" if port.datatype == "BOOL" else "string"}
     return {"type": "number" if port.datatype.startswith("FP") else "integer"}
@@ -246,7 +246,7 @@ _FORM = """<p><code>POST /run/{name}</code></p>
 
 
 def page(models: Catalogue) -> str:
-    """Give a page of HTML: what each model takes and gives, and where it takes a file, a form."""
+    """Give a page of HTML: the inputs and outputs of each model, and a form for each model that takes a file."""
     parts = []
     for model in models:
         rows = _rows("input", model.signature.inputs.values())

@@ -1,4 +1,4 @@
-"""What a request says apart from its bytes: clients say the same again and again, so it is read once."""
+"""Remembers requests without the bytes of their tensors: clients repeat them, so each is parsed only once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MOST_BYTES = 4096
 
 @dataclass(slots=True)
 class Outline:
-    """A request of which the bytes of the tensors are missing; it was read for one model.
+    """A request for one model, without the bytes of its tensors.
 
     Attributes:
         inputs: Name, datatype, shape and number of bytes of each tensor.
-        outputs, parameters: As `headrace_serve.messages.Asked` has them.
-        wanted: In which form the outputs are wanted, as `headrace_serve.rest_tensors` tells it.
-        checked: Whether it fits the signature of its model.
+        outputs, parameters: As in `headrace_serve.messages.Asked`.
+        wanted: The form in which the client wants the outputs, a `headrace_serve.rest_tensors.Wanted`.
+        checked: Whether it was found to fit the signature of the model.
     """
 
     inputs: Sequence[tuple[str, str, tuple[int, ...], int]]
@@ -35,17 +35,17 @@ class Outline:
 
 
 class Outlines(Generic[T]):
-    """What was read for one model, by the bytes that it was read from; at most so many, of so many bytes each."""
+    """What was parsed for one model, by the bytes it was parsed from: at most 256 entries, of up to 4096 bytes each."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, T] = {}
 
     def get(self, written: bytes) -> T | None:
-        """Give what was read from these bytes, if it is kept."""
+        """Give what was parsed from these bytes; None if it is not kept."""
         return self._known.get(written)
 
     def keep(self, written: bytes, outline: T) -> None:
-        """Keep what was read, unless the bytes are many; when there are too many, those before are forgotten."""
+        """Keep what was parsed, unless its bytes are too many; if it is full, all earlier entries are dropped."""
         if len(written) <= _MOST_BYTES:
             if len(self._known) >= _MOST:
                 self._known.clear()

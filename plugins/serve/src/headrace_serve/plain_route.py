@@ -1,4 +1,4 @@
-"""``POST /run/{model}``: files as the body, other inputs as keys of the query; no protocol to learn."""
+"""``POST /run/{model}``: the body is the file, the query has the other inputs; clients need no protocol."""
 
 from __future__ import annotations
 
@@ -33,26 +33,27 @@ __all__ = ["Query", "file_input", "run"]
 _PARAMETERS = ("timeout", "priority")
 _MOST_PARAMETERS = 100
 _JSON_RANGES = (JSON, "application/*", "*/*")
-"""What ``Accept`` calls JSON by; the first that it has counts."""
+"""The media ranges that cover JSON, the narrowest first; the first of them in ``Accept`` gives JSON's quality."""
 
 _PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"GIF8": "image/gif"}
-"""How files of pictures begin; WebP is told by more than its beginning."""
+"""The first bytes of picture files, with their type. WebP is not here: `_kind_of` looks at two places of it."""
 
 _PICTURE_KINDS = frozenset({*_PICTURES.values(), "image/webp"})
-"""What is told by its content, so that nothing else is called so."""
+"""Types of pictures, which `_kind_of` recognizes by content; other bytes are never sent under such a type."""
 
 _KIND = re.compile(r"[a-z0-9.+_*-]+/[a-z0-9.+_*-]+")
 _ANY_BYTES = "application/octet-stream"
 _QUALITY = re.compile(r"q=(0(\.[0-9]{0,3})?|1(\.0{0,3})?)")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
-"""Keys that say how a request is run, which is not a client's business."""
+"""Keys of a request that decide how it is run; a client must not set them."""
 
 
 def file_input(model: Model) -> str | None:
-    """Give the input that is the body: the only one of files, or that of them which becomes ``data``.
+    """Give the name of the input that the body becomes.
 
-    None where there is none, or another input is no single value, which a query could hold.
+    It is the only input whose items are BYTES; of several such inputs, the one with the key ``data``. None if
+    there is no such input, or if one of the other inputs is not a single value, which alone fits into a query.
     """
     ports = model.signature.inputs
     files = [name for name, port in ports.items() if port.each and port.datatype == "BYTES"]
@@ -67,18 +68,19 @@ def _is_single(port: Port) -> bool:
 
 
 async def run(exchange: Exchange) -> Reply:
-    """Answer one request: the body is the file, or multipart for several, with an outcome each.
+    """Answer one request: its body is one file, or multipart with several files, each with its own outcome.
 
-    ``timeout`` (microseconds) and ``priority`` stand in the query. Other keys of it are the model's
-    other inputs, or keys of the request of the pipeline, whose values are text. The answer is
-    ``{"result": ...}`` as JSON, or the bytes of ``result`` where ``Accept`` asks for their type.
+    The query may have ``timeout`` (microseconds) and ``priority``. Its other keys are the model's other
+    inputs, or keys of the request of the pipeline, whose values are text. The answer for one file is the outputs
+    by name as JSON (``{"result": ...}``), or the bytes of the only output if ``Accept`` asks for their type.
     """
     service = exchange.service
     model = exchange.model = service.find(exchange.path["model"])
     query = _read_query(model, exchange)
     exchange.admit(model)
     body = await exchange.body()
-    now = service.again(model.name)  # another pipeline may be in its place by now
+    # A reload or a load may have replaced the model while the body was received.
+    now = service.again(model.name)
     if now is not model:
         model, query = now, _read_query(now, exchange)
     traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")
@@ -119,7 +121,11 @@ def _read_query(model: Model, exchange: Exchange) -> Query:
 
 
 class Query:
-    """What a query asks of a model, for each file of a request.
+    """The query of a request, parsed once: the request of the pipeline for each file, without the file.
+
+    Args:
+        model: The model that the request is for.
+        text: The query string.
 
     Raises:
         InputError: The model takes no file, or the query is wrong.
@@ -153,7 +159,7 @@ class Query:
         self._request = request_of(model, tensors, more)
         for value in self._request.values():
             if isinstance(value, np.ndarray):
-                value.flags.writeable = False  # many requests share it
+                value.flags.writeable = False  # requests of several clients share the array
         self._file = inputs[file]
 
     def asked(self, body: bytes, traceparent: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
@@ -161,10 +167,10 @@ class Query:
 
         Args:
             body: The file.
-            traceparent: The header, ``""`` without one.
+            traceparent: The header ``traceparent``, ``""`` without one.
 
         Raises:
-            InputError: The model takes text, and the file is none.
+            InputError: The model takes text, and the file is not UTF-8.
         """
         value: bytes | str = body
         if self._file.text:
@@ -197,7 +203,7 @@ def _whole(name: str, value: str) -> int:
 
 
 def _single(port: Port, text: str) -> Tensor:
-    """Give the tensor of one element that a text of the query stands for."""
+    """Give the tensor of one element for a value of the query."""
     shape = (1,) * len(port.shape)
     array: Any = np.empty(shape, object)
     if port.datatype == "BYTES":
@@ -213,10 +219,11 @@ def _single(port: Port, text: str) -> Tensor:
 
 
 def _reply(model: Model, result: Any, accepted: str) -> Reply:
-    """Give what ``Accept`` prefers: JSON, or the bytes of the only output where that is bytes or text.
+    """Give the answer in the form that ``Accept`` prefers: JSON, or the bytes of the only output.
 
-    Text goes out as JSON wherever that is accepted at all: a browser, which would take it as HTML, must not show
-    what somebody has sent as a page. Bytes that are no text, which JSON does not have, go out wherever their type is.
+    Text is sent as JSON if the client accepts JSON at all: a browser could take it for HTML, and would run as a page
+    what another client may have sent. A picture, or other bytes that are no text, cannot be JSON, and are sent if
+    their type is accepted.
     """
     outputs = outputs_of(model, result)
     only = next(iter(outputs.values())) if len(outputs) == 1 else None
@@ -245,7 +252,7 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
 
 
 def _kind_of(content: bytes) -> str | None:
-    """Give the type of a picture, None for all else."""
+    """Give the media type of a picture; None for other bytes."""
     if content.startswith(b"RIFF"):
         return "image/webp" if content[8:12] == b"WEBP" else None
     return next((kind for begins, kind in _PICTURES.items() if content.startswith(begins)), None)
@@ -260,7 +267,7 @@ def _is_text(content: bytes) -> bool:
 
 
 def _ranges(accepted: str) -> dict[str, float]:
-    """Give the ranges of a header ``Accept`` with their qualities, from 0 to 1."""
+    """Give the media ranges in a header ``Accept`` with their qualities, from 0 to 1."""
     ranges: dict[str, float] = {}
     for part in accepted.lower().split(","):
         name, *parameters = (one.strip() for one in part.split(";"))
@@ -273,7 +280,7 @@ def _ranges(accepted: str) -> dict[str, float]:
 
 
 def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
-    """Give the type that is preferred of those that are neither JSON nor pictures, and how much."""
+    """Give the media type of the greatest quality that is neither JSON nor a picture, and its quality."""
     kind, best = "", 0.0
     for name, quality in ranges.items():
         if name not in _JSON_RANGES and name not in _PICTURE_KINDS and quality > best:
@@ -292,7 +299,7 @@ def _document(model: Model, result: Any) -> bytes:
 
 
 def _json_value(name: str, value: Any) -> bytes:
-    if type(value) is int:  # the number of a class, most often
+    if type(value) is int:  # fast, for the most frequent result: the number of a class
         return b"%d" % value
     try:
         if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Loading and unloading of models by requests: of those that were named when the server started, and no others."""
+"""Loads and unloads models at the request of clients; only models that were named when the server started."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ logger = logging.getLogger("headrace.serve")
 
 _MOST_WAITING = 16
 _OLD_S = 30.0
-"""Seconds in which requests end in a pipeline that was replaced or unloaded."""
+"""Seconds for requests to end in a pipeline that was replaced or unloaded."""
 
 
 class Served(Protocol):
-    """What a service tells the repository: its models, what they are read from, and who hears of changes."""
+    """The part of `Service` that the repository needs."""
 
     models: Catalogue
     changes: Changes
@@ -50,15 +50,19 @@ class Repository:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def load(self, name: str, parameters: Iterable[str]) -> None:
-        """Read the configurations of a model again, and serve those; on a failure the old ones stay.
+        """Read the configurations of a model again, build them, and serve the new pipelines.
+
+        If one cannot be built, the old pipelines stay.
 
         Args:
             name: The model; all of its versions are loaded.
             parameters: The names of the parameters of the request.
 
         Raises:
-            NotAllowedError: The request brings a configuration or files: they are code.
-            UnknownModelError: It was not named when the server started.
+            NotAllowedError: The request brings a configuration or files, which are code.
+            InputError: The request has another parameter.
+            UnknownModelError: The model was not named when the server started.
+            UnavailableError: The server is about to end, or a reload has removed the model meanwhile.
             OverloadedError: Too many requests wait for their turn.
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
         """
@@ -72,7 +76,7 @@ class Repository:
         await self._in_turn(name, self._load(name))
 
     async def unload(self, name: str, parameters: Iterable[str]) -> None:
-        """Refuse requests of a model from now on, let those that it has end, and close it.
+        """Refuse requests for a model from now on, let its running requests end, and close its pipelines.
 
         Args:
             name: The model; all of its versions are unloaded.
@@ -80,7 +84,8 @@ class Repository:
                 them, since no model depends on another.
 
         Raises:
-            UnknownModelError: There is none.
+            InputError: The request has another parameter.
+            UnknownModelError: There is no such model.
             OverloadedError: Too many requests wait for their turn.
         """
         for parameter in parameters:
@@ -89,12 +94,12 @@ class Repository:
         await self._in_turn(name, self._unload(name))
 
     async def end(self, timeout: float) -> None:
-        """Wait for what has begun, and not for ever."""
+        """Wait until the loads and unloads that have begun are done, at most ``timeout`` seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
 
     async def _in_turn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Do it to its end, also where the client goes away."""
+        """Run ``work`` after the loads and unloads before it, and to its end even if the client goes away."""
         if not self._service.models.has(name) or self._waiting >= _MOST_WAITING:
             work.close()
             if self._waiting >= _MOST_WAITING:

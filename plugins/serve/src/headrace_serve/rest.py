@@ -55,12 +55,12 @@ _HEADER_LENGTH = HEADER_LENGTH.encode()
 def asgi(models: Any, **settings: Any) -> Starlette:
     """Build the models and give an ASGI application that serves them.
 
-    It answers REST; a server of yours listens. At the end of its lifespan the pipelines that were
-    built here are closed; those that were given stay open.
+    The application answers REST, in an HTTP server that the user starts. At the end of its lifespan it closes
+    the pipelines that were built here; a `headrace.Pipeline` among ``models`` stays open.
 
     Args:
         models: See `headrace_serve.entries.read_entries`.
-        settings: What `headrace_serve.service.Service` takes; ``keys`` may be the path of a file.
+        settings: The arguments of `headrace_serve.service.Service`; ``keys`` may also be the path of a file.
 
     Raises:
         ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
@@ -136,17 +136,17 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
         ],
         lifespan=lifespan,
     )
-    made.router.default = nothing  # of what is no path, as in OPTIONS *
+    made.router.default = nothing  # for targets that are no path, as in ``OPTIONS *``
     return made
 
 
 class _Application(Starlette):
-    """Routes requests; those of inference past the routes and middleware, which cost as much as all the rest.
+    """Routes requests, and recognizes inferences by itself: Starlette's routes and middleware would double their cost.
 
     Args:
-        infer: What answers an inference without a version in its path, one with a version, and a file; empty
-            where middleware must see every request.
-        settings: As those of Starlette.
+        infer: The applications that answer an inference without a version in its path, one with a version, and a
+            file; empty if middleware must see every request.
+        settings: The arguments of Starlette.
     """
 
     def __init__(self, infer: tuple[ASGIApp, ...], **settings: Any) -> None:
@@ -174,7 +174,7 @@ class _Application(Starlette):
 _SENT_HEADERS = (
     "Authorization", "X-API-Key", "Content-Type", "Content-Encoding", HEADER_LENGTH, "traceparent",
 )  # fmt: skip
-"""Headers that a page of another origin may send, where it is allowed."""
+"""Headers that a page of an allowed origin may send."""
 
 _UNSUPPORTED = (
     "cudasharedmemory/{rest:path}",
@@ -208,12 +208,17 @@ class _Endpoint:
             await exchange.reply(reply)
         except DisconnectedError:
             if CYCLE in scope:
-                scope[CYCLE].disconnected = True  # before the loop tells so
+                # The event loop may notice the lost connection only later; nothing is written from here on.
+                scope[CYCLE].disconnected = True
         finally:
             exchange.end()
 
     def _failed(self, exchange: Exchange, error: BaseException) -> Reply:
-        """Give the answer for an error, which is raised again where nobody waits for one."""
+        """Give the answer for an error.
+
+        A cancellation is raised again, except while the server drains: then the server has cancelled the request
+        itself, and the client waits for an answer.
+        """
         if isinstance(error, asyncio.CancelledError):
             if not self._service.draining:
                 raise error
@@ -232,7 +237,8 @@ async def _infer(exchange: Exchange) -> Reply:
     name, version = path["model"], path.get("version", "")
     exchange.admit(service.find(name, version))
     body = await exchange.body()
-    model = service.again(name, version)  # another pipeline may be in its place by now
+    # A reload or a load may have replaced the model while the body was received.
+    model = service.again(name, version)
     access = service.access(exchange.hold)
     header_length = exchange.header(_HEADER_LENGTH)
     try:
@@ -293,7 +299,8 @@ async def _model(exchange: Exchange) -> Any:
 async def _model_ready(exchange: Exchange) -> Reply:
     try:
         model = await _model(exchange)
-    except UnknownModelError as error:  # without the names: this needs no key
+    except UnknownModelError as error:
+        # The answer does not list the served models: this route needs no key, and would tell them to everybody.
         raise UnknownModelError(error.name, error.version) from None
     ready = exchange.service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)

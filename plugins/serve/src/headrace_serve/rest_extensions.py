@@ -1,4 +1,4 @@
-"""What REST has where it is allowed: shared memory of the system, loading and unloading of models."""
+"""The REST routes that ``--allow`` turns on: system shared memory, loading and unloading of models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ __all__ = ["ROUTES", "json_object"]
 
 
 async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
-    """Give the body as an object of JSON, which may be empty.
+    """Give the body as a JSON object, ``{}`` for an empty body.
+
+    Args:
+        exchange: The request.
+        keys: The keys that the object may have.
 
     Raises:
-        InputError: It is none, or has other keys.
+        InputError: The body is no JSON object, or has other keys.
     """
     body = await exchange.body()
     try:
@@ -89,4 +93,4 @@ ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
     ("POST", f"{_MODEL}/load", _load, "repository"),
     ("POST", f"{_MODEL}/unload", _unload, "repository"),
 )
-"""Method, path, handler, and the right that a key needs."""
+"""Method, path, handler, and the right that the client's key needs."""

@@ -1,4 +1,4 @@
-"""The bodies of an inference over REST: JSON, with the binary data of tensors behind it."""
+"""Reads and writes the bodies of inferences over REST: JSON, followed by the binary data of tensors."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["HEADER_LENGTH", "Wanted", "identifier_of", "read_body", "write_body"]
 
 HEADER_LENGTH = "inference-header-content-length"
-"""The header that tells where the JSON ends and binary data begins."""
+"""The header with the number of bytes of the JSON, behind which the binary data begins."""
 
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
 
 _MOST_DIGITS = 18
-"""Longer numbers are no lengths; int() refuses the very long ones by itself."""
+"""The most digits of a length. Without this bound `int` would raise ValueError for texts of thousands of digits."""
 
 
 class Wanted:
-    """In which form the outputs are wanted.
+    """The form in which a client wants the outputs.
 
     Attributes:
-        binary: By the name of the output, whether as binary data; None for those not named.
+        binary: Whether an output is wanted as binary data, by its name; the key None is for all other outputs.
     """
 
     def __init__(self, binary: dict[str | None, bool]) -> None:
@@ -55,13 +55,15 @@ def read_body(
     """Read the body of a request.
 
     Args:
-        body: All of it, decompressed.
-        header_length: The value of `HEADER_LENGTH`, ``""`` without.
-        model: The model that the path names; kserve's client says it in the body again.
+        body: The whole body, decompressed.
+        header_length: The value of the header `HEADER_LENGTH`, ``""`` without it.
+        model: The model that the path names; the body may name it too, as kserve's client does.
         access: The shared memory.
 
     Raises:
-        InputError: It is malformed, or asks for what is not there.
+        InputError: The body is malformed, or names a region or place that does not exist.
+        UnsupportedError: The body asks for a part of the protocol that this server does not have.
+        BodyTooLargeError, OverloadedError: The inputs in shared memory have too many bytes.
     """
     length = len(body)
     if header_length:
@@ -107,7 +109,7 @@ def read_body(
 
 
 def identifier_of(body: bytes, header_length: str) -> str:
-    """Give the id in the body of a request that cannot be read otherwise, ``""`` without."""
+    """Give the id in the body of a request that `read_body` refuses, for its answer; ``""`` without an id."""
     try:
         found = orjson.loads(body[: int(header_length)] if header_length else body)
     except ValueError:
@@ -117,7 +119,7 @@ def identifier_of(body: bytes, header_length: str) -> str:
 
 
 def _filled(outline: Outline, binary: memoryview) -> Asked:
-    """Give what is asked by a request that says what one before has said, with its own bytes."""
+    """Give what a request asks for, from the outline of an earlier request and its own binary data."""
     inputs, place = [], 0
     for name, datatype, shape, size in outline.inputs:
         data = binary[place : place + size]
@@ -149,10 +151,10 @@ def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads tensors, whose binary data lie one behind the other.
+    """Reads the inputs in their order; their binary data lies in the body in the same order.
 
     Attributes:
-        sizes: The bytes of each tensor that had binary data.
+        sizes: The number of bytes of each input that had binary data.
     """
 
     def __init__(self, binary: memoryview, access: Access) -> None:
@@ -207,7 +209,7 @@ class _Reader:
         return self._binary[self._place - size : self._place]
 
     def end(self) -> None:
-        """Refuse bytes that belong to no tensor."""
+        """Refuse a body with bytes behind the last input's data."""
         if self._place != len(self._binary):
             raise InputError(f"the body has {len(self._binary) - self._place} bytes of no input")
 
@@ -251,10 +253,10 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
     """Write the body of an answer.
 
     Returns:
-        Its parts, JSON first, and the length of the JSON where binary data follow, else None.
+        The parts of the body, JSON first; and the number of bytes of the JSON if binary data follows it, else None.
 
     Raises:
-        InputError: An output was asked for as JSON, which cannot hold it.
+        InputError: The client wants an output as JSON, which cannot hold its elements.
     """
     parts: list[bytes | memoryview] = []
     outputs: list[dict[str, Any]] = []

@@ -32,12 +32,13 @@ def tensors_of(
     Args:
         model: The model.
         results: The ``result`` of each request of the pipeline: one, or one per item.
-        by_item: Whether the results are put together along a first axis.
+        by_item: Whether each result is one item; the items' results are then joined along a new first axis.
         wanted: The names of the outputs, in the order of the answer; None: all.
 
     Raises:
-        ContractError: A result is not what the outputs say, or can be written in no way.
-        ItemError: The same, of one of several results.
+        ContractError: A result lacks an output, or can be written neither as a tensor nor as JSON.
+        NotJsonError: A result has to be written as JSON, and holds NaN or infinity.
+        ItemError: One of these two, for the result of one item.
     """
     names = list(model.signature.outputs)
     found = []
@@ -48,7 +49,7 @@ def tensors_of(
 
 
 def outputs_of(model: Model, result: Any) -> dict[str, Any]:
-    """Give what each output is of one result, as it is.
+    """Give the outputs of one result by name, unchanged.
 
     Raises:
         ContractError: The result has no such output.
@@ -58,7 +59,7 @@ def outputs_of(model: Model, result: Any) -> dict[str, Any]:
 
 
 def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:
-    """Give what an output is of one result: all of it, or the part of that name."""
+    """Give one output of a result: the whole result if it is the model's only output, else its value of that name."""
     if single and not (isinstance(result, dict) and name in result and name != "result"):
         return result
     if not isinstance(result, dict) or name not in result:
@@ -75,7 +76,8 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
         shape = (0, *(max(axis, 0) for axis in port.shape[1:]))
         return Tensor(name, port.datatype, shape, np.empty(shape, DATATYPES[port.datatype]))
     only = values[0]
-    if not by_item and isinstance(only, np.ndarray) and only.dtype.kind in "biuf":  # most are
+    # Most results are one array of numbers, which needs none of the work below.
+    if not by_item and isinstance(only, np.ndarray) and only.dtype.kind in "biuf":
         datatype = datatype_of(only)
         if datatype is not None and port.datatype != "BF16":
             return Tensor(name, datatype, only.shape, only)
@@ -84,7 +86,7 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
     alike = len({(array.dtype, array.shape) for array in known}) == 1
     if len(known) == len(values) and (not by_item or alike):
         array = _joined(known) if by_item else known[0]
-        if port.datatype == "BF16" and array.dtype == np.float32:  # as such inputs come
+        if port.datatype == "BF16" and array.dtype == np.float32:  # numpy has no BF16
             return Tensor(name, "BF16", array.shape, as_bf16_bits(array))
         datatype = datatype_of(array)
         if datatype is not None:
@@ -102,14 +104,14 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
 
 
 def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    """Put the arrays of items together along a first axis; text and bytes are one element each."""
+    """Join the arrays of items along a new first axis; the one-element arrays of text and bytes are concatenated."""
     if arrays[0].dtype == object and arrays[0].ndim == 1 and all(len(one) == 1 for one in arrays):
         return np.concatenate(arrays)
     return arrays[0][np.newaxis] if len(arrays) == 1 else np.stack(arrays)
 
 
 def as_plain_array(value: Any) -> NDArray[Any] | None:
-    """Give a result as an array, if it is a tensor, a text, bytes, or a list of those; else None."""
+    """Give a result as an array if it is a tensor, a text, bytes, or a list of texts and bytes; else None."""
     if isinstance(value, np.ndarray):
         return None if value.dtype == object and not _texts(value.reshape(-1)) else value
     if isinstance(value, np.generic):
@@ -147,8 +149,8 @@ def as_json_text(value: Any) -> str:
     """Give a result that is no tensor as JSON text; arrays inside of it become lists.
 
     Raises:
-        NotJsonError: It holds NaN or infinity.
-        ContractError: It holds something else that JSON has no form for.
+        NotJsonError: The result holds NaN or infinity.
+        ContractError: The result holds something else for which JSON has no form.
     """
     try:
         return _JSON.encode(value)

@@ -1,7 +1,7 @@
-"""How long a request waited in its pipeline, and how long it ran there, for the line that is logged of it.
+"""Measures how long a request waits in the pipeline and how long it runs there, for the access log.
 
-The probe ``ServeTimes`` of the pipeline hears of every batch. A request carries what takes its times in its
-``context``, which goes with it through a graph and to each of its elements.
+The pipeline tells the probe ``ServeTimes`` of every batch. Each request carries a `RunTimes` in its ``context``,
+which every node gets, and every element of ``each``; the probe notes the times there.
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ _PROBE = "ServeTimes"
 
 
 class RunTimes:
-    """When a request of the protocol waited and ran: in all nodes, and all items of it."""
+    """The times at which a request of the protocol arrived and ran, in all nodes and for all of its items."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[float, float]] = []
         self._arrived = float("inf")
 
     def add(self, arrived: float, began: float, ended: float) -> None:
-        """Note one run, in seconds of one clock; threads may do so at a time."""
+        """Note one run, with times in seconds of one clock.
+
+        Several threads may call it at a time without a lock: ``append`` loses nothing. Of two arrivals that are
+        noted at the same moment the later may stay, which makes the logged queue time a little shorter.
+        """
         self._runs.append((began, ended))
         self._arrived = min(self._arrived, arrived)
 
     def queue_and_run_s(self) -> tuple[float, float] | None:
-        """Give the seconds in which nothing of it ran though it had arrived, and those in which something did.
+        """Give the seconds in which the request only waited, and the seconds in which some part of it ran.
 
-        None where nothing of it ever ran.
+        None if no part of the request ever ran.
         """
         if not self._runs:
             return None
@@ -46,7 +50,7 @@ class RunTimes:
 
 
 class TimedContext(dict[str, Any]):
-    """The ``context`` of a request, with what takes its times; in another process it is a plain dict."""
+    """The ``context`` of a request, with its `RunTimes`; pickled for another process it becomes a plain dict."""
 
     __slots__ = ("times",)
 
@@ -59,13 +63,13 @@ class TimedContext(dict[str, Any]):
 
 
 class ServeTimes:
-    """The probe: gives every batch that has run to the requests that were in it."""
+    """The probe: after every batch it notes the batch's times for each of its requests."""
 
     reentrant = True  # it takes no lock
 
     @staticmethod
     def batch_ran(record: Any) -> None:
-        """Note when each request of a batch arrived, and the batch ran."""
+        """Note when each request of the batch arrived, and when the batch ran."""
         for one in record.requests:
             context = one.request.get("context")
             if type(context) is TimedContext:
@@ -73,16 +77,16 @@ class ServeTimes:
 
 
 def is_timed(pipe: headrace.Pipeline) -> bool:
-    """Tell whether the probe is one of a pipeline."""
+    """Tell whether a pipeline has the probe."""
     return _PROBE in headrace.explain(pipe.config).get("probes", ())
 
 
 def with_probe(source: Any, config: headrace.PipelineConfig) -> headrace.PipelineConfig:
-    """Give a configuration with the probe beside those that it has.
+    """Give a configuration with this probe added to its probes.
 
     Args:
-        source: A dict, or the path of a file.
-        config: What was read from it.
+        source: The configuration as a dict, or the path of its file.
+        config: The configuration that was read from ``source``.
     """
     probes = [text.replace("$", "$$") for text in headrace.explain(config).get("probes", ())]
     own = {"probes": [*probes, _PROBE]}

@@ -1,4 +1,4 @@
-"""A server from its start to the signal that ends it."""
+"""Runs a server from its start to the signal that ends it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["HANGUP", "INTERRUPTED", "OPEN", "announce", "run", "say", "signals"]
 
 OPEN = "warning: everybody who reaches this address can send requests"
-"""What is printed where other machines reach a server that asks for neither key nor certificate."""
+"""Printed if other machines can reach the server, and it asks clients for neither a key nor a certificate."""
 
 INTERRUPTED = 130
-"""The exit status where a second signal ends at once."""
+"""The exit status if a second signal ends the process at once."""
 
 HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
@@ -45,12 +45,12 @@ def run(
     """Serve until a signal, drain, and give the exit status.
 
     Args:
-        settings: What is served, and how.
-        listening: Called with the addresses once it listens.
-        worker: The number of this process among those that share the ports.
-        listener: A socket that listens already, which they share; None: each has its own.
-        everywhere: Makes in all of them what requests change.
-        started: Called when it listens, in the place of saying so.
+        settings: The models, and how they are served.
+        listening: Called with the addresses once the server listens.
+        worker: The number of this worker process; None: the server is this process alone.
+        listener: A listening socket that all worker processes share; None: the process makes its own.
+        everywhere: Makes in all worker processes the changes that requests ask for.
+        started: Called once the server listens, instead of printing the addresses and calling ``listening``.
 
     Raises:
         ConfigError, SetupError, PluginError: As `Server` raises them.
@@ -81,10 +81,10 @@ def run(
 
 @contextlib.contextmanager
 def switching(interval_ms: float) -> Iterator[None]:
-    """Let threads of this process ask each other for the interpreter after so long, until the block ends.
+    """Set the interpreter's switch interval, in milliseconds, until the block ends.
 
-    The event loop, and the threads of instances on a GPU, need it for a moment at a time; behind threads
-    that run Python they wait for as long each time.
+    The event loop and the threads of instances on a GPU run Python code for a moment at a time. Each time they wait
+    for the interpreter lock behind a thread that runs Python, the wait lasts up to one interval.
     """
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(interval_ms / 1e3)
@@ -96,14 +96,14 @@ def switching(interval_ms: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals(second: Callable[[], None] | None = None) -> Iterator[Iterator[int]]:
-    """Take SIGINT, SIGTERM and SIGHUP, and give their numbers, in any thread, until the block ends.
+    """Catch SIGINT, SIGTERM and SIGHUP until the block ends; give an iterator over the signals' numbers.
 
-    The numbers come through a socket into which the interpreter's handler in C writes. A handler in Python
-    alone would not do: it runs once the main thread runs, and a signal that reaches that thread when it
-    is just about to wait for a lock does not wake it.
+    Any thread may iterate. The numbers come through a socket into which the interpreter's C handler writes. A
+    Python handler alone would not do: it runs only when the main thread runs Python code, and a signal that arrives
+    just before the main thread begins to wait for a lock does not wake that thread.
 
     Args:
-        second: Called before the second SIGINT or SIGTERM ends the process at once.
+        second: Called when a second SIGINT or SIGTERM comes, just before it ends the process.
     """
     ending = threading.Event()
 
@@ -112,7 +112,7 @@ def signals(second: Callable[[], None] | None = None) -> Iterator[Iterator[int]]
             if ending.is_set():
                 if second is not None:
                     second()
-                os._exit(INTERRUPTED)  # nothing is waited for
+                os._exit(INTERRUPTED)  # at once: an ordinary exit waits for threads
             ending.set()
 
     numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
@@ -139,13 +139,13 @@ def _numbers(reading: socket.socket, wanted: Collection[int]) -> Iterator[int]:
 
 
 def say(text: str) -> None:
-    """Print a line for who runs the server, to stderr."""
+    """Print a line to stderr, for the person who runs the server."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def announce(url: str, grpc_url: str | None, listening: Listening | None) -> None:
-    """Tell people, and a program that wants to know it, where requests are accepted."""
+    """Print the addresses at which requests are accepted, and call ``listening`` with them."""
     say(f"serving {url}" if grpc_url is None else f"serving {url} and {grpc_url}")
     if listening is not None:
         listening({"url": url, "grpc_url": grpc_url})

@@ -44,20 +44,21 @@ __all__ = ["Server"]
 logger = logging.getLogger("headrace.serve")
 
 _OLD_S = 30.0
-"""Seconds in which requests end in pipelines that a reload replaced."""
+"""Seconds for requests to end in pipelines that a reload has replaced."""
 
 
 class Server:
     """Serves models from a thread of its own.
 
-    Everything is read, checked and built when it is made; `start` opens the port. ``with`` starts and
-    closes it::
+    Making a server reads, checks and builds the models; `start` opens the port. ``with`` starts and
+    closes the server::
 
         with headrace_serve.Server({"page": "page.toml"}, port=0) as server:
             print(server.url)
 
     Attributes:
-        host, port, grpc_port: Where it listens; ports are known once it is started.
+        host: The address on which the server listens.
+        port, grpc_port: Its ports; a port that was given as 0 has its number once the server is started.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -87,21 +88,25 @@ class Server:
             port: The port of REST; 0 takes a free one.
             grpc_port: The port of gRPC; 0 takes a free one, None serves REST alone.
             limits: Bounds; see `headrace_serve.Limits`.
-            debug_errors: Whether clients are told the text of every error.
-            keys: Who may send requests, or the path of a file that says it; None: everybody.
-            tls: The files of TLS, for both protocols.
-            priority_default: The priority of requests that say none; 1 is most urgent.
-            allow: What is off else: ``repository``, ``shared-memory``; see the page.
+            debug_errors: Whether clients get the text of every error; if False, the answer for an error inside
+                the pipeline names only node, backend and code.
+            keys: The keys that clients need, or the path of their file; None: clients need no key.
+            tls: The files of TLS, for both protocols; None: without TLS.
+            priority_default: The priority of requests that give none; 1 is the most urgent.
+            allow: The parts of the protocol to turn on, which are off by default: ``repository`` (requests load and
+                unload models), ``shared-memory`` (tensors lie in system shared memory).
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages browsers let read answers.
-            worker: The number of this process among several that listen on the same ports; None: it is
-                the only one.
-            listener: A socket that listens for REST already, which those processes share; None: each has
-                its own on the port, which is to be had on Linux alone.
-            everywhere: Makes in all of those processes what requests change.
+            worker: The number of this process among several that listen on the same ports; None: the server is
+                this process alone.
+            listener: A socket that listens for REST already and that those processes share; None: this process
+                makes its own, and shares the port by SO_REUSEPORT, which needs Linux.
+            everywhere: Makes in all of those processes the changes that requests ask for.
 
         Raises:
-            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; ConfigError also for a wrong
+                model, file of keys, certificate, origin or name in ``allow``.
+            TypeError, ValueError: ``priority_default`` is no int, or less than 1; ``keys`` is of another type.
         """
         self.host = host
         self.port = port
@@ -146,25 +151,26 @@ class Server:
 
     @property
     def grpc_url(self) -> str | None:
-        """The address of gRPC, None where it is not served."""
+        """The address of gRPC; None if gRPC is not served."""
         return None if self.grpc_port is None else url_of("grpc", self.host, self.grpc_port)
 
     @property
     def is_open_to_others(self) -> bool:
-        """Whether other machines may reach it, and it has neither keys nor certificates of clients."""
+        """Whether other machines can reach the server, and it asks clients for neither a key nor a certificate."""
         if self._service.keys is not None or (self._tls is not None and self._tls.client_ca):
             return False
         return reaches_others(self.host)
 
     def threads(self) -> dict[str, int]:
-        """Give by ``name:version`` of each model how many threads its instances and their libraries may run."""
+        """Give how many threads the instances of each model and their libraries may run, by ``name:version``."""
         return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
 
     def start(self) -> None:
-        """Listen; returns when requests are accepted.
+        """Listen; return when requests are accepted.
 
         Raises:
-            SetupError: The address cannot be listened on; the models are closed then.
+            SetupError: The server cannot listen on the address; it has closed the models.
+            RuntimeError: The server was started before.
         """
         if self._thread is not None:
             raise RuntimeError("a server is started once")
@@ -192,14 +198,14 @@ class Server:
             raise
 
     def reload(self, models: Any = None, *, keys: Keys | str | Path | None = None) -> None:
-        """Read the configurations and the certificates again, and serve those.
+        """Read the configurations and the certificates again, and serve with these.
 
-        New pipelines are built aside, while the old ones serve; on a failure the old ones stay.
-        Requests that are in an old one end there. Pipelines that were given stay as they are.
+        New pipelines are built while the old ones serve; if one cannot be built, the old ones stay. Requests
+        in an old pipeline end there, before it is closed. A `headrace.Pipeline` among the models stays as it is.
 
         Args:
-            models: What is served from now on; None: the same as before, read again.
-            keys: Who may send requests from now on; None: as before.
+            models: The models to serve from now on; None: the same as before, read again.
+            keys: The keys that clients need from now on, or the path of their file; None: the same as before.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; nothing has changed.
@@ -223,7 +229,7 @@ class Server:
     async def _exchange(
         self, new: Catalogue, keys: Keys | None, given: Any, certificates: Certificates | None
     ) -> Catalogue:
-        """Serve others from now on; give those that were served."""
+        """Put new models, keys and certificates in the place of the old ones; give the old models."""
         if certificates is not None:
             self._certificates = certificates
             await self._listen()
@@ -234,7 +240,10 @@ class Server:
         return old
 
     def drain(self) -> None:
-        """Say that the server is not ready, and go on serving, so that no new client is sent here."""
+        """Report from now on that the server is not ready, and go on serving.
+
+        A load balancer then sends no new client here, while the clients that it has sent are still answered.
+        """
         self._service.leaving = True
         if self._loop is not None and not self._closed:
             self._loop.call_soon_threadsafe(self._service.changes.tell)
@@ -242,7 +251,7 @@ class Server:
     def close(self, *, timeout: float = 30.0) -> None:
         """Accept nothing new, let requests end within ``timeout`` seconds, and close the models.
 
-        What is not done by then gets an answer that says so. More than one call is one.
+        A request that is not done by then gets an answer that says so. Further calls do nothing.
         """
         with self._changing:
             if self._closed:
@@ -311,7 +320,7 @@ class Server:
         await self._listen()
 
     async def _listen(self) -> None:
-        """Take new connections with the latest certificates; connections that there are stay."""
+        """Accept new connections with the latest certificates; open connections stay."""
         listener: Any = self._listener
         before = self._listening
         self._listening = await asyncio.get_running_loop().create_server(
@@ -325,12 +334,13 @@ class Server:
         return None if self._certificates is None else self._certificates.context
 
     async def _take_backlog(self) -> None:
-        """Stop listening, and take the connections that the system has taken for us: closing would reset them."""
+        """Stop listening, and accept the connections in the system's backlog: closing the socket would reset them."""
         if self._listening is None or self._listener is None:
             return
         self._listening.close()
         accepted = []
-        with contextlib.suppress(OSError):  # there is no further one
+        # The socket does not block: `accept` raises once the backlog is empty.
+        with contextlib.suppress(OSError):
             while True:
                 accepted.append(self._listener.accept()[0])
         self._listener.close()
@@ -339,10 +349,11 @@ class Server:
             one.setblocking(False)
             with contextlib.suppress(OSError):
                 await loop.connect_accepted_socket(self._connection, one, ssl=self._context)
-        await asyncio.sleep(0)  # connections that the loop has just taken are there now
+        # `connection_made` runs for the connections that the loop has just accepted.
+        await asyncio.sleep(0)
 
     async def _end(self, timeout: float) -> None:
-        """Drain: no new connection, then each one is closed when its request is answered."""
+        """Drain: accept no new connection, then close each connection when its request is answered."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         self._service.leaving = True
@@ -355,7 +366,7 @@ class Server:
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=timeout)
         await self._service.end(max(0.0, ends - loop.time()))
-        # Closed pipelines fail what is left, and every client gets that as its answer.
+        # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
         left = max(0.0, ends - loop.time())
         await asyncio.to_thread(self._service.models.close, left)
         if self._state.tasks:

@@ -1,4 +1,4 @@
-"""What both protocols share: the models, the limits, and what is being answered now."""
+"""The state that both protocols share: the models, the limits, and the requests that are being answered."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class Service:
     """The models behind the protocols; used by one event loop.
 
     Attributes:
-        models: What is served.
+        models: The served models.
         limits: See `Limits`.
-        debug_errors: Whether clients are told the text of every error.
-        priority_default: The priority of requests that say none, as Triton counts: 1 is most urgent.
-        keys: Who may send requests; None: everybody.
-        leaving: Whether the server says that it is not ready, while it still serves.
-        draining: Whether the server is about to end, and refuses what is new.
-        ending: Set when it is.
-        counters: What was asked and answered.
-        changes: Wakes those who watch whether server and models are ready.
-        given: What the models are read from again, when they are loaded again.
+        debug_errors: Whether clients get the text of every error.
+        priority_default: The priority of requests that give none; as in Triton, 1 is the most urgent.
+        keys: The keys that clients need; None: clients need no key.
+        leaving: Whether the server reports that it is not ready, while it still serves.
+        draining: Whether the server is about to end, and refuses new requests.
+        ending: Set when ``draining`` becomes true.
+        counters: The counters of requests and answers.
+        changes: Wakes the coroutines that watch whether server and models are ready.
+        given: The argument ``models`` from which the models are read again by a reload or a load.
         allow_import: Whether configurations may import code.
-        regions: The shared memory, None where it is not allowed.
+        regions: The regions of shared memory; None if shared memory is not allowed.
         cors_origins: Origins whose pages may read answers; ``"*"``: all.
-        connections: Gives the number of connections of HTTP; who listens sets it.
-        worker: The number of this process among several that share the port; None: it is the only one.
-        everywhere: Makes changes in all of those processes; None: this is the only one.
+        connections: Gives the number of HTTP connections; `Server` sets it.
+        worker: The number of this process among several that share the port; None: the server is this process alone.
+        everywhere: Makes changes in all of those processes; None: the server is this process alone.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -100,21 +100,21 @@ class Service:
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """The extensions of the protocol that were allowed."""
+        """The names of the protocol's extensions that ``allow`` has turned on."""
         found = {"model_repository": self._repository, "system_shared_memory": self.regions}
         return tuple(name for name, one in found.items() if one is not None)
 
     def refuse_new(self) -> None:
-        """Refuse what is new from now on: the server is about to end."""
+        """Refuse new requests from now on, since the server is about to end."""
         self.draining = True
         self.ending.set()
         self.changes.tell()
 
     def allowed_repository(self) -> Repository:
-        """Give what loads and unloads models.
+        """Give the repository, which loads and unloads models.
 
         Raises:
-            NotAllowedError: Requests may not do that.
+            NotAllowedError: Requests may not load and unload models.
         """
         if self._repository is None:
             raise NotAllowedError(
@@ -138,11 +138,15 @@ class Service:
             await self.everywhere.ask(change)
 
     def access(self, hold: Callable[[int], None]) -> Access:
-        """Give the shared memory for one request; ``hold`` takes room for what is read."""
+        """Give the access to shared memory for one request.
+
+        Args:
+            hold: Counts the bytes that are read like bytes of a body; see `hold`.
+        """
         return Access(self.regions, hold, self.limits.max_body_bytes)
 
     async def end(self, timeout: float) -> None:
-        """Let what changes models end within a time, and give back what it holds beside them."""
+        """Wait at most ``timeout`` seconds for loads and unloads that run, and release the shared memory."""
         if self._repository is not None:
             await self._repository.end(timeout)
         if self.regions is not None:
@@ -161,7 +165,7 @@ class Service:
         """Give a model that takes requests.
 
         Raises:
-            UnknownModelError: There is none.
+            UnknownModelError: There is no such model or version.
             UnavailableError: The server is about to end, or the model is not loaded.
         """
         model = self.models.find(name, version)
@@ -172,10 +176,12 @@ class Service:
         return model
 
     def again(self, name: str, version: str = "") -> Model:
-        """Give what `find` gave, or what serves in its place by now, for a request that has begun.
+        """Find the model again for a request that `find` has let in, since a reload may have replaced it meanwhile.
+
+        Unlike `find` it does not refuse while the server drains: the request began before.
 
         Raises:
-            UnknownModelError, UnavailableError: It is not served any more.
+            UnknownModelError, UnavailableError: The model is not served any more.
         """
         now = self.models.find(name, version)
         if now.unloaded:
@@ -183,7 +189,7 @@ class Service:
         return now
 
     def admit(self, model: Model) -> None:
-        """Count a request as inside of a model, if its queue has room; whoever calls this takes it out again.
+        """Count a request as inside a model, if the model's queue has room; the caller decrements `Model.inside` later.
 
         Raises:
             OverloadedError: As many requests wait, or are being received, as the queue may hold.
@@ -197,7 +203,7 @@ class Service:
         """Check that there is room for a request of which nothing has been read yet.
 
         Raises:
-            OverloadedError: The bodies of others take all the room, or every model has a full queue.
+            OverloadedError: The bodies of other requests take all the room, or every model's queue is full.
         """
         if self._inflight_bytes >= self.limits.max_inflight_bytes:
             self.hold(0, 1)
@@ -210,10 +216,17 @@ class Service:
             raise full
 
     def hold(self, held: int, more: int) -> int:
-        """Take room for bytes of a body; give how many are held then, for `release`.
+        """Count bytes of a body against `Limits.max_inflight_bytes`.
+
+        Args:
+            held: The bytes that the request holds already.
+            more: The bytes that it needs in addition.
+
+        Returns:
+            The bytes that the request now holds, for `release`.
 
         Raises:
-            OverloadedError: Too many bodies are being received or answered.
+            OverloadedError: The bodies in flight would have too many bytes.
         """
         if self._inflight_bytes + more > self.limits.max_inflight_bytes:
             raise OverloadedError(
@@ -225,11 +238,11 @@ class Service:
         return held + more
 
     def release(self, held: int) -> None:
-        """Give back what `hold` took."""
+        """Give back the bytes that `hold` has counted."""
         self._inflight_bytes -= held
 
     async def infer(self, model: Model, asked: Asked, line: AccessLine) -> Answer:
-        """Run what a client asks for, and count it; raises as `headrace_serve.inference.infer`."""
+        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.infer`."""
         if model.timed:
             asked.times = line.timed()
         started = time.perf_counter_ns()
@@ -255,13 +268,13 @@ class Service:
         parameters: Mapping[str, Any],
         line: AccessLine,
     ) -> Any:
-        """Run a request of the pipeline, give its result and count it; raises as `infer`.
+        """Run a request of the pipeline, count it, and give its result; it raises the errors of `infer`.
 
         Args:
-            model: What runs it.
+            model: The model that runs the request.
             request: The request; it is changed.
             parameters: As `headrace_serve.inference.prepared` takes them.
-            line: What is logged of it.
+            line: The line of the access log.
         """
         times = line.timed() if model.timed else None
         limits = self.limits.narrowed(model.limits) if model.limits else self.limits
@@ -282,14 +295,14 @@ class Service:
         if isinstance(error, (ClosedError, InstanceLostError)):
             self.changes.tell()
         if getattr(getattr(error, "error", error), "abandoned", False):
-            line.times = None  # it still runs, and has told no times
+            line.times = None  # a backend still runs the request, so its times are not complete
         model.counts.note_failed(time.perf_counter_ns() - started)
 
     @staticmethod
     def retry_after_s(model: Model | None) -> int:
-        """Give the seconds after which there should be room: what waits, over the measured rate.
+        """Give the seconds after which the queue should have room: the waiting requests, divided by the recent rate.
 
-        Between 1 and 30; 1 where too few were answered of late to measure it.
+        The result lies between 1 and 30; it is 1 if too few requests were answered recently to measure the rate.
         """
         rate = None if model is None else model.counts.rate_s()
         if model is None or rate is None:
@@ -303,7 +316,7 @@ def _not_loaded(model: Model) -> UnavailableError:
 
 
 def _full(model: Model) -> OverloadedError | None:
-    """Give the error for one more request of a model whose queue is full, None where it has room."""
+    """Give the error for one more request of a model whose queue is full; None if the queue has room."""
     most = model.queue_size
     if most is None or model.inside < most:
         return None

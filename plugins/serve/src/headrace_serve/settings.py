@@ -1,4 +1,4 @@
-"""What ``headrace serve`` was told, as plain data that a worker process can be given."""
+"""The arguments of ``headrace serve`` as plain data, which the supervisor sends to worker processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["Settings"]
 
 _AGE_S = 300.0
-"""How old connections of gRPC get where several processes share them."""
+"""The greatest age of a gRPC connection, in seconds, if several processes share the port."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of the command; files are named, and read when a server is made or reloads."""
+    """The arguments of the command; files are given by path, and read when a server is made or reloads."""
 
     models: tuple[str, ...] = ()
     models_file: str | None = None
@@ -67,29 +67,29 @@ class Settings:
             raise ConfigError(wrong)
 
     def to_json(self) -> str:
-        """Give it as one line of text, for `from_json`."""
+        """Give the settings as one line of JSON, for `from_json`."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Give what `to_json` wrote."""
+        """Give the settings that `to_json` has written."""
         found = json.loads(text)
         for name in ("models", "allow", "cors_origins"):
             found[name] = tuple(found[name])
         return cls(**{**found, "limits": Limits(**found["limits"])})
 
     def shared(self, port: int, grpc_port: int | None) -> Settings:
-        """Give those of a process that shares these ports with others."""
+        """Give the settings for a worker process that shares these ports with others."""
         limits = self.limits
         if limits.max_connection_age_s is None:
             limits = replace(limits, max_connection_age_s=_AGE_S)
         return replace(self, port=port, grpc_port=grpc_port, limits=limits)
 
     def read(self) -> dict[str, Any]:
-        """Read the files: the arguments of `Server.reload`.
+        """Read the files of models and keys; give the arguments of `Server.reload`.
 
         Raises:
-            ConfigError: One is wrong.
+            ConfigError: A file is wrong.
         """
         given: Any
         if self.manager is None:
@@ -99,7 +99,7 @@ class Settings:
         return {"models": given, "keys": None if self.keys is None else Keys.load(self.keys)}
 
     def check(self) -> None:
-        """Check all that can be checked without building a pipeline.
+        """Check everything that can be checked without building a pipeline.
 
         Raises:
             ConfigError: Something is wrong.

@@ -1,7 +1,8 @@
-"""What requests change in all worker processes: one change after the other, decided from messages alone.
+"""Has all worker processes make the changes that requests ask for, one change after the other.
 
-A request reaches one process. It asks here for its change; every process is told to make it, and when all have
-answered the one that asked is told how it went. The processes are `headrace_serve.everywhere`'s side of this.
+A request reaches one worker process, which asks the supervisor for the change. The supervisor tells every process to
+make it, and when all have answered tells the process that asked how it went. This module decides from messages alone,
+without threads or processes; the worker processes' side is `headrace_serve.everywhere`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ __all__ = ["SharedChanges"]
 
 
 class SharedChanges:
-    """Has every process make every change, in one order; used by the supervisor's thread.
+    """Has every worker process make every change, in the same order; used by the supervisor's thread.
 
     Args:
-        send: Sends a message to a process by its number; where that is gone, `left` follows.
+        send: Sends a message to a process by its number. If the process is gone the message is lost, and a call of
+            `left` follows.
     """
 
     def __init__(self, send: Callable[[int, Message], None]) -> None:
@@ -35,7 +37,7 @@ class SharedChanges:
         self._unloaded: dict[str, Message] = {}
 
     def told(self, number: int, message: Message) -> None:
-        """Take a message of a process: that it joins, that it asks for a change, or how one went there."""
+        """Take a message of a process: it joins, it asks for a change, or it has made one (or could not)."""
         if "join" in message:
             self._join(number)
         elif "ask" in message:
@@ -45,17 +47,17 @@ class SharedChanges:
             self._answer(number, message["made"])
 
     def left(self, number: int) -> None:
-        """Note that a process has ended; nothing is waited for from it."""
+        """Note that a process has ended: a change does not wait for its answer any more."""
         self._members.discard(number)
         if number in self._open:
             self._answer(number, None)
 
     def reloaded(self) -> None:
-        """Note that all processes load every model again."""
+        """Note that all processes load every model again, so that no model is unloaded."""
         self._unloaded.clear()
 
     def _join(self, number: int) -> None:
-        """Tell a process that is about to listen what was changed before; from now on it makes every change."""
+        """Tell a process that is about to listen the changes made before; from now on it makes every change."""
         self._members.add(number)
         before = [*self._regions.values(), *self._unloaded.values()]
         self._send(number, {"before": before})
@@ -89,7 +91,7 @@ class SharedChanges:
         self._next()
 
     def _note(self, change: Message) -> None:
-        """Keep what a process that starts later has to make, too."""
+        """Keep a change if a process that starts later has to make it too; drop those that it cancels."""
         name = change["name"]
         match change["what"]:
             case "register":

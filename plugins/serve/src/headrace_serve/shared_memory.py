@@ -1,7 +1,8 @@
-"""Tensors in shared memory of the system: regions that clients make, name, and register here.
+"""Tensors in system shared memory: clients make regions, and register them here under a name.
 
-A region is read and written by file calls, not mapped: a client that shortens it while it is used gets
-an error, where touching a mapping would end the server. Linux keeps regions under ``/dev/shm``.
+The server reads and writes a region by file calls, and does not map it. If a client shortens the region
+meanwhile, a file call fails, and the client gets an error; access to a mapping would kill the server by
+SIGBUS. Linux keeps regions as files under ``/dev/shm``.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies.
+    """The place of a tensor in shared memory.
 
     Attributes:
         region: The name of the region.
-        offset: Bytes from the start of the region.
-        byte_size: How many bytes there are for it.
+        offset: The offset of the tensor in the region, in bytes.
+        byte_size: The number of bytes that the tensor may take.
     """
 
     region: str
@@ -50,7 +51,7 @@ class Place:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of an output that was written there."""
+        """The parameters of an output that was written to this place."""
         return dict(zip(_PARAMETERS, (self.region, self.offset, self.byte_size), strict=True))
 
 
@@ -72,7 +73,7 @@ class Regions:
     """The registered regions; used by one event loop.
 
     Args:
-        most: How many there may be; each holds an open file.
+        most: The most regions that may be registered; each holds an open file.
     """
 
     def __init__(self, most: int) -> None:
@@ -80,17 +81,18 @@ class Regions:
         self._regions: dict[str, _Region] = {}
 
     def register(self, name: str, key: Any, offset: Any, byte_size: Any) -> None:
-        """Take note of a region.
+        """Register a region, and open its file.
 
         Args:
-            name: How requests name it.
-            key: The name of the memory, as given to ``shm_open``.
-            offset: Where the region begins in it, in bytes.
-            byte_size: The size of the region.
+            name: The name by which requests refer to the region.
+            key: The name of the shared memory, as given to ``shm_open``.
+            offset: The offset of the region in the shared memory, in bytes.
+            byte_size: The size of the region, in bytes.
 
         Raises:
-            InputError: There is no such memory, or it is smaller.
-            AlreadyExistsError: There is a region of this name.
+            InputError: An argument is wrong, the shared memory does not exist or is too small, or there are as many
+                regions as there may be.
+            AlreadyExistsError: A region with this name is registered.
         """
         if name in self._regions:
             raise AlreadyExistsError(f"shared memory region {name!r} is registered already")
@@ -121,26 +123,26 @@ class Regions:
         self._regions[name] = _Region(name, key, start, size, file)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or all; what is not registered is no error."""
+        """Unregister a region, or all regions for ``""``; a name that is not registered is no error."""
         for one in [name] if name else list(self._regions):
             region = self._regions.pop(one, None)
             if region is not None:
                 os.close(region.file)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """Tell of a region, or of all: name, key, offset, byte_size.
+        """Give name, key, offset and byte_size of a region, or of all regions for ``""``.
 
         Raises:
-            InputError: There is none of this name.
+            InputError: There is no region of this name.
         """
         found = [self._find(name)] if name else self._regions.values()
         return [region.told() for region in found]
 
     def check(self, place: Place) -> None:
-        """Check that a place lies inside of its region.
+        """Check that a place lies inside its region.
 
         Raises:
-            InputError: It does not, or there is no such region.
+            InputError: The place reaches beyond the region, or there is no such region.
         """
         region = self._find(place.region)
         if place.offset + place.byte_size > region.byte_size:
@@ -153,7 +155,7 @@ class Regions:
         """Give the bytes at a place, which `check` has let pass.
 
         Raises:
-            InputError: The memory has become shorter.
+            InputError: A client has shortened the shared memory, or the region is gone.
         """
         region = self._find(place.region)
         found = bytearray(place.byte_size)
@@ -170,7 +172,7 @@ class Regions:
         """Write an output to its place.
 
         Raises:
-            InputError: It does not fit, or the region is gone or shorter.
+            InputError: The output does not fit, the region is gone, or a client has shortened the shared memory.
         """
         self.check(place)
         region = self._find(place.region)
@@ -197,9 +199,9 @@ class Access:
     """The regions as one request may use them.
 
     Args:
-        regions: The regions, None where they are not allowed.
-        hold: Takes room for bytes that are read, as those of a body.
-        most_bytes: How many may be read for one request.
+        regions: The regions; None if shared memory is not allowed.
+        hold: Counts bytes that are read like bytes of a body; see `headrace_serve.service.Service.hold`.
+        most_bytes: The most bytes that may be read for one request.
     """
 
     def __init__(
@@ -211,11 +213,15 @@ class Access:
         self._read_bytes = 0
 
     def place(self, where: str, parameters: dict[str, Any]) -> Place | None:
-        """Take the place of a tensor out of its parameters; None where they have none.
+        """Remove the place of a tensor from its parameters, and give it; None if they have no place.
+
+        Args:
+            where: The tensor's name, for errors.
+            parameters: The parameters of the tensor; they are changed.
 
         Raises:
             InputError: The place is wrong.
-            UnsupportedError: Regions are not allowed.
+            UnsupportedError: Shared memory is not allowed.
         """
         given = {name: parameters.pop(name) for name in _PARAMETERS if name in parameters}
         if not given:
@@ -245,8 +251,9 @@ class Access:
         """Give the bytes of an input.
 
         Raises:
-            BodyTooLargeError, OverloadedError: They are too many.
-            InputError: The memory has become shorter.
+            BodyTooLargeError: The inputs of the request in shared memory have too many bytes.
+            OverloadedError: The bodies in flight would have too many bytes.
+            InputError: A client has shortened the shared memory, or the region is gone.
         """
         self._read_bytes += place.byte_size
         if self._read_bytes > self._most_bytes:
@@ -262,7 +269,7 @@ def allowed(regions: Regions | None) -> Regions:
     """Give the regions.
 
     Raises:
-        UnsupportedError: They are not allowed.
+        UnsupportedError: Shared memory is not allowed.
     """
     if regions is None:
         raise UnsupportedError(

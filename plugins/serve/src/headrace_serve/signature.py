@@ -1,4 +1,4 @@
-"""What a served model takes and gives: read from what was built, or said by whoever serves it."""
+"""The inputs and outputs of a served model: read from the built pipeline, or declared in the model's entry."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Port", "Signature", "read_signature"]
 
 _THROUGH = ("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect")
-"""Words that are what the elements inside of them are, one after the other."""
+"""Words that call the elements inside them one after the other, so that the first and the last one matter."""
 
 _ONE_OF = ("Fallback", "ModelLoader")
-"""Words that are the one of their branches that was built."""
+"""Words that build one of their branches; the signature is that of the branch that was built."""
 
 _NOTHING = ("Identity", "InstancesRegister", "Register")
 
@@ -29,13 +29,13 @@ class Port:
     """One input or output.
 
     Attributes:
-        name: Its name in the protocol.
+        name: The name in the protocol.
         datatype: One of `headrace_serve.datatypes.DATATYPES`.
-        shape: An int per axis, -1 for any length; the batch axis, and the axis of items, included.
-        key: The key of the request of the pipeline that holds it; of an output unused.
-        each: Whether every element of its first axis is a request of its own.
+        shape: The length of each axis, -1 for any length; it includes the batch axis and the axis of items.
+        key: The key under which the request of the pipeline holds an input; not used for an output.
+        each: Whether every element of the first axis is a request of its own.
         batch_axis: The axis along which the rows of one request lie, or None.
-        text: Whether its elements are text for the model, not bytes.
+        text: Whether the model takes the elements as text, not as bytes.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Signature:
 
     @cached_property
     def by_item(self) -> bool:
-        """Whether a request of the protocol may be several of the pipeline."""
+        """Whether a request of the protocol becomes one request of the pipeline per item."""
         return any(port.each for port in self.inputs.values())
 
     @property
@@ -76,14 +76,14 @@ class Signature:
 def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None) -> Signature:
     """Give the signature of a pipeline.
 
-    Where the first backend of the entry node is a model that tells its inputs (ONNX Runtime, torch,
-    TensorRT do), those are the inputs; else there is one, ``data``, BYTES ``[-1]``, each element of
-    which is a request. The outputs are those of the last backend of the last node if that tells
-    them, else the one output ``result``.
+    If the first backend of the entry node describes its inputs (those of ONNX Runtime, torch and TensorRT
+    do), these are the inputs. Otherwise there is one input, ``data``, BYTES ``[-1]``, each element of
+    which is a request. The outputs are those that the last backend of the last node describes,
+    otherwise the one output ``result``, BYTES ``[-1]``.
 
     Args:
-        described: What ``pipe.describe()`` gives.
-        entry: What is said of the model, whose inputs and outputs go before what was built.
+        described: The result of ``pipe.describe()``.
+        entry: The entry of the model; inputs and outputs that it declares are taken as they are.
     """
     outputs = None if entry is None else entry.outputs
     nodes = described["nodes"]
@@ -117,7 +117,7 @@ def _said_input(name: str, one: InputEntry, entry: ModelEntry) -> Port:
 
 
 def _of_items(given: dict[str, Port], *, declared: bool) -> dict[str, Port]:
-    """Give the outputs of a model that is called per item: the items are their first axis."""
+    """Give the outputs of a model that is called per item, with the items as their first axis."""
     if declared:
         return given
     made = {}
@@ -130,7 +130,7 @@ def _of_items(given: dict[str, Port], *, declared: bool) -> dict[str, Port]:
 
 
 def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
-    """Give the ports that the first, or last, backend of a single node tells; ``{}`` if it does not."""
+    """Give the ports that the first, or last, backend of a node describes; ``{}`` if none, or several nodes."""
     if len(nodes) != 1:
         return {}
     named: dict[str, Any] = {}
@@ -153,9 +153,9 @@ def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
 
 
 def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Give the backends of a tree in the order in which they are called, as far as it tells.
+    """Give the backends of a tree in the order in which they are called.
 
-    A word with branches stands for itself, so that what is inside is not taken for the whole.
+    A word with branches is given as itself, so that the backends of one branch do not pass for the whole word.
     """
     if tree["name"] in _NOTHING:
         return
@@ -169,7 +169,7 @@ def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mappin
 
 
 def _inner(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Give what a word is, one after the other; nothing where it is itself."""
+    """Give the elements that a word calls one after the other; nothing if the word stands for itself."""
     name, children = tree["name"], list(tree["children"])
     if name in _THROUGH:
         return children

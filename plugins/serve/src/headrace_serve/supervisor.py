@@ -1,4 +1,4 @@
-"""When processes are started, started again, and told to end: decided from events and a clock alone."""
+"""Decides when worker processes are started, started again and told to end, from events and a clock alone."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["Supervisor", "Worker"]
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _HEALTHY_S = 1.0
-"""A process that has served so long was well, and its requests do not kill it at once: the pauses begin anew."""
+"""A process that has served for so long was healthy: if it dies later, the pauses begin again with the shortest."""
 
 
 @dataclass
 class Worker:
-    """One process.
+    """One worker process.
 
     Attributes:
-        number: From 1.
-        process: What `subprocess.Popen` gives; None while it is not there.
-        ready: Whether it listens.
-        reload: Whether it has missed a SIGHUP while it started.
-        failures: How often it has died without having served for a while.
-        since: When it listened, by the supervisor's clock.
-        due: When it is started again; None: not.
+        number: The number of the worker, from 1.
+        process: The `subprocess.Popen` of the process; None while there is none.
+        ready: Whether the process listens.
+        reload: Whether a SIGHUP came while the process was starting, so that it still has to get one.
+        failures: How often in a row the process has died before it had served for `_HEALTHY_S`.
+        since: The time at which the process began to listen, by the supervisor's clock.
+        due: The time at which the process is started again; None: no start is planned.
     """
 
     number: int
@@ -47,18 +47,18 @@ class Worker:
 
 
 class Supervisor:
-    """Keeps processes running until it is told to end.
+    """Keeps worker processes running until a signal tells it to end.
 
-    It is told by ``events``: ``("ready", number)``, ``("exit", number, status)``, ``("signal", number)``, and
-    ``("told", number, message)``, a message for `SharedChanges`.
+    Other threads put events into a queue: ``("ready", number)``, ``("exit", number, status)``,
+    ``("signal", number)``, and ``("told", number, message)``, a message for `SharedChanges`.
 
     Args:
-        count: How many processes.
-        start: Starts one by its number, and puts its events into ``events``.
-        all_ready: Called once, when all listen for the first time.
+        count: The number of processes.
+        start: Starts a process by its number, and has its events put into ``events``.
+        all_ready: Called once, when all processes listen for the first time.
         end_s: Seconds for the processes to end, before they are killed.
-        events: The events.
-        clock: Seconds that only grow.
+        events: The queue of events.
+        clock: Gives a time in seconds that never goes back.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Supervisor:
         self._changes = SharedChanges(self._send)
 
     def run(self) -> int:
-        """Run until all have ended; give the exit status."""
+        """Run until all processes have ended; give the exit status."""
         for worker in self.workers.values():
             self._begin(worker)
         while self._ends is None or any(one.process is not None for one in self.workers.values()):
@@ -96,7 +96,7 @@ class Supervisor:
         return self._status
 
     def kill(self) -> None:
-        """End all at once."""
+        """Kill all processes."""
         for worker in self.workers.values():
             if worker.process is not None:
                 worker.process.kill()
@@ -137,7 +137,7 @@ class Supervisor:
         self._changes.told(number, message)
 
     def _send(self, number: int, message: Any) -> None:
-        """Send a line to a process; one that has ended gets none, and its exit is told next."""
+        """Send a line to a process; if the process has ended the line is lost, and its ``exit`` event follows."""
         process = self.workers[number].process
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps(message) + "\n")
@@ -179,7 +179,7 @@ class Supervisor:
                 worker.reload = True
 
     def _finish(self) -> None:
-        """Tell all to end."""
+        """Tell all processes to end, and start none again."""
         self._ends = self._clock() + self._end_s
         for worker in self.workers.values():
             worker.due = None

@@ -1,4 +1,4 @@
-"""Tensors of both protocols: the shapes that clients may send, elements as bytes, places in shared memory."""
+"""Tensors, for both protocols: checks of shapes, elements as bytes, inputs and outputs in shared memory."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["UNSUPPORTED_PARAMETERS", "place_outputs", "placed_input", "read_shap
 UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
 _MOST_ELEMENTS = 1 << 56
-"""From here on numpy has no array of eight bytes an element, not even an empty one."""
+"""numpy makes no array with so many elements of eight bytes, not even an empty one that has an axis of 0."""
 
 _COPIED_BYTES = 4096
-"""Tensors up to here are copied; a view of their bytes takes longer to make."""
+"""Smaller tensors are copied to bytes, since a view of their bytes takes longer to make."""
 
 
 def read_shape(name: str, shape: Any) -> tuple[int, ...]:
     """Check the shape of an input.
 
     Raises:
-        InputError: It is no list of lengths.
+        InputError: The shape is no list of lengths, has too many axes, or means too many elements.
     """
     if not isinstance(shape, list) or len(shape) > _MOST_AXES:
         raise InputError(
@@ -47,7 +47,8 @@ def read_shape(name: str, shape: Any) -> tuple[int, ...]:
                 got=repr(axis)[:40],
             )
         elements *= axis or 1
-    if elements >= _MOST_ELEMENTS:  # also beside an axis of 0
+    # An axis of 0 was counted as 1, since numpy refuses such shapes too.
+    if elements >= _MOST_ELEMENTS:
         raise InputError(f"shape of input {name!r}", expected="fewer elements", got=str(shape)[:80])
     return tuple(shape)
 
@@ -58,14 +59,15 @@ def placed_input(
     """Give an input that lies in shared memory.
 
     Raises:
-        InputError: Its size is not that of datatype and shape, or the memory is shorter.
+        InputError: The size of the place does not fit datatype and shape, or a client has shortened the memory.
+        BodyTooLargeError, OverloadedError: The input has too many bytes.
     """
     check_size(name, datatype, shape, place.byte_size)
     return Tensor(name, datatype, shape, from_bytes(name, datatype, shape, access.read(place)))
 
 
 def tensor_view(tensor: Tensor) -> bytes | memoryview:
-    """Give the elements of a tensor in row-major order, little-endian, uncopied where they lie so."""
+    """Give the elements of a tensor in row-major order, little-endian; a large array that is so is not copied."""
     if tensor.datatype == "BYTES":
         return joined_elements(tensor.array)
     array = tensor.array
@@ -77,10 +79,10 @@ def tensor_view(tensor: Tensor) -> bytes | memoryview:
 
 
 def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -> None:
-    """Write the outputs that are wanted in shared memory.
+    """Write the outputs that the client wants in shared memory to their places.
 
     Raises:
-        InputError: One does not fit its place.
+        InputError: An output does not fit its place, or a client has shortened the memory.
     """
     for tensor in answer.outputs:
         place = places.get(tensor.name)

@@ -1,4 +1,4 @@
-"""TLS for both protocols, from one set of files that can be read again while serving."""
+"""TLS for both protocols, from one set of files, which a reload reads again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Tls:
     """The files of TLS, in PEM.
 
     Attributes:
-        cert: The certificate, with those between it and its root.
-        key: Its key, without a password.
-        client_ca: Roots of the certificates that clients must have; None: they need none.
+        cert: The path of the server's certificate, followed by its intermediate certificates.
+        key: The path of the certificate's private key, without a password.
+        client_ca: The path of the root certificates for the certificates that clients must have; None: clients
+            need no certificate.
     """
 
     cert: str
@@ -33,7 +34,7 @@ class Tls:
         """Read the files.
 
         Raises:
-            ConfigError: One cannot be read, or they do not belong together.
+            ConfigError: A file cannot be read, or certificate and key do not belong together.
         """
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -56,12 +57,12 @@ class Tls:
 
 @dataclass(frozen=True)
 class Certificates:
-    """What was read from the files of TLS at one time.
+    """The content of the TLS files, as it was read at one time.
 
     Attributes:
-        context: For HTTP.
-        chain, key: The certificate and its key, as they stand in the files.
-        roots: Those of the certificates of clients; None: they need none.
+        context: The context for HTTP.
+        chain, key: The bytes of the files of the certificate and its key, for gRPC.
+        roots: The root certificates for clients' certificates, PEM; None: clients need no certificate.
     """
 
     context: ssl.SSLContext
@@ -71,7 +72,7 @@ class Certificates:
 
 
 def grpc_credentials(latest: Callable[[], Certificates]) -> Any:
-    """Give credentials of gRPC; each new connection asks for the latest certificates."""
+    """Give gRPC credentials that call ``latest`` at each new connection, for the newest certificates."""
     import grpc
 
     used = latest()

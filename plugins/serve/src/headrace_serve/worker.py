@@ -1,8 +1,9 @@
-"""One of the processes that share the ports: ``python -m headrace_serve.worker``, started by `workers`.
+"""A worker process, one of those that share the ports: ``python -m headrace_serve.worker``, started by `workers`.
 
-Standard input brings one line of JSON, then the messages of `headrace_serve.everywhere`, and ends when the starting
-process does: then this one ends as by SIGTERM. The file that is named in the first line takes messages for that
-process: ``ready``, with how many threads each model may run, once this one listens.
+The supervisor writes to standard input: one line of JSON with the settings, then the messages of
+`headrace_serve.everywhere`. Standard input ends when the supervisor ends; the worker process then ends as by SIGTERM.
+The first line names a file descriptor to which the worker process writes messages for the supervisor: ``ready``, with
+the number of threads that each model may run, once it listens; then its side of the changes.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ def main() -> int:
     told_back = os.fdopen(ready, "w", encoding="utf-8")
 
     def send(message: dict[str, Any]) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended, which `listen` notices
+        # A broken pipe means that the supervisor has ended, which `listen` notices.
+        with contextlib.suppress(BrokenPipeError):
             told_back.write(json.dumps(message) + "\n")
             told_back.flush()
 
     everywhere = Everywhere(send)
 
     def listen() -> None:
-        for line in sys.stdin:  # it ends with the process that started this one
+        for line in sys.stdin:  # ends when the supervisor ends
             everywhere.take(json.loads(line))
         everywhere.end()
         os.kill(os.getpid(), signal.SIGTERM)

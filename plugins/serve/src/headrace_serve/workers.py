@@ -1,8 +1,9 @@
-"""``--workers``: whole processes that share the ports, started again when they die.
+"""``--workers``: several whole processes that share the ports, and are started again when they die.
 
-Each has every model, its own queues and its own bounds. On Linux the kernel spreads connections over them
-(SO_REUSEPORT), so a process that is not there gets none, and each answers for itself whether it is ready. Elsewhere
-all inherit one socket, of which most connections come to one of them, and there is no gRPC.
+Each process has every model, its own queues and its own bounds. On Linux the kernel spreads connections over the
+processes that listen (SO_REUSEPORT), so that a process that has died gets none, and each process answers for itself
+whether it is ready. On other systems all processes inherit one socket, from which one process takes most of the
+connections, and gRPC is not served.
 """
 
 from __future__ import annotations
@@ -28,31 +29,32 @@ if TYPE_CHECKING:
 __all__ = ["run_workers"]
 
 _CPU_COUNT = "PYTHON_CPU_COUNT"
-"""The variable of the environment that tells Python, and pipelines, how many cores a process may use."""
+"""The environment variable that tells Python, and pipelines, how many cores a process may use."""
 
 _CROWDED = (
     "warning: model {model!r} may run {most} threads at a time in each worker, which has {share};"
     " with fewer instances (instance_num) or threads they do not wait for each other"
 )
 _GRACE_S = 10.0
-"""Seconds beyond the time for draining, after which a process is killed."""
+"""A process is killed if it has not ended so many seconds after the time for draining."""
 
 
 def run_workers(settings: Settings, count: int, listening: Listening | None = None) -> int:
     """Serve with several processes until a signal; give the exit status.
 
     Args:
-        settings: What is served, and how.
-        count: How many processes.
-        listening: Called with the addresses once all listen.
+        settings: The models, and how they are served.
+        count: The number of processes.
+        listening: Called with the addresses once all processes listen.
 
     Raises:
-        ConfigError: A setting or a configuration is wrong, or the platform cannot do it.
-        SetupError: A port cannot be listened on.
+        ConfigError: A setting or a configuration is wrong, or the platform lacks what several processes need.
+        SetupError: A port is in use, or cannot be bound.
     """
     _check_platform(settings)
     settings.shared(settings.port, settings.grpc_port).check()
-    # On Linux bound and not listening: the ports stay ours, and the processes get all connections.
+    # On Linux these sockets are bound but do not listen: no other program can take the ports while no worker process
+    # listens, and the kernel gives all connections to the worker processes.
     held = [_held(settings.host, settings.port)]
     if settings.grpc_port is not None:
         held.append(_held(settings.host, settings.grpc_port))
@@ -138,18 +140,18 @@ def _spawn(
     threads: dict[str, int],
     events: queue.SimpleQueue[Any],
 ) -> Any:
-    """Start a process, and threads that tell when it listens and when it has ended.
+    """Start a worker process, and a thread that reports when it listens, what it tells, and when it has ended.
 
     Args:
-        number: From 1.
-        settings: What it serves.
-        listener: The file of the socket that all inherit; None: each has one of its own.
-        cores: Its share of the cores, over which its pipelines divide their threads.
-        threads: Takes how many threads each model may run there.
-        events: Where the threads put what they tell.
+        number: The number of the worker, from 1.
+        settings: What the process serves, and how.
+        listener: The file descriptor of the socket that all processes inherit; None: each process makes its own.
+        cores: The cores for this process, over which its pipelines divide their threads.
+        threads: Gets the number of threads that each model may run in the process.
+        events: The queue into which the thread puts its events.
     """
     reading, writing = os.pipe()
-    # A session of its own: Ctrl-C reaches the supervisor alone, which tells all others.
+    # The process gets a session of its own, so that Ctrl-C reaches the supervisor alone, which ends the processes.
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace_serve.worker"],
         stdin=subprocess.PIPE,
@@ -163,13 +165,13 @@ def _spawn(
         "worker": number, "ready": writing, "listener": listener, "settings": settings.to_json()
     }  # fmt: skip
     stdin: Any = process.stdin
-    with contextlib.suppress(BrokenPipeError):  # it has ended, which is noticed below
+    with contextlib.suppress(BrokenPipeError):  # the process has ended, which `watch` notices
         stdin.write(json.dumps(told) + "\n")
         stdin.flush()
 
     def watch() -> None:
         with os.fdopen(reading, encoding="utf-8") as told_back, contextlib.suppress(ValueError):
-            for line in told_back:  # the last of a killed process may be cut
+            for line in told_back:  # the last line of a killed process may be cut: ValueError
                 message = json.loads(line)
                 threads.update(message.get("ready", ()))
                 events.put(("ready", number) if "ready" in message else ("told", number, message))
