@@ -262,13 +262,13 @@ def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError
 def problem_of(
     name: str, found: Mapping[str, Any], kind: type[pydantic.BaseModel], file: str | None = None
 ) -> Problem:
-    """Give what is wrong in a table of a file.
+    """Give the problem for one error that pydantic has found in a table.
 
     Args:
-        name: Where the table stands.
+        name: The name of the table.
         found: One of the ``errors()`` of pydantic.
-        kind: The model that has the known keys.
-        file: The file.
+        kind: The pydantic model whose fields are the known keys.
+        file: The file with the table; None: the table comes from no file.
     """
     path = ".".join(map(str, (name, *found["loc"])))
     if found["type"] != "extra_forbidden":

@@ -15,7 +15,7 @@ __all__ = ["File", "read_files"]
 
 _MOST_HEADER_BYTES = 16 << 10
 _SILENT = logging.Logger("silent", logging.CRITICAL)  # noqa: LOG001 - nobody else finds it
-"""For the parser, which would log what a client has sent; what is wrong with it is in the answer."""
+"""Drops the parser's messages, which quote what a client has sent; the answer says what is wrong."""
 
 _PLAIN = (b"binary", b"8bit", b"7bit")
 
