@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.threads import Worker, Workers
 
 
-_SUSTAINED = 8
+SUSTAINED = 8
 """When so many more batches of a slow backend were due as soon as an instance was free than times
 at which an instance stayed free, a runner takes the next: it goes on with batch after batch, where
 callers take turns. A turn costs a switch of threads, and on busy processors the thread that is
@@ -32,29 +32,26 @@ class Assignment:
         node: The node.
         workers: The runners.
         post: Gives a batch to the thread that owns its instance; False when that has ended.
+
+    Attributes:
+        pressure: Above `SUSTAINED` runners take what a slow backend has to do; see there.
     """
 
     def __init__(self, node: Node, workers: Workers, post: Callable[[Work], bool]) -> None:
         self._node = node
         self._workers = workers
         self._post = post
-        self._pressure = 0
+        self.pressure = 0
 
     def press(self) -> None:
         """Take note that a batch was due as soon as an instance was free."""
-        if self._pressure < 2 * _SUSTAINED:
-            self._pressure += 1
+        if self.pressure < 2 * SUSTAINED:
+            self.pressure += 1
 
     def relax(self) -> None:
         """Take note that an instance stays free."""
-        if self._pressure:
-            self._pressure -= 1
-
-    def leaves_to_workers(self, instance: Instance) -> bool:
-        """Tell whether workers run the next batch of an instance, and no caller that waits does."""
-        if instance.thread is not None:
-            return True
-        return self._pressure > _SUSTAINED and instance.mean_s >= FAST_S
+        if self.pressure:
+            self.pressure -= 1
 
     # Leaving what waits to others.
 
@@ -137,7 +134,7 @@ class Assignment:
             return
         self.press()
         slow = instance.mean_s >= FAST_S
-        if (slow and self._pressure > _SUSTAINED) or self.crowded(instance):
+        if (slow and self.pressure > SUSTAINED) or self.crowded(instance):
             self._workers.give(work)
             return
         for entry in work.entries:

@@ -9,9 +9,11 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.admission import enter, interrupted, refuse
+from headrace._scheduling.assignment import SUSTAINED
 from headrace._scheduling.calls import call_run_here, calls_run, errand, reentrant, reset
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import DATA_ALONE, DONE, NEW, NOBODY, Entry, checked_weight
+from headrace._scheduling.instance import FAST_S
 from headrace._scheduling.locks import main_thread
 from headrace._scheduling.node import Node
 from headrace._scheduling.process_threads import errands, shared_timer
@@ -197,11 +199,12 @@ class SchedulerBase:
     @property
     def served_by_workers(self) -> bool:
         """Whether workers run what waits here: no caller does, nor is asked when a deadline ends."""
-        return (
-            self._node.reporter is None
-            and self.limits.timeout_ms is None
-            and self._dispatcher.leaves_to_workers(self.instances[0])
-        )
+        if self._node.reporter is not None or self.limits.timeout_ms is not None:
+            return False
+        first = self.instances[0]
+        if first.thread is not None:
+            return True
+        return self._dispatcher.pressure > SUSTAINED and first.mean_s >= FAST_S
 
     def _queue_up(
         self,

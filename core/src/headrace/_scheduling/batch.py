@@ -144,9 +144,10 @@ def _pad(batch: list[Request], weights: Sequence[int], instance: Instance) -> No
 
 
 def run_alone(
-    instance: Instance, request: Request, node: Node, *, timed: bool
+    instance: Instance, request: Request, node: Node, *, may_time: bool = True
 ) -> BaseException | None:
     """Run a caller's own request on the instance that it claimed; give its error."""
+    timed = may_time and not instance.unqueued & instance.mask
     begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run([request])

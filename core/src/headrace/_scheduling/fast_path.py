@@ -56,6 +56,7 @@ class FastPath(SchedulerBase):
     """The way of a request that finds an instance idle."""
 
     _sorts = False  # a helper thread is about to put swift instances on their idle list
+    _run_alone = staticmethod(run_alone)
 
     def need(self, keys: Sequence[str]) -> None:
         """Say which keys a request must have, where that is not ``data`` alone."""
@@ -131,7 +132,7 @@ class FastPath(SchedulerBase):
                         if outcomes is not None or "result" not in request:
                             error = judged(instance, request, outcomes, self._node)
                 else:
-                    error = self._run_alone(instance, request)
+                    error = self._run_alone(instance, request, self._node)
                 request["data"] = data
             if error is None and (
                 idle is self._idle_list
@@ -212,7 +213,7 @@ class FastPath(SchedulerBase):
         error: BaseException | None = None
         serial = instance.unqueued
         try:
-            error = self._run_alone(instance, request)
+            error = self._run_alone(instance, request, self._node)
             request["data"] = data
             if not self._give_back(instance, error):
                 self._lead(instance, self._idle_list)
@@ -261,11 +262,6 @@ class FastPath(SchedulerBase):
             return True
         (oldest,) = self._queue.head(1)
         return self._node.clock() - oldest.arrival < BARGE_S
-
-    def _run_alone(self, instance: Instance, request: Request) -> BaseException | None:
-        """Run a caller's own request on the instance it claimed; give its error."""
-        timed = not instance.unqueued & instance.mask
-        return run_alone(instance, request, self._node, timed=timed)
 
     # Giving an instance back.
 

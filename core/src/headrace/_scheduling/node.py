@@ -154,7 +154,8 @@ class Node(FreeInstances):
     def arrived(self, entry: Entry) -> None:
         """Dispatch after an entry has come, where that may make a batch due."""
         if entry.state == QUEUED:
-            idle = self.free or (self.publishes and self.has_idle)
+            (swift,), (other,) = self.idle_lists
+            idle = self.free or (self.publishes and (swift or other))
             if not idle or self.queue.weight < self.enough:
                 return
         self.dispatch(None)

@@ -54,7 +54,7 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
         if scheduler.needs is not DATA_ALONE:
             changed.call = scheduler._call_with_keys
         if listens:
-            changed._run_alone = partial(_run_alone, node, node.reporter)
+            changed._run_alone = partial(_run_alone, node.reporter)
             if not probes.reentrant:
                 changed.call = partial(_call, scheduler, scheduler.call)
         scheduler._driver.run = partial(_run, node.reporter) if listens else run
@@ -89,14 +89,14 @@ def _run(reporter: Reporter, work: Work, node: Node) -> Outcome:
 
 
 def _run_alone(
-    node: Node, reporter: Reporter, instance: Instance, request: Request
+    reporter: Reporter, instance: Instance, request: Request, node: Node
 ) -> BaseException | None:
     """Run a caller's own request on the instance that it claimed, and report it; give its error."""
     data = request["data"]
     started = node.clock()
     error: BaseException | None
     try:
-        error = run_alone(instance, request, node, timed=False)
+        error = run_alone(instance, request, node, may_time=False)
     except BaseException as interrupt:
         reporter.ran_alone(instance.index, request, started, node.clock(), interrupt)
         raise

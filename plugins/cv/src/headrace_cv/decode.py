@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from headrace_cv._fields import ImageOptions
-from headrace_cv._per_image import PerImage, of_data
+from headrace_cv._per_image import PerImage, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,10 +61,11 @@ class DecodeMat(PerImage):
         """Decode one file, and say the order of its channels."""
         from headrace_cv.image_files import image_decoder
 
-        decode = of_data(image_decoder(**options.model_dump()), self.expected)
+        decode, expected = image_decoder(**options.model_dump()), self.expected
 
         def work(request: Request) -> None:
-            decode(request)
+            data = request["data"] if "data" in request else read_key(request, "data", expected)
+            request["result"] = decode(data)
             request["color"] = "bgr"
 
         return work

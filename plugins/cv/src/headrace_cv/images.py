@@ -162,7 +162,8 @@ def image_resizer(
             return _nearest(source, *new_hw)
         # OpenCV would take the interpreter's lock a second time to make the array itself.
         target = empty(new_hw + source.shape[2:], source.dtype)
-        resize(dense(source), new_hw[::-1], target, 0, 0, flag)
+        source = source if source.flags.c_contiguous else dense(source)
+        resize(source, new_hw[::-1], target, 0, 0, flag)
         return target
 
     return resized

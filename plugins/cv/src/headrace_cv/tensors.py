@@ -124,7 +124,7 @@ def image_to_tensor(
     else:
         # Splitting first and converting then is faster than one strided pass.
         planes = np.empty((channels, *shape[:2]), pixels.dtype)
-        cv2.split(dense(pixels), list(planes))
+        cv2.split(pixels if pixels.flags.c_contiguous else dense(pixels), list(planes))
         tensor = planes.astype(np.float32, copy=False)
     if normalization.changes:
         normalization.apply(tensor, limit=255 if pixels.dtype == np.uint8 else None)
