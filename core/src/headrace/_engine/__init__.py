@@ -1,1 +1,1 @@
-"""The running pipeline: it starts from a blueprint, plain data with factories, and knows nothing else."""
+"""The running pipeline: it starts from a `Blueprint`, plain data with factories, and knows nothing else."""

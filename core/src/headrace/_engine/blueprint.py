@@ -1,8 +1,8 @@
-"""What a pipeline starts from, plain data with factories; and how it is started from them.
+"""The blueprint of a pipeline, plain data with factories; and `start`, which builds the pipeline from it.
 
-What composes (expression, configuration, registry, plan, build) ends in a `Blueprint`; what runs
-(scheduling, graph, engine) begins with `start` and imports nothing of the other. So a pipeline can be
-written down in Python alone.
+The packages that compose (expression, configuration, registry, plan, build) end in a `Blueprint`; those
+that run requests (scheduling, graph, engine) begin with `start` and import nothing of the former. So a
+pipeline can also be written down in Python alone.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.build")
 
 LOOK_S = 0.25
-"""How often a thread that waits while something is built, or closed again, looks for an interrupt."""
+"""How often a thread that waits for building or closing wakes up, so that an interrupt can reach it."""
 
 
 class Parts(Protocol):
-    """What was built for a node or an instance, closed together."""
+    """The parts of a node or an instance, which are closed together."""
 
     def close(self) -> object:
-        """Close all, newest first; a second call does nothing."""
+        """Close all parts, newest first; a second call does nothing."""
 
 
 class NamedQueue(Protocol):
     """A queue between nodes, outside of the graph: see `headrace.words.queues`."""
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """End all waits."""
 
     def statistics(self) -> dict[str, int]:
-        """Give what ``stats()`` shows of it."""
+        """Give what ``stats()`` shows of the queue."""
 
 
 class Dispatcher(Protocol):
-    """A backend in front of the nodes that hands requests over to the graph.
+    """A backend in the front of the pipeline that hands requests over to the graph.
 
     Attributes:
-        pass_on: Runs one request through the graph and raises its error; set once there is a graph.
+        pass_on: Runs one request through the graph and raises its error; None until the graph is made.
     """
 
     pass_on: Callable[[Request], None] | None
@@ -66,9 +66,9 @@ class BuiltNode:
     """One node, built.
 
     Attributes:
-        scheduler: Its queue and instances; those of the other node for a second door.
-        parts: What was built for the node as a whole.
-        instances: Per instance what was built for it, in the order of the scheduler's; may be fewer.
+        scheduler: Its queue and instances; for a second door those of the node behind it.
+        parts: The parts of the node as a whole.
+        instances: The parts of each instance, in the scheduler's order; there may be fewer of them.
     """
 
     scheduler: Scheduler
@@ -76,15 +76,15 @@ class BuiltNode:
     instances: Sequence[Parts] = ()
 
     def listen(self, probes: Probes) -> None:
-        """Let these probes hear of it from now on, and no others."""
+        """Let these probes, and no others, hear of the node from now on."""
         listen(self.scheduler, probes)
 
     def statistics(self) -> dict[str, Any]:
-        """Give what ``Pipeline.stats()`` says of it."""
+        """Give what ``Pipeline.stats()`` says of the node."""
         return self.scheduler.statistics()
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
-        """Give what ``Pipeline.describe()`` says of it."""
+        """Give what ``Pipeline.describe()`` says of the node."""
         scheduler = self.scheduler
         return {
             "range": [scheduler.min, scheduler.max],
@@ -99,11 +99,11 @@ class NodeBlueprint:
     """One node, before anything of it is built.
 
     Attributes:
-        links: Its name, and how it is linked to the others.
+        links: Its name, and how it is linked to the other nodes.
         build: Builds its instances. It is given a function that puts the queue of the node before
-            them; one that raises leaves nothing behind that ``Blueprint.close`` does not close.
-        batch_policy, dispatch_policy: Make its policies; those of equal factories are the same. None
-            for the second: one object is both.
+            them. When it raises, ``Blueprint.close`` closes all that it has built.
+        batch_policy, dispatch_policy: The factories of its policies. Equal factories make equal policies, so
+            a reload keeps the policy. With None as the second, one object is both policies.
         limits: Its queue keys.
     """
 
@@ -120,9 +120,9 @@ class Change:
 
     Attributes:
         blueprint: The whole pipeline, as it will be.
-        adopt: Called once the new node is in service, or its keys are where it is a second door.
-        cancel: Lets whatever builds it give up.
-        close: Closes what was built for it.
+        adopt: Called once the new node, or the new keys of a second door, are in service.
+        cancel: Lets the thread that builds the node give up.
+        close: Closes what was built for the node.
     """
 
     blueprint: Blueprint
@@ -140,18 +140,17 @@ class Blueprint:
     """A whole pipeline, before anything of it is built. It is built once.
 
     Attributes:
-        nodes: The nodes by name, each after those that it calls.
-        order: Their names in file order.
-        front: What stands before all nodes, None for nothing.
-        probes: Make the probes, by the names that ``stats()`` gives them.
-        listen: Called with them, before the nodes are built.
-        queues: The queues that have a name; more may come while nodes are built.
-        dispatchers: Once all is built, the backends that hand requests over to the graph.
-        close: Closes what was built, and gives what that raised; what is still being built is given
-            up first.
-        config: The configuration that it was made from.
-        change: Gives the pipeline with other keys of one node.
-        warnings: What is allowed but hardly meant.
+        nodes: The nodes by name, each after the nodes that it calls.
+        order: The names of the nodes in file order.
+        front: The front of the pipeline, which stands before all nodes; None for none.
+        probes: The factories of the probes, by the names that ``stats()`` gives the probes.
+        listen: Called with the probes, before the nodes are built.
+        queues: The named queues; building a node may add some.
+        dispatchers: The backends that hand requests over to the graph; complete once all nodes are built.
+        close: Gives up what is still being built, closes what was built, and gives the errors of that.
+        config: The configuration of the pipeline.
+        change: Prepares the pipeline with other keys of one node.
+        warnings: What the configuration allows and hardly means.
     """
 
     nodes: Mapping[str, NodeBlueprint]
@@ -177,7 +176,7 @@ class Blueprint:
         return is_graph(self.links)
 
 
-# Starting.
+# Building a pipeline from its blueprint.
 
 
 @dataclass
@@ -186,8 +185,8 @@ class Started:
 
     Attributes:
         nodes: The nodes, in the order in which they were built.
-        front: What stands before them, None for nothing.
-        probes: Its probes.
+        front: The front of the pipeline, None for none.
+        probes: The probes of the pipeline.
     """
 
     nodes: dict[str, BuiltNode]
@@ -196,13 +195,13 @@ class Started:
 
 
 def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None) -> Started:
-    """Build a whole pipeline; what was built is closed again when something fails.
+    """Build a whole pipeline; when that fails, close again what was built.
 
-    A thread closes it, which no interrupt hits: a second Ctrl-C only ends the wait for that.
+    Another thread closes it, which Ctrl-C cannot hit: a second Ctrl-C only ends the wait for that thread.
 
     Args:
-        blueprint: What to build.
-        use: Called with what was built, as the last that may fail.
+        blueprint: The pipeline to build.
+        use: Called with the built pipeline; when it raises, the pipeline is closed as well.
 
     Raises:
         SetupError: A backend could not be built.
@@ -215,7 +214,7 @@ def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None)
         try:
             blueprint.close()
             started.probes.close()
-        except BaseException as error:  # noqa: BLE001 - what failed the build is raised
+        except BaseException as error:  # noqa: BLE001 - `start` raises the error of the build instead
             _log.warning("closing what was built failed", exc_info=error)
         finally:
             closed.wake()
@@ -225,7 +224,9 @@ def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None)
         use(started)
     except BaseException:
         try:
-            start_new_thread(close, ())  # one step: an interrupt comes before it or after it
+            # This is one step of the interpreter: an interrupt comes before it or after it, and cannot leave
+            # a thread half started as it can inside `Thread.start`.
+            start_new_thread(close, ())
         except RuntimeError:  # no more threads, or the interpreter ends
             close()
         while not closed.sleep(LOOK_S):
@@ -240,7 +241,7 @@ def _build(blueprint: Blueprint, started: Started) -> None:
         for name, factory in blueprint.probes.items():
             made.append(Guarded(name, factory()))
     finally:
-        started.probes = probes = Probes(made)  # which are closed when one cannot be made
+        started.probes = probes = Probes(made)  # when one cannot be made, `start` closes the others
     blueprint.listen(probes)
     for name, node in blueprint.nodes.items():
         started.nodes[name] = build_node(node)

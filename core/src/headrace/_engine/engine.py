@@ -1,4 +1,7 @@
-"""A pipeline that runs, and how it ends; it never refers to the Pipeline that users hold."""
+"""The engine: a running pipeline, and how it is closed.
+
+It never refers to the Pipeline that users hold: otherwise dropping the last reference could not close it.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,10 @@ class Engine:
     """The schedulers of a pipeline, and the state of the whole.
 
     Attributes:
-        blueprint: What it is built from now.
-        graph: The graph; None where there is one scheduler.
+        blueprint: The blueprint of the pipeline, a new one after each reload.
+        graph: The graph; None where all requests go to one scheduler.
         entrance: Where requests enter, once all is built.
-        closes: Called, in any order, when the pipeline begins to close.
+        closes: Functions that are called, in any order, when the pipeline begins to close.
     """
 
     def __init__(self, blueprint: Blueprint) -> None:
@@ -56,7 +59,7 @@ class Engine:
         self._forked = False
 
     def start(self, owner: object) -> None:
-        """Build all, to be closed when nobody refers to ``owner``; all is closed when this fails."""
+        """Build the pipeline. It is closed when this fails, or when no reference to ``owner`` is left."""
         start(self.blueprint, partial(self._use, owner))
 
     def _use(self, owner: object, started: Started) -> None:
@@ -78,28 +81,28 @@ class Engine:
         weakref.finalize(owner, _dropped, self).atexit = False
 
     def _in_order(self) -> list[Scheduler]:
-        """Give all schedulers, those that call others after them."""
+        """Give all schedulers, each after the schedulers that it calls."""
         found = [node.scheduler for node in self._nodes.values()]
         if self._front is not None:
             found.append(self._front.scheduler)
         return list(dict.fromkeys(found))
 
-    # Requests.
+    # Entry.
 
     def check_open(self, requests: Sequence[object] = ()) -> None:
-        """Raise ClosedError when requests are refused; those that it refuses have no ``result`` then."""
+        """Raise ClosedError when requests are refused, and take ``result`` out of ``requests`` then."""
         if self._closing is not None:
             for request in requests:
-                with suppress(Exception):  # an odd dict
+                with suppress(Exception):  # the dict is the user's, and may raise anything
                     if isinstance(request, dict):
                         request.pop("result", None)
             raise ClosedError(self._closing.args[0])
 
-    # Looking.
+    # State and statistics.
 
     @property
     def state(self) -> str:
-        """One of ready, degraded, closing, closed."""
+        """The state of the pipeline: ready, degraded, closing or closed."""
         if self._closed or self._forked:
             return "closed"
         if self._closing is not None:
@@ -116,7 +119,7 @@ class Engine:
 
     @reentrant(later=lambda engine: engine._statistics())
     def statistics(self) -> dict[str, Any]:
-        """Give what ``Pipeline.stats()`` gives."""
+        """Give the answer of ``Pipeline.stats()``."""
         return self._statistics()
 
     def _statistics(self) -> dict[str, Any]:
@@ -129,7 +132,7 @@ class Engine:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Give what ``Pipeline.describe()`` gives."""
+        """Give the answer of ``Pipeline.describe()``."""
         import headrace
 
         nodes = {
@@ -150,11 +153,11 @@ class Engine:
         """Tell whether the calling thread runs a batch of this pipeline."""
         return any(scheduler.held_by_this_thread() for scheduler in self._schedulers)
 
-    # Probes that come and go.
+    # Probes that are attached and detached while the pipeline runs.
 
     @reentrant()
     def attach(self, probe: Guarded) -> None:
-        """Let one more probe hear of every node from now on, unless it is gone already."""
+        """Let one more probe hear of every node from now on, unless it was detached in the meantime."""
         with taking(self._lock):
             self.check_open()
             taken = {one.name for one in self.probes.all}
@@ -185,13 +188,13 @@ class Engine:
         for node in self._nodes.values():
             node.listen(self.probes)
 
-    # Exchanging a node.
+    # Reload: one node is exchanged.
 
     def build_aside(self, change: Change, name: str) -> BuiltNode | None:
-        """Build a node of a changed pipeline, warm, beside the one in service.
+        """Build and warm up a node of a changed pipeline beside the one in service.
 
         Returns:
-            None for a second door to another node: it has no instances.
+            The node; None for a second door to another node, which has no instances of its own.
 
         Raises:
             SetupError: A backend could not be built, or the node cannot be exchanged.
@@ -223,18 +226,18 @@ class Engine:
         """Let a node that was built aside take the place of the one in service.
 
         Args:
-            change: What it was built from.
-            name: The node.
-            new: The node; None for a second door.
-            commit: Called when nothing can go wrong any more; raises to give it up.
-            timeout_s: How long to wait for requests that could not follow a `Repost` of the new one.
+            change: The change from which the node was built.
+            name: The name of the node.
+            new: The new node; None for a second door.
+            commit: Called when nothing can go wrong any more; it raises to give the reload up.
+            timeout_s: How long to wait for requests that could not follow a `Repost` of the new node.
 
         Returns:
-            What becomes of the old instances; None for a second door.
+            The retirement of the old instances; None for a second door.
 
         Raises:
             ClosedError: The pipeline is closed.
-            DeadlineExceededError: Such requests are still on their way.
+            DeadlineExceededError: Requests that could not follow such a `Repost` are still on their way.
         """
         retirement = None
         blueprint, old = change.blueprint, self.blueprint
@@ -254,7 +257,9 @@ class Engine:
             if new is not None:
                 new.listen(self.probes)
                 retirement = self._exchange(name, new, blueprint)
-                new.listen(self.probes)  # what a caller may skip is another matter by now
+                # Again, since `new` has the scheduler in service by now: how callers enter that depends on
+                # the keys that its new instances need, and on the probes.
+                new.listen(self.probes)
             change.adopt()
             if self.graph is not None:
                 self.graph.link(blueprint.links)
@@ -265,7 +270,7 @@ class Engine:
         return retirement
 
     def _exchange(self, name: str, new: BuiltNode, blueprint: Blueprint) -> Retirement:
-        """Let the scheduler in service have the instances of a new node, which is its node then."""
+        """Put the instances of a new node into the scheduler in service, and the node into this engine."""
         before, scheduler = self._nodes[name], self._nodes[name].scheduler
         was, will = self.blueprint.nodes[name], blueprint.nodes[name]
         same = (was.batch_policy, was.dispatch_policy) == (will.batch_policy, will.dispatch_policy)
@@ -281,11 +286,11 @@ class Engine:
         self._nodes = {key: nodes[key] for key in blueprint.nodes}
         return retirement
 
-    # The end.
+    # Closing.
 
     @reentrant()
     def close(self, *, drain: bool, timeout: float) -> None:
-        """Close; see ``Pipeline.close``."""
+        """Close the pipeline; see ``Pipeline.close``."""
         if self._forked:
             return
         until = time.monotonic() + timeout
@@ -303,10 +308,11 @@ class Engine:
             self._finish(until)
 
     def _finish(self, until: float) -> None:
-        """Wait for what is open, fail what is left, and close what was built."""
+        """Wait for the requests that are open, fail those that are left, and close all that was built."""
         for queue in dict(self.blueprint.queues).values():
             queue.close()
-        # Nodes that call others come first: a node is quiet once no other one hands it requests.
+        # A node that calls others comes before them: a node stays quiet only once no other node hands it
+        # requests.
         quiet = self.graph is None or self.graph.wait_ended(until)
         for scheduler in reversed(self._schedulers):
             quiet = scheduler.wait_quiet(until) and quiet
@@ -320,7 +326,7 @@ class Engine:
             self._closed = True
 
     def _steps(self, until: float) -> list[Closing]:
-        """Give what closes the pipeline, in order: what is idle, what a reload has retired, the probes."""
+        """Give the steps that close the pipeline: idle instances and nodes, retired instances, the probes."""
         steps = self._idle()
         for one in reversed(self._retirements):
             what = f"old instances of node {one.scheduler.name}"
@@ -330,7 +336,7 @@ class Engine:
         return steps
 
     def _idle(self) -> list[Closing]:
-        """Give what closes all that nothing runs in, in order."""
+        """Give the steps that close the idle instances, and the nodes that have no others, in order."""
         idle = {id(i) for s in self._schedulers for i in s.idle_instances()}
         all_idle = True
         found: list[Closing] = []
@@ -355,7 +361,7 @@ class Engine:
         errands.run(self._teardown.run, self._idle, inf)
 
     def after_fork(self) -> None:
-        """Refuse everything in a child process: the threads of the parent do not run there."""
+        """Refuse all requests in a child process after a fork, where no thread of the parent exists."""
         self._forked = True
         self._closing = ClosedError(
             "this pipeline belongs to the parent process; build one after the fork"
@@ -365,10 +371,10 @@ class Engine:
 
 
 def _dropped(engine: Engine) -> None:
-    """Close after the last reference is gone: what waits is run, nobody waits for it."""
+    """Close a pipeline to which no reference is left: requests that wait still run; no thread waits for it."""
     if engine.state == "closed":
         return
     try:
         errands.run(partial(engine.close, drain=True, timeout=30.0))
     except RuntimeError:
-        return  # the interpreter ends; its own handler closes the pipeline
+        return  # the interpreter ends, and the exit handler closes the pipeline

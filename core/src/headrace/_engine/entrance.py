@@ -1,4 +1,4 @@
-"""Where requests enter a pipeline: at its only scheduler, or at the first node of a way through the graph."""
+"""Where requests enter a pipeline: at its only scheduler, or at the first node of a route in the graph."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Entrance:
     Attributes:
         only: The scheduler that takes all requests; None where they go through the graph.
         graph: The graph; None where nothing goes through one.
-        any_scheduler: One that speaks for the pipeline, also for a request that names no node.
+        any_scheduler: The scheduler that counts and refuses requests for which no node is known.
     """
 
     def __init__(self, only: Scheduler | None, graph: Graph | None, first: Scheduler) -> None:
-        """Make it; ``first`` speaks for a pipeline that has no ``only`` scheduler."""
+        """Make the entrance; ``first`` is `any_scheduler` where there is no ``only`` one."""
         self.only = only
         self.graph: Any = graph  # a Graph where there is no `only`
         self.any_scheduler = only or first
-        self._waker: LoopWaker | None = None  # that of the event loop which has asked last
+        self._waker: LoopWaker | None = None  # of the event loop that has called last
 
-    # Checking.
+    # Checking requests on entry.
 
     def admitted(self, items: list[Any], timeout: float | None, priority: int) -> list[Admitted]:
-        """Make an entry per item; those that are no requests are done, with their error."""
+        """Make an entry per item; an item that is no request gets an entry that is done, with its error."""
         deadline = _deadline_after(timeout)
         level = as_int(priority)
         if level is None:
@@ -72,10 +72,10 @@ class Entrance:
         return admitted
 
     def _admit(self, entry: Entry) -> Route | None:
-        """Check a request on entry; one that is wrong is done, with its error.
+        """Check a request on entry; the entry of a wrong one is done, with its error.
 
         Returns:
-            Its way through the graph; None where there is no graph, or it is done.
+            Its route through the graph; None where there is no graph, or the entry is done.
         """
         request, route, scheduler = entry.request, None, self.any_scheduler
         try:
@@ -85,7 +85,7 @@ class Entrance:
                 route = self.graph.route_of(request)
                 entry.weight = checked_weight(request, route.first.name, route.needs)
             request.pop("result", None)
-        except Exception as error:  # noqa: BLE001 - anybody's dict: its request alone may suffer
+        except Exception as error:  # noqa: BLE001 - what a user's dict raises fails its request alone
             if isinstance(request, dict):
                 with suppress(Exception):
                     request.pop("result", None)
@@ -103,16 +103,16 @@ class Entrance:
     def _pending(
         self, entry: Entry, route: Route | None, owner: Owner
     ) -> NodeRequest | GraphRequest:
-        """Give what stands for an admitted request until ``owner`` has its outcome."""
+        """Make the object that stands for an admitted request until ``owner`` has its outcome."""
         entry.owner = owner
         if route is None:
             return NodeRequest(self.any_scheduler, entry)
         return GraphRequest(self.graph, route, entry, owner)
 
-    # Running.
+    # Running requests.
 
     def run(self, admitted: list[Admitted]) -> None:
-        """Run requests and wait for all; their outcomes are in the entries."""
+        """Run requests and wait for all of them; their outcomes are in the entries."""
         if self.only is not None:
             self.only.call_many([entry for entry, _ in admitted])
         else:
@@ -133,7 +133,7 @@ class Entrance:
 
     @reentrant()
     def submit(self, admitted: list[Admitted], futures: list[RequestFuture]) -> None:
-        """Let requests run, each of which a future answers; waits only for room in a full queue."""
+        """Let requests run that futures answer; this waits only for room in a full queue."""
         call = call_run_here()
         if call is not None:
             call.withdrawn_by(lambda: sum([future.cancel() for future in futures]) < len(futures))
@@ -151,10 +151,10 @@ class Entrance:
     def begin(
         self, loop: asyncio.AbstractEventLoop, admitted: list[Admitted], waiting: list[AsyncOwner]
     ) -> None:
-        """Let the requests of a coroutine run, and note the owner of each that it waits for.
+        """Let the requests of a coroutine run, and append to ``waiting`` the owner of each that it waits for.
 
-        In the main thread they begin a moment later: a helper thread takes the locks, and the event loop
-        goes on meanwhile.
+        In the main thread the requests begin a moment later: a helper thread takes the locks, and the event
+        loop goes on meanwhile.
         """
         waker = self._waker
         if waker is None or waker.loop is not loop:
@@ -166,7 +166,8 @@ class Entrance:
             owner = AsyncOwner(waker)
             owner.pending = self._pending(entry, route, owner)
             waiting.append(owner)
-        # A loop that runs inside of a backend holds what its requests wait for: it is told so at once.
+        # A loop that runs inside a backend of this pipeline holds the instance for which its requests would
+        # wait: they begin in this thread, so that the refusal of such a wait is known at once.
         inside = self.only is not None and self.only.held_by_this_thread()
         if get_ident() == main_thread.ident and not inside:
             handed_over.give(self._begin_anyhow, waiting)
@@ -178,16 +179,16 @@ class Entrance:
         start([owner.pending for owner in waiting], waits=waits)
 
     def _begin_anyhow(self, waiting: list[AsyncOwner]) -> None:
-        """Let requests begin; the coroutine is told of what is raised."""
+        """Let requests begin in a helper thread; an error is raised in the coroutine."""
         try:
             start([owner.pending for owner in waiting])
-        except BaseException as error:  # noqa: BLE001 - it is raised where the requests came from
+        except BaseException as error:  # noqa: BLE001 - the coroutine raises it
             for owner in waiting:
                 owner.fail(error)
 
 
 def _deadline_after(timeout: float | None) -> float | None:
-    """Give when a time from now is over, on the clock of ``time.monotonic()``; None for never."""
+    """Give the deadline of a timeout that begins now, on the clock of ``time.monotonic()``; None for none."""
     if timeout is None:
         return None
     number = isinstance(timeout, (int, float, Real)) and not isinstance(timeout, bool)

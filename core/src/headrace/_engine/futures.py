@@ -30,23 +30,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.callbacks")
 
 _PENDING, _CANCELLED, _FINISHED = "PENDING", "CANCELLED_AND_NOTIFIED", "FINISHED"
-"""The states, as `concurrent.futures` calls them."""
+"""The states of a future, by the names that `concurrent.futures` has for them."""
 
 
 class _Waiters(list[Any]):
-    """The waiters of `concurrent.futures.wait` and `as_completed`, and what these take as a future's lock.
+    """The waiters of a future, which `concurrent.futures.wait` and `as_completed` also take for its lock.
 
-    They read the state of each future, and then add a waiter to all, those that are done included. A
-    thread that holds this sees the state that was there when it took it; it holds nobody else up.
+    Those two functions read the state of each future under its lock, and then append a waiter to all futures,
+    those that are done included. This lock excludes no other thread: a thread that holds it just goes on
+    seeing the state that the future had when the thread acquired it.
 
-    A thread that has seen the future done counts it itself and leaves no waiter. One that has not appends
-    its waiter and then looks whether the future is done; the answering thread marks the future done and
-    then pops all waiters. If the waiter comes first, the answering thread pops it; if the mark comes
-    first, the waiting thread pops it. The thread that pops a waiter notifies it, so each is notified
-    once, without a lock. To wait may be refused as in `RequestFuture.result`.
+    A thread that has seen the future done counts it itself, and `append` adds no waiter for it. A thread that
+    has not seen it done appends its waiter and then looks whether the future is done; the answering thread
+    marks the future done and then pops all waiters. If the waiter comes first, the answering thread pops it;
+    if the mark comes first, the waiting thread pops it. The thread that pops a waiter notifies it, so each is
+    notified once, without a lock. A wait may be refused as in `RequestFuture.result`.
 
     Attributes:
-        seen: Per thread the states that it sees, of which the last counts.
+        seen: Per thread the states that it sees, of which the last one counts.
     """
 
     def __init__(self, future: RequestFuture) -> None:
@@ -55,11 +56,11 @@ class _Waiters(list[Any]):
         self.seen: dict[int, list[str]] = {}
 
     def acquire(self) -> None:
-        """From now on the calling thread sees the state that is there now."""
+        """Let the calling thread see the present state from now on, whatever comes."""
         self.seen.setdefault(get_ident(), []).append(self._future()._reached)
 
     def release(self) -> None:
-        """From now on the calling thread sees the state that there is."""
+        """Let the calling thread see the true state again."""
         seen = self.seen[get_ident()]
         seen.pop()
         if not seen:
@@ -72,7 +73,7 @@ class _Waiters(list[Any]):
         self.release()
 
     def append(self, waiter: Any) -> None:
-        """Add a waiter, unless its thread would wait for ever; notify it if there is an outcome by now."""
+        """Add a waiter, unless its thread would wait for ever; notify it if the future is done by now."""
         future = self._future()
         if future is None or future._state != _PENDING:
             return
@@ -83,7 +84,7 @@ class _Waiters(list[Any]):
             self.notify(future)
 
     def remove(self, waiter: Any) -> None:
-        """Take a waiter out, if it has not been notified."""
+        """Remove a waiter, unless it was notified."""
         with contextlib.suppress(ValueError):
             super().remove(waiter)
 
@@ -111,7 +112,7 @@ class NodeRequest:
         self._scheduler, self._entry = scheduler, entry
 
     def begin(self) -> tuple[Scheduler, Sequence[Entry]]:
-        """Give where the request enters, and as what."""
+        """Give the scheduler at which the request enters, and its entries."""
         return self._scheduler, (self._entry,)
 
     def held_here(self) -> bool:
@@ -120,19 +121,19 @@ class NodeRequest:
 
     @property
     def state(self) -> str:
-        """That of the entry."""
+        """The state of the entry."""
         return self._entry.state
 
     def places(self) -> Sequence[tuple[Node, object]]:
-        """Give the node at which it is."""
+        """Give the node at which the request is."""
         return (self._scheduler.place(self._entry),)
 
     def cancel(self) -> bool:
-        """Take the request back where it waits; False while a backend runs on it, or it is done."""
+        """Withdraw the request while it waits; False when a backend runs on it, or it is done."""
         return self._scheduler.cancel(self._entry)
 
     def give_up(self) -> bool:
-        """Cancel the request where it waits; give whether a backend still runs on it."""
+        """Withdraw the request if it waits; give whether a backend still runs on it."""
         return not self.cancel() and self._scheduler.abandon(self._entry)
 
 
@@ -141,11 +142,11 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     ``cancel()`` is True only while the request waits; once a backend runs on it, it ends.
 
-    Neither these methods nor the thread that answers take a lock: a signal handler may interrupt any
-    of them, and wait for the answer itself.
+    Neither these methods nor the answering thread take a lock: a signal handler may interrupt any of the
+    methods, and wait for the answer itself.
 
     Attributes:
-        pending: What stands for the request while it has no outcome; None for one that never entered.
+        pending: Stands for the request while it has no outcome; None for a request that never entered.
     """
 
     _exception: BaseException | None
@@ -154,29 +155,29 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     pending: NodeRequest | GraphRequest | None = None
 
     def __init__(self) -> None:
-        # Not `Future.__init__`: it makes a lock, which nobody takes here.
+        # `Future.__init__` is not called: it would make a condition with a lock that is not used here.
         self._result = self._exception = None
         self._reached = _PENDING
         self._waiters = self._condition = _Waiters(self)
-        self._open = [None]  # the thread that pops this decides the outcome
+        self._open = [None]  # the thread that pops the None decides the outcome
         self._sleepers = Watchers()
         self._calls: deque[Callable[[Any], object]] = deque()
 
-    # What `concurrent.futures` looks at.
+    # The attribute that functions of `concurrent.futures` read.
 
     @property
     def _state(self) -> str:  # type: ignore[override]
         seen = self._waiters.seen.get(get_ident())
         return seen[-1] if seen else self._reached
 
-    # Asking.
+    # For threads that hold the future.
 
     def done(self) -> bool:
-        """Tell whether there is an outcome."""
+        """Tell whether the request has its outcome."""
         return self._reached != _PENDING
 
     def cancelled(self) -> bool:
-        """Tell whether it was taken back."""
+        """Tell whether the request was withdrawn by `cancel`."""
         return self._reached == _CANCELLED
 
     def running(self) -> bool:
@@ -184,9 +185,10 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         return self.pending is not None and self.pending.state == RUNNING and not self.done()
 
     def cancel(self) -> bool:
-        """Take the request back; False when it runs or is done.
+        """Withdraw the request; False when a backend runs on it, or it is done.
 
-        In a destructor that runs inside of the scheduler it is False, and done a moment later.
+        A destructor may call this in a thread that holds a lock of a scheduler: then the answer is False,
+        and a helper thread withdraws the request a moment later.
         """
         if not self.done() and self._take_back():
             self._call_all()
@@ -200,8 +202,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         """Wait for the dict.
 
         Raises:
-            ContractError: The calling thread runs a backend that holds the instance which the
-                request waits for.
+            ContractError: The calling thread runs a backend that holds the instance for which the
+                request waits.
         """
         error = self.exception(timeout)
         if error is None:
@@ -212,7 +214,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             del error, self  # the error keeps this frame, which must not keep the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the error, None for success; raises as `result` does."""
+        """Wait for the outcome; give its error, None for success. It raises ContractError as `result` does."""
         if not self.done():
             self._wait(timeout)
         if self.cancelled():
@@ -227,10 +229,10 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 raise concurrent.futures.TimeoutError
 
     def check_wait(self) -> None:
-        """Refuse to let this thread, noted as waiting, wait while it holds what the request needs.
+        """Refuse the wait of this thread, which is noted as waiting, when it holds what the request needs.
 
         Raises:
-            ContractError: It would wait for ever.
+            ContractError: The thread would wait for ever.
         """
         node = cycle_of(self)
         if node is not None:
@@ -241,28 +243,30 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         return () if self.done() or self.pending is None else self.pending.places()
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call ``fn(self)`` when there is an outcome: in another thread, or at once if there is one."""
+        """Call ``fn(self)`` in another thread when the outcome comes; at once if it is there."""
         # This thread adds the callback and then looks for the outcome; the answering thread sets the
-        # outcome and then looks for callbacks. In either order one of the two finds it.
+        # outcome and then looks for callbacks. If the callback comes first, the answering thread finds
+        # it; if the outcome comes first, this thread finds it.
         self._calls.append(fn)
         if self.done():
             self._call_all()
 
-    # Answering.
+    # For the answering thread.
 
     def finished(self, entry: Entry) -> None:
         """Take the outcome of the entry; see `headrace._scheduling.entry.Owner`."""
         entry.give_back()
         error = entry.take_error()
         if self._decide(_FINISHED, entry.request, error) and self._calls:
-            # In another thread: callbacks may take any time, and the answering thread serves others.
+            # Callbacks are called in another thread: they may take any time, and the answering thread has
+            # other requests to serve.
             try:
                 callbacks.run(self._call_all)
             except RuntimeError:  # no more threads, or the interpreter ends
                 self._call_all()
 
     def _decide(self, state: str, result: Any = None, error: BaseException | None = None) -> bool:
-        """Give the future its one outcome; False when it has one."""
+        """Give the future its one outcome; False when it has one already."""
         if not claimed(self._open):
             return False
         self._result, self._exception = result, error
@@ -272,7 +276,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         return True
 
     def _call_all(self) -> None:
-        """Call all callbacks, each once; of two threads that do, one pops a callback and calls it."""
+        """Call all callbacks; of two threads that do so at a time, the one that pops a callback calls it."""
         while True:
             try:
                 call = self._calls.popleft()
@@ -289,18 +293,18 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
 
 _LATE_S = 1.0
-"""After so long an event loop that was scheduled may have been hit before it came to it."""
+"""After this time a scheduled wake-up of the event loop may have been lost to an interrupt."""
 
 
 class LoopWaker:
-    """Wakes coroutines of one event loop from other threads, all that are due with one call into the loop.
+    """Wakes coroutines of one event loop from other threads: one call into the loop wakes all that are due.
 
-    A thread adds what is due first and then tries to take the token; the loop gives the token back first and
-    then looks for what is due. Either the thread takes the token and schedules the loop; or the loop is
-    scheduled, has not given the token back, and finds what was added.
+    A thread adds a future to those that are due first, and then tries to take the token; the loop gives the
+    token back first, and then looks for futures that are due. Either the thread takes the token and schedules
+    the loop; or the loop is scheduled, has not given the token back yet, and finds the future.
 
-    Ctrl-C may hit the loop just before it gives the token back, and who called it may let it run on. So the
-    token counts for `_LATE_S` only: whoever comes after that schedules the loop once more.
+    Ctrl-C may hit the loop just before it gives the token back, and the program may let the loop run on. So
+    the token counts for `_LATE_S` only: a thread that comes later schedules the loop once more.
 
     Args:
         loop: The event loop.
@@ -319,17 +323,17 @@ class LoopWaker:
         self._token = [None]
 
     def wake(self, future: asyncio.Future[None], error: BaseException | None = None) -> None:
-        """Let whoever awaits a future of the loop go on, or raise an error there."""
+        """Let the coroutine that awaits a future of the loop go on, or raise an error in it."""
         self._due.append((future, error))
         self.attend()
 
     def attend(self) -> None:
-        """Schedule the loop, where something is due and it has not been scheduled a moment ago."""
+        """Schedule the loop if a future is due, unless it was scheduled a moment ago."""
         if not self._due:
             return
         if (self._token and claimed(self._token)) or self._clock() > self._late:
             self._late = self._clock() + _LATE_S
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            with contextlib.suppress(RuntimeError):  # a closed loop has no waiting coroutines
                 self.loop.call_soon_threadsafe(self._wake_all)
 
     def _wake_all(self) -> None:
@@ -348,8 +352,8 @@ class AsyncOwner:
     """Gives the outcome to a coroutine in its event loop.
 
     Attributes:
-        future: Done when the entry is.
-        pending: What stands for the request.
+        future: A future of the event loop, which is done when the entry is.
+        pending: Stands for the request while it has no outcome.
     """
 
     __slots__ = ("_waker", "future", "pending")
@@ -364,11 +368,11 @@ class AsyncOwner:
         self._waker.wake(self.future)
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error in the coroutine: its request has not begun."""
+        """Raise an error in the coroutine, whose request could not begin."""
         self._waker.wake(self.future, error)
 
 
 @reentrant()
 def give_up_all(waiting: Sequence[AsyncOwner]) -> bool:
-    """Cancel all requests that wait; give whether a backend still runs on any."""
+    """Withdraw all requests that wait; give whether a backend still runs on one of the others."""
     return sum([one.pending.give_up() for one in waiting]) > 0

@@ -1,7 +1,7 @@
-"""Exchanging the instances of a node while requests go on: one at a time, all of it or nothing.
+"""Reload: exchanging the instances of a node while requests go on; one at a time, all of it or nothing.
 
-A worker thread builds and closes, so that the thread that asked can stop waiting at any time: its time
-is over, the pipeline is closed, or Ctrl-C.
+A worker thread builds and closes instances. So the thread that asked can stop waiting at any moment: when its
+timeout is over, when the pipeline is closed, and after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger("headrace.reload")
 
 
 class _GivenUpError(Exception):
-    """The thread that asked for the reload waits no more, and knows why."""
+    """Ends the worker's part of a reload that has failed: the thread that asked has the reason already."""
 
 
 _WAITS, _BUILDS, _IN_PLACE, _OVER, _FAILED = "waits", "builds", "in place", "over", "failed"
@@ -43,15 +43,15 @@ _WAITS, _BUILDS, _IN_PLACE, _OVER, _FAILED = "waits", "builds", "in place", "ove
 class _Job:
     """One reload, shared by the thread that asked for it, which waits, and the worker that does it.
 
-    Its state is changed under its lock: of the worker that commits and a thread that fails the job
-    (its time is over, the pipeline closes, Ctrl-C) the first wins. Once the worker has committed, a
-    failure changes nothing; once the job has failed, `commit` raises.
+    Both change the state under the job's lock. The worker commits when it enters "in place"; another thread
+    fails the job (its timeout is over, the pipeline closes, Ctrl-C). The first of the two wins: if the worker
+    has committed, `fail` changes nothing; if the job has failed, `enter` raises in the worker.
 
     Attributes:
-        node, changes: What to do.
-        until: When its time is over, in seconds of `time.monotonic`.
-        state: It waits for the reloads before it, builds, is in place (or on its way there), is over
-            (all old instances are closed), or has failed.
+        node, changes: The node, and its new keys.
+        until: When the timeout is over, in seconds of `time.monotonic`.
+        state: The job waits for earlier reloads, builds, is in place (the new instances serve, or are about
+            to), is over (all old instances are closed), or has failed.
     """
 
     def __init__(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
@@ -73,11 +73,11 @@ class _Job:
     # For the thread that asked.
 
     def wait(self) -> None:
-        """Wait until the reload or its time is over; raises the error when nothing has changed."""
+        """Wait until the reload or its timeout is over; raises the error when nothing has changed."""
         self._watchers.wait(
             lambda: self.state in (_OVER, _FAILED) or not self.left_s, until=self.until
         )
-        self.fail(self._late())  # unless it has ended
+        self.fail(self._late())  # changes nothing where the reload has ended
         if self._error is not None:
             raise self._error
         if self.state != _OVER:
@@ -103,12 +103,12 @@ class _Job:
         self._watchers.wake()
 
     def give_up(self) -> bool:
-        """End the job with nothing changed, for nobody waits for it; no backend is left running."""
+        """Fail the job, for which no thread waits any more; False says that no backend is left running."""
         self.fail(_GivenUpError())
         return False
 
     def enter(self, state: str) -> None:
-        """Come to another state; raises when the job has failed."""
+        """Enter another state; raises when the job has failed."""
         with self._lock:
             if self.state == _FAILED:
                 raise _GivenUpError
@@ -116,7 +116,7 @@ class _Job:
         self._watchers.wake()
 
     def on_failure(self, cancel: Callable[[], None]) -> None:
-        """Call ``cancel()`` when the job fails, at once if it has."""
+        """Call ``cancel()`` when the job fails; at once if it has failed already."""
         with self._lock:
             self._cancel = cancel
             failed = self.state == _FAILED
@@ -130,7 +130,7 @@ class Reloader:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._turn = threading.Lock()
-        self._jobs: dict[int, _Job] = {}  # by the identifier of their workers
+        self._jobs: dict[int, _Job] = {}  # by the ident of the worker thread
         engine.closes.append(self._closed)
 
     @reentrant()
@@ -157,18 +157,18 @@ class Reloader:
         except RuntimeError as error:
             if thread.ident is not None:
                 raise
-            # No more threads, or the interpreter ends.
+            # The system has no more threads, or the interpreter ends.
             raise SetupError(f"no thread could be started to reload: {error}") from error
         except BaseException as interrupt:
             job.fail(interrupt)
             raise
         changed = {f"{node}.{key}" for key in changes}
         for warning in self._engine.blueprint.warnings:
-            if warning.path in changed:  # it has no effect
+            if warning.path in changed:  # the user has just written a key that has no effect
                 warnings.warn(warning.render(), stacklevel=3)
 
     def _closed(self) -> None:
-        """Give up what is not in place when the pipeline begins to close."""
+        """Fail the reloads that are not in place when the pipeline begins to close."""
         for job in self._jobs.copy().values():
             job.fail(ClosedError("the pipeline was closed before the new instances were in place"))
 
@@ -186,18 +186,19 @@ class Reloader:
                     retirement.signal.sleep(job.left_s)
             finally:
                 self._turn.release()
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that asked
+        except BaseException as error:  # noqa: BLE001 - the thread that asked raises it
             job.fail(error)
         finally:
             del self._jobs[me]
-        # The thread that asked has gone if the time is over; what is left is closed all the same.
+        # When the timeout is over, the thread that asked has left. The old instances that still run a batch
+        # are closed all the same, each after its batch.
         while retirement is not None and not retirement.close_ended():
             retirement.signal.sleep()
         with suppress(_GivenUpError):
             job.enter(_OVER)
 
     def _exchange(self, job: _Job) -> Retirement | None:
-        """Build what is new and put it in place; None where there is nothing to build."""
+        """Build the new node and put it in place; None for a second door, where nothing retires."""
         self._engine.check_open()
         change = self._engine.blueprint.change(job.node, job.changes)
         job.on_failure(change.cancel)

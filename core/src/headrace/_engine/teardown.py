@@ -1,4 +1,4 @@
-"""Closing what was built, step by step, for a thread that waits no longer than its timeout."""
+"""Closing a pipeline step by step, for a thread that waits no longer than its timeout."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.close")
 
 _AT_LEAST_S = 0.2
-"""How long closing may take at least, where all the time has gone into waiting for batches."""
+"""How long the steps may take at least, where waiting for batches has used up the timeout."""
 
 
 class _Pass:
-    """A run over all steps that close something, in their order.
+    """One run over all closing steps, in their order.
 
     Attributes:
         left_behind: Whether a step hung, so that another thread took the steps after it.
         over: Whether the last step has ended.
-        interrupt: What a step raised that is no Exception.
+        interrupt: The first interrupt (no Exception) that a step raised, None for none.
     """
 
     def __init__(self, steps: Sequence[Closing]) -> None:
@@ -46,7 +46,7 @@ class _Pass:
         self._watchers = Watchers()
 
     def run(self) -> None:
-        """Take one step after the other, whatever each raises."""
+        """Take one step after the other, also after one that has raised."""
         while True:
             try:
                 self._current, close = self._steps.popleft()
@@ -56,17 +56,17 @@ class _Pass:
                 close()
             except Exception as error:  # noqa: BLE001 - the others must be closed as well
                 _log.warning("closing %s failed", self._current, exc_info=error)
-            except BaseException as error:  # noqa: BLE001 - so they must here
+            except BaseException as error:  # noqa: BLE001 - after an interrupt, too
                 self.interrupt = self.interrupt or error
         self.over = True
         self._watchers.wake()
 
     def wait(self, until: float) -> bool:
-        """Wait for the last step; False when the time was over first."""
+        """Wait for the last step; False when ``until`` came first."""
         return self._watchers.wait(lambda: self.over, until)
 
     def leave_behind(self) -> None:
-        """Name the step that hangs, and let the others be taken without it."""
+        """Log the step that hangs, and let another thread take the steps after it."""
         if self.left_behind:
             return
         self.left_behind = True
@@ -78,7 +78,7 @@ class _Pass:
 
 
 class Teardown:
-    """The passes of one pipeline, one at a time; each in a helper thread, where it may hang."""
+    """The passes of one pipeline, one at a time, each in a helper thread: a hanging step hangs only that."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -87,16 +87,16 @@ class Teardown:
 
     @property
     def busy(self) -> bool:
-        """Whether something is being closed, or hangs."""
+        """Whether a pass is running, or one of its steps hangs."""
         return self._pass.left_behind or not self._pass.over
 
     def run(self, steps: Callable[[], Sequence[Closing]], until: float) -> None:
-        """Close what ``steps()`` gives, once the pass before it is over; wait until ``until`` for it.
+        """Take the steps that ``steps()`` gives, after the pass before them; wait for it until ``until``.
 
-        A thread calls this that may wait, so never the main thread.
+        The calling thread may wait for a lock here, so it is never the main thread.
 
         Raises:
-            BaseException: What is no Exception and was raised by a step, once all is closed.
+            BaseException: An interrupt (no Exception) that a step raised, once all steps are taken.
         """
         until = max(until, time.monotonic() + _AT_LEAST_S)
         own: _Pass | None = None
@@ -104,13 +104,14 @@ class Teardown:
             wanted = _Pass(steps())
             with taking(self._lock):
                 before = self._pass
-                # Of two threads that close, one has its pass; the other waits for it and looks again.
+                # Of two threads that close at a time, the first puts its pass here; the second waits for that
+                # pass and then asks for its own steps anew, of which few may be left.
                 if before.over or before.left_behind:
                     own = self._pass = wanted
             if own is not None:
                 with suppress(RuntimeError):
                     errands.run(own.run)
-                if not errands.ready:  # no more threads, or the interpreter ends
+                if not errands.ready:  # the system has no more threads, or the interpreter ends
                     own.run()
             current = own or before
             if not current.wait(until):
@@ -121,12 +122,12 @@ class Teardown:
 
 
 class Retirement:
-    """Old instances of a node, each closed when its last batch has ended.
+    """The old instances of a node, each of which is closed when its last batch has ended.
 
     Attributes:
-        scheduler: The scheduler they served.
-        signal: Woken when one of them has ended its batch.
-        over: Whether all are closed, and the parts that they shared.
+        scheduler: The scheduler that the instances served.
+        signal: Woken when one of the instances has ended its batch.
+        over: Whether all instances are closed, and the parts that they shared.
     """
 
     def __init__(self, node: BuiltNode, instances: list[Instance], signal: Signal) -> None:
@@ -138,10 +139,10 @@ class Retirement:
         self._lock = threading.Lock()
 
     def close_ended(self, until: float | None = None) -> bool:
-        """Close those whose last batch has ended; give whether all are closed.
+        """Close the instances whose last batch has ended; give whether all are closed.
 
         Args:
-            until: How long to wait for another thread that is closing them; None for ever.
+            until: How long to wait for another thread that does the same; None for ever.
         """
         timeout_s = -1.0 if until is None else max(0.0, until - time.monotonic())
         if not self._lock.acquire(timeout=timeout_s):

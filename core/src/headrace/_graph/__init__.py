@@ -1,1 +1,1 @@
-"""Several nodes as one pipeline: how they are linked, and how a request goes through them."""
+"""Several nodes as one pipeline: how the nodes are linked, and how a request goes through them."""

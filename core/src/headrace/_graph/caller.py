@@ -1,7 +1,7 @@
-"""Threads that wait for requests: they run the nodes themselves while these are cheap, else sleep.
+"""Callers that wait for their requests: they run cheap nodes themselves, and sleep otherwise.
 
-`run_in_caller` is the driver in the caller's thread: one node after the other, branches too. With
-`run_and_wait` requests go through the graph by themselves while one thread waits for all of them.
+`run_in_caller` is the driver in the caller's thread: it runs one node after the other, branches too. In
+`run_and_wait` the caller sleeps until other threads have taken all its requests through the graph.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHEAP_S = 200e-6
 def is_cheap(route: Route) -> bool:
     """Tell whether a caller may run the branches of a route one after the other itself.
 
-    Where a route has none there is nothing to ask.
+    A route without branches is always cheap.
     """
     for scheduler in route.parallel:
         for instance in scheduler.instances:
@@ -52,10 +52,11 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
         graph: All nodes.
         route: The nodes that take part.
         request: The request.
-        internal: It comes from a front of this pipeline, which closing does not refuse; bounds do.
+        internal: Whether the request comes from the front of this pipeline: closing does not refuse it
+            then, but a full queue does.
 
     Raises:
-        RequestError: The request failed; its ``data`` is the caller's again, and it has no result.
+        RequestError: The request failed; its ``data`` is the caller's again, and it has no ``result``.
     """
     data = request["data"]
     home = route.first
@@ -85,9 +86,9 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
 
 
 def _hop(route: Route, request: Request, *, internal: bool) -> None:
-    """Take a request through plain nodes: each runs once, and nothing is decided on the way.
+    """Take a request through plain nodes, each of which runs once, so that nothing is decided on the way.
 
-    `Traversal` would do the same; this takes half the time.
+    `Traversal` would do the same in twice the time.
     """
     home = route.first
     home.call(request, internal=internal)
@@ -137,9 +138,9 @@ def _run_entries(visit: Visit, waits: Quota, *, internal: bool) -> None:
     """Run a node with ``each``, or a second door with a limit of its own.
 
     Args:
-        visit: The node, and the dict that it runs on.
-        waits: Counts the waits of the request.
-        internal: Whether closing does not refuse it.
+        visit: The node, and the dict on which it runs.
+        waits: The quota that counts the request while it waits.
+        internal: Whether the request is already in the pipeline, so that closing does not refuse it.
     """
     elements = Elements(visit.step, visit.request, waits=waits)
     entries = elements.entries
@@ -155,28 +156,28 @@ def _run_entries(visit: Visit, waits: Quota, *, internal: bool) -> None:
 
 
 class _Waiter:
-    """The owner of requests that one thread waits for."""
+    """The owner of the requests for which one thread waits together."""
 
     def __init__(self, pending: int) -> None:
-        self._pending = list(range(pending))  # the thread that pops 0 is the last
+        self._pending = list(range(pending))  # the thread that pops 0 has ended the last request
         self.signal = Signal()
         self.requests: list[GraphRequest] = []
 
     def places(self) -> list[tuple[Node, object]]:
-        """Give all places of the requests."""
+        """Give the nodes at which the requests are, and those that they have yet to visit."""
         return [place for request in self.requests for place in request.places()]
 
     def finished(self, entry: Entry) -> None:
-        """Count one request that is over; the last wakes the thread."""
+        """Count one request that is over; the last one wakes the waiting thread."""
         if self._pending.pop() == 0:
             self.signal.wake()
 
 
 def may_wait(route: Route, entry: Entry) -> bool:
-    """Refuse a request for which this thread would wait though it holds what the request needs.
+    """Refuse a request when this thread holds an instance that the request needs, and would wait for itself.
 
     Returns:
-        Whether it may begin; else it is done, with its error.
+        Whether the request may begin; if not, its entry is done, with its error.
     """
     for step in route.steps:
         if step.scheduler.held_by_this_thread():
@@ -202,7 +203,8 @@ def run_and_wait(
     Args:
         graph: All nodes.
         entries: Per request its route and its entry.
-        internal: They come from a front of this pipeline: closing does not refuse them, bounds do.
+        internal: Whether they come from the front of this pipeline: closing does not refuse them then, but
+            a full queue does.
     """
     fresh = [(route, entry) for route, entry in entries if may_wait(route, entry)]
     waiter = _Waiter(len(fresh))
@@ -229,9 +231,9 @@ def run_and_wait(
 
 
 def run_from_front(graph: Graph, request: Request) -> None:
-    """Run a request that a front of the pipeline hands over, and wait; raises its error.
+    """Run a request that the front of the pipeline hands over, and wait; raises its error.
 
-    Deadline and priority are those with which it came to the front.
+    It keeps the deadline and priority with which it came to the front.
     """
     route = graph.route_of(request)
     front = next((one for one in entries_running_here() if one.request is request), None)

@@ -1,4 +1,4 @@
-"""A request at a node, as its scheduler takes it: one entry, or with ``each`` one per element."""
+"""The entries of a request at a node: one, or with ``each`` one per element."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Called(Protocol):
-    """A node, as its caller has it.
+    """What a caller of a node has to know of it.
 
     Attributes:
         scheduler: Its queue and instances.
-        timeout_ms: The limit of a second door, which its node does not know; None for none.
+        timeout_ms: The ``timeout_ms`` of a second door, which the node behind it does not know; or None.
     """
 
     scheduler: Scheduler
@@ -38,7 +38,7 @@ class Called(Protocol):
 
     @property
     def levels(self) -> Sequence[Each]:
-        """Its own ``each``, and those of the nodes behind a second door."""
+        """The ``each`` of the node; for a second door also those of the nodes behind it."""
 
 
 def entry_at(
@@ -49,7 +49,7 @@ def entry_at(
     priority: int = 0,
     waits: Quota | None = None,
 ) -> Entry:
-    """Make the entry of a request at a node; one that is wrong is done, with its error."""
+    """Make the entry of a request at a node; the entry of a wrong request is done, with its error."""
     if node.timeout_ms is not None:
         own = time.monotonic() + node.timeout_ms / 1000
         deadline = own if deadline is None else min(own, deadline)
@@ -64,7 +64,7 @@ def entry_at(
 
 
 def count(failure: Failure, request: Request) -> None:
-    """Count the failure of a request between two nodes at the one that answers for it."""
+    """Count the failure of a request between two nodes in the statistics of the node that answers for it."""
     scheduler = failure.step.scheduler
     if failure.has_run:
         scheduler.count_late(failure.error)
@@ -76,10 +76,10 @@ class _Group(NamedTuple):
     """The elements of one list.
 
     Attributes:
-        each: What names the list.
-        request: What is to have the results.
-        copies: Per element its dict.
-        parts: Per element its place among the requests that run, or the group of its own elements.
+        each: The ``each`` that names the list.
+        request: The dict that will get the list of results.
+        copies: The dict of each element, a shallow copy of ``request``.
+        parts: Per element the index of its entry, or, where it is a list itself, the group of its elements.
     """
 
     each: Each
@@ -89,15 +89,16 @@ class _Group(NamedTuple):
 
 
 class Elements:
-    """The requests that run for one request of a node, and how they end as one.
+    """The entries that run for one request at a node, and how their outcomes become one.
 
-    With ``each`` these are the elements of a list; else it is that request itself. A second door to a
-    node with ``each`` may have an ``each`` of its own: lists in lists.
+    With ``each`` there is an entry per element of a list; otherwise one for the request itself. A second door
+    to a node with ``each`` may have an ``each`` of its own: lists in lists.
 
     Attributes:
-        entries: One per element, on a shallow copy, or that of the request itself. One that cannot run is
-            done, and counted; there are none where the outermost list is empty, or is no list.
-        may_fail_alone: Whether the error of an element may be less than that of the request.
+        entries: One per element, on a shallow copy of the request; or the one of the request itself. An
+            entry that cannot run is done, and counted. Where the outermost list is empty, or is no list,
+            there are no entries.
+        may_fail_alone: Whether an element may fail without failing the request.
     """
 
     def __init__(self, node: Called, request: Request, owner: Owner = NOBODY, **terms: Any) -> None:
@@ -106,8 +107,8 @@ class Elements:
         Args:
             node: The node.
             request: The request of the node.
-            owner: That of all entries.
-            terms: See `entry_at`. The ``deadline`` is that of the request, not the limit of the node.
+            owner: The owner of all entries.
+            terms: See `entry_at`. The ``deadline`` is the request's; the node's own limit is added here.
         """
         self.entries: list[Entry] = []
         self.may_fail_alone = any(each.keep_errors for each in node.levels)
@@ -151,11 +152,11 @@ class Elements:
         return len(self.entries) - 1
 
     def gather(self) -> BaseException | None:
-        """Put the results of all elements into the request; give the error that fails it, if any.
+        """Put the results of all elements into the request; give the error that fails the request, if any.
 
-        With ``each_errors = "none"`` an element may fail alone. What ends the request as a whole, its
-        own deadline, a close or a full queue, is not the failure of an element. The entries, which have
-        run, forget their errors.
+        With ``each_errors = "none"`` an element may fail alone. The deadline of the request, a close and a
+        full queue end the request as a whole, and count as no failure of an element. The entries have all
+        run by now, and forget their errors.
         """
         if self._top is None:
             error, self._no_list = self._no_list, None
@@ -163,7 +164,7 @@ class Elements:
         errors = [entry.take_error() for entry in self.entries]
         failed = [e for e in errors if e is not None and code_of(e) != "cancelled"]
         if failed and not self.may_fail_alone:
-            return failed[0]  # the others may have been cancelled for it
+            return failed[0]  # the other elements may have been cancelled after this error
         late = self._deadline is not None and time.monotonic() >= self._deadline
         failure = _gather(self._top, errors, late=late)
         if failure is not None and not any(failure is one for one in errors):
@@ -207,7 +208,7 @@ def _gather(
 
 
 def _ends_all(error: BaseException, *, late: bool) -> bool:
-    """Tell whether an error is that of the whole request, of which an element only tells."""
+    """Tell whether the error of an element ends the whole request."""
     if isinstance(error, DeadlineExceededError):
         return late
     return isinstance(error, (ClosedError, OverloadedError)) or not isinstance(error, Exception)

@@ -23,11 +23,11 @@ class Graph:
     """All nodes of a pipeline and how they are linked.
 
     Attributes:
-        roots: The nodes at which a request may begin that names none.
-        only: The route from the only root; None where there are several.
-        in_flight: A token per request that has begun and not ended: between two nodes it is in the
-            queue of neither, and yet closing waits for it.
-        closers: The threads that wait for the end of requests.
+        roots: The nodes at which a request without ``node_name`` may begin.
+        only: The route from the only root; None where there are several roots.
+        in_flight: A token per request that has begun and not ended. Between two nodes a request is in no
+            queue, so closing would not wait for it without the token.
+        closers: The threads that wait for the end of requests: a close, or a reload.
     """
 
     def __init__(self, links: Mapping[str, Links], schedulers: Mapping[str, Scheduler]) -> None:
@@ -35,7 +35,7 @@ class Graph:
 
         Args:
             links: How each node is linked, in file order.
-            schedulers: Their queues and instances.
+            schedulers: The schedulers of the nodes, by name.
         """
         self._schedulers = schedulers
         self.in_flight: set[object] = set()
@@ -43,11 +43,12 @@ class Graph:
         self.link(links)
 
     def link(self, links: Mapping[str, Links]) -> None:
-        """Link the nodes, anew; requests that are on their way go on as they began."""
+        """Link the nodes anew; requests that are on their way keep the route with which they began."""
         self._links = links
         self.roots = roots(links)
         self._routes: dict[str, Route] = {}
-        # Where an `or` follows, no result is no error; several doors may lead to one scheduler.
+        # A request may end without a result at a node that an `or` follows. The rule belongs to the
+        # scheduler, so it holds for all second doors to it as well.
         lenient = {
             id(self._schedulers[name])
             for name, one in links.items()
@@ -62,7 +63,7 @@ class Graph:
         """Give the route of a request.
 
         Raises:
-            InputError: It names no node where there are several roots, or an unknown one.
+            InputError: The request names no node where there are several roots, or an unknown node.
         """
         name = request.get("node_name")
         if name is None and self.only is not None:
@@ -79,20 +80,20 @@ class Graph:
         return self.route_from(name)
 
     def route_from(self, name: str) -> Route:
-        """Give the route of what enters at a node."""
+        """Give the route of a request that enters at a node."""
         route = self._routes.get(name)
         if route is None:
             route = self._routes[name] = Route(name, self._links, self._schedulers, self._lenient)
         return route
 
     def may_repost(self, links: Mapping[str, Links], timeout_s: float) -> bool:
-        """Let no request be on its way that could not go on where a `Repost` of ``links`` sends it.
+        """Prepare for the reposts of ``links``: wait for requests whose routes do not allow them.
 
-        Until `link` is called again, requests know the targets of both: those linked now, and ``links``.
+        A request that begins from now on may follow the reposts of the present links and of ``links``, until
+        `link` is called again. Requests that began before may not, so this waits for their end.
 
         Returns:
-            False when the time was over before the requests that knew nothing of it had ended; then
-            nothing has changed.
+            False when the timeout was over before these requests had ended; then nothing has changed.
         """
         old = self._links
         if not any(set(links[name].reposts) - set(one.reposts) for name, one in old.items()):
@@ -110,7 +111,7 @@ class Graph:
         return False
 
     def ended(self, request: object) -> None:
-        """Take note that a request is over; a second time changes nothing."""
+        """Remove a request from those in flight; a second call changes nothing."""
         self.in_flight.discard(request)
         self.closers.wake()
 

@@ -1,4 +1,4 @@
-"""The driver in nobody's thread: the end of each node, in whichever thread, starts what comes after."""
+"""The driver without a thread of its own: the thread that ends a node starts the nodes that come after it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 class GraphRequest:
     """A request on its way through the graph, for which no thread waits at a node.
 
-    Its owner is notified once, when the whole way is over, and is given the entry of the call.
+    Its owner is notified once, when the last node has ended, and is given the entry of the call.
 
-    Two nodes of parallel branches may end at the same time, in two threads. Both put their end into a
-    queue and then try to take the turn, a lock: the thread that gets it advances the traversal for
-    both, the other thread returns at once to its scheduler. Only a thread that ends the request or gives
-    it up waits for the turn.
+    Two nodes of parallel branches may end at the same time, in two threads. Both threads put the end of their
+    node into a queue and then try to acquire the turn, a lock: the thread that gets it advances the traversal
+    for both, and the other thread returns at once to its scheduler. Only a thread that ends the request or
+    gives it up waits for the turn.
 
     Attributes:
-        deadline: That of the call, on the clock of ``time.monotonic()``; None for none.
+        deadline: The deadline of the call, on the clock of ``time.monotonic()``; None for none.
         open: The entries without an outcome, each with its scheduler.
     """
 
@@ -57,25 +57,31 @@ class GraphRequest:
         self._waits = route.first.waits(entered=enters_once, is_one=route.is_chain)
         self._traversal = Traversal(route, entry.request, graph.route_from)
         self._turn = threading.Lock()
-        # Visits that have ended: each with its error, or its entry, which holds that then.
+        # The visits that have ended, each with its error, or with its entry, which holds the error.
         self._ended: deque[tuple[Visit, BaseException | None, Entry | None]] = deque()
         self.open: dict[Entry, Scheduler] = {}
         self._over = False
         self._abandoned = False  # the request is over, and a backend still runs on it
-        self._to_notify: list[Owner] = []  # once it is over: the thread that pops it notifies it
+        # Filled once the request is over: the thread that pops the owner notifies it.
+        self._to_notify: list[Owner] = []
 
-    # Going on.
+    # From node to node.
 
     def begin(self) -> tuple[Scheduler, list[Entry]]:
-        """Give where the request enters, and as what; nothing where it has gone on without."""
-        with self._turn:  # `give_up` comes before all of this, or finds what is open
+        """Give the scheduler at which the request enters, and the entries that are to run there.
+
+        There are none when the first node has ended without running, as with ``each`` over an empty list.
+        """
+        # A thread in `give_up` has the turn either before this one, which then begins nothing, or after it,
+        # and then finds in `open` what has begun.
+        with self._turn:
             visit = self._traversal.begin()
             step, entries = visit.step, [self._entry]
             if self._over:
                 return step.scheduler, []
             self._graph.in_flight.add(self)
             if step.runs_once:
-                # The entry of the call is that of the node, and is counted where it enters.
+                # The entry of the call is used at the first node, whose queue counts it on entry.
                 self._entry.owner = _NodeOwner(self, visit)
                 self.open[self._entry] = step.scheduler
             else:
@@ -84,7 +90,7 @@ class GraphRequest:
         return step.scheduler, entries
 
     def _entries(self, visit: Visit) -> list[Entry]:
-        """Make the entries that are to run for a visit, and note them; those that cannot run end at once."""
+        """Make the entries of a visit and put them into `open`; entries that cannot run end at once."""
         step, priority = visit.step, self._entry.priority
         terms: Any = {"deadline": self.deadline, "priority": priority, "waits": self._waits}
         if not step.levels:
@@ -94,33 +100,34 @@ class GraphRequest:
             entries = elements.entries
             if not entries:
                 self._ended.append((visit, elements.gather(), None))
-        # Another thread may end the request meanwhile: it cancels all entries in `open`. Either an entry
-        # is in the queue by then, and is taken out; or it has yet to get there, and `let_in` does nothing.
+        # Another thread may end the request meanwhile, and cancels all entries in `open`. If an entry is in
+        # its queue by then, it is taken out; if it has yet to get there, `let_in` finds it done and leaves it.
         self.open.update(dict.fromkeys(entries, step.scheduler))
         for entry in entries:
             if entry.error is not None:
-                its_owner, entry.owner = entry.owner, NOBODY  # the owner refers to its entries
+                # The owner refers to its entries: the entry lets go of it, so that no cycle is left.
+                its_owner, entry.owner = entry.owner, NOBODY
                 its_owner.finished(entry)
         return [entry for entry in entries if entry.state != DONE]
 
     def node_done(
         self, visit: Visit, error: BaseException | None = None, entry: Entry | None = None
     ) -> None:
-        """Take note of the end of a node, and start the nodes that waited for it."""
+        """Queue the end of a visit, and start the nodes that waited for it."""
         self._ended.append((visit, error, entry))
         self._go_on()
 
     def _go_on(self) -> None:
-        """Advance the traversal by all nodes that have ended, unless another thread does so.
+        """Advance the traversal by all visits that have ended, unless another thread does so.
 
-        Thread A adds an end and then tries the turn; thread B gives the turn back and then looks for
-        ends. If A adds its end before B looks, B finds it; if B has looked before, the turn is free
-        when A tries it. So no end is left behind.
+        Thread A adds an end and then tries to acquire the turn; thread B releases the turn and then looks
+        for ends. If A adds its end before B looks, B finds it; if B looks first, the turn is free when A
+        tries it. So no end is left behind.
         """
         while self._ended and self._turn.acquire(blocking=False):
             started: list[tuple[Step, list[Entry]]] = []
             try:
-                # No recursion: nodes that end at once may follow each other in any number.
+                # This is a loop and no recursion: any number of nodes that end at once may follow each other.
                 while self._ended:
                     self._advance(*self._ended.popleft(), started)
             finally:
@@ -128,7 +135,7 @@ class GraphRequest:
             for step, entries in started:
                 try:
                     step.scheduler.let_in(*entries, internal=True)
-                except BaseException as raised:  # noqa: BLE001 - a request must not be lost
+                except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
                     self.end(unable(step, raised))
         while self._to_notify:
             try:
@@ -147,13 +154,15 @@ class GraphRequest:
         entry: Entry | None,
         started: list[tuple[Step, list[Entry]]],
     ) -> None:
-        """Find what starts after a node has ended; whatever is raised here ends this request alone."""
+        """Find the visits that start after one has ended; an error here ends this request alone."""
         if self._over:
             return
         step = visit.step
         try:
             if entry is not None:
-                self.open.pop(entry, None)  # with the turn: `give_up` sees it here, or in `open`
+                # `give_up` needs the turn as well. It comes before this and finds the entry in `open`, or
+                # after all of this method and finds there the entries that follow.
+                self.open.pop(entry, None)
                 entry.give_back()
                 error = entry.take_error()
             if error is None:
@@ -165,21 +174,21 @@ class GraphRequest:
                     started += [(one.step, self._entries(one)) for one in following]
                     return
             self._end(error)
-        except BaseException as raised:  # noqa: BLE001 - a request must not be lost
+        except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
             failure = unable(step, raised)
             step.scheduler.count_late(failure)
             self._end(failure)
 
-    # The end.
+    # The outcome.
 
     def end(self, error: BaseException) -> None:
-        """Give the owner an error as the outcome, unless it has one."""
+        """End the request with an error, unless it has its outcome already."""
         with self._turn:
             self._end(error)
         self._go_on()
 
     def _end(self, error: BaseException | None) -> None:
-        """Decide the outcome, unless that is done. With the turn."""
+        """Decide the outcome, unless it is decided. Under the turn."""
         if self._over:
             return
         self._over = True
@@ -193,10 +202,10 @@ class GraphRequest:
             self._leave(self._owner, give_back=error is not None and not self._abandoned)
 
     def _still_open(self) -> list[tuple[Entry, Scheduler]]:
-        """Give what is in `open`, from which other threads take entries meanwhile.
+        """Copy `open`, from which other threads remove entries meanwhile.
 
-        Copying the keys is one step. A list of ``items()`` is none: making so many tuples may start the
-        collector, and what that runs lets other threads go on.
+        ``list(self.open)`` is one step of the interpreter. A list of ``items()`` is not: making its tuples
+        may start the garbage collector, whose finalizers may let other threads run.
         """
         found = [(entry, self.open.get(entry)) for entry in list(self.open)]
         return [(entry, scheduler) for entry, scheduler in found if scheduler is not None]
@@ -209,21 +218,22 @@ class GraphRequest:
             scheduler.cancel_together(entries)
 
     def _finish(self) -> BaseException | None:
-        """Give the caller's dict what the sinks have; the error where that cannot be."""
+        """Put the results of the sinks into the caller's dict; give the error if one is missing."""
         try:
             failure = self._traversal.finish()
             if failure is not None:
                 count(failure, self._traversal.request)
                 return failure.error
             put_back(self._entry.request, self._entry.data)
-        except Exception as raised:  # noqa: BLE001 - anybody's dict
+        except Exception as raised:  # noqa: BLE001 - the dict is the user's, and may raise anything
             return refuses_change(raised)
         return None
 
     def _leave(self, owner: Owner, *, give_back: bool) -> None:
-        """Let go of all; the thread notifies ``owner`` once it has given back the turn. With the turn."""
+        """Drop all references, and queue ``owner``, which is notified after the turn. Under the turn."""
         if give_back:
-            with suppress(Exception):  # anybody's dict; the request has failed as it is
+            # The user's dict may raise; the request has its error already.
+            with suppress(Exception):
                 put_back(self._entry.request, self._entry.data)
                 self._entry.request.pop("result", None)
         self.open = {}
@@ -231,11 +241,11 @@ class GraphRequest:
         self._owner = NOBODY
         self._to_notify.append(owner)
 
-    # Cancelling, all branches or none, and looking where the request is.
+    # Where the request is, and cancelling it: all branches or none.
 
     @property
     def state(self) -> str:
-        """QUEUED while all entries that are open wait, RUNNING while a backend runs on one, DONE."""
+        """DONE after the end, QUEUED while all open entries wait, RUNNING otherwise."""
         if self._over:
             return DONE
         states = {entry.state for entry in list(self.open)}
@@ -254,9 +264,9 @@ class GraphRequest:
         return found + [step.scheduler.place(None) for step in self._traversal.unvisited()]
 
     def cancel(self) -> bool:
-        """Take the request back where it waits; False while a backend runs on it, or it is done."""
+        """Withdraw the request while it waits; False when a backend runs on it, or it is done."""
         if not self._turn.acquire(blocking=False):
-            return False  # between two nodes
+            return False  # another thread is taking the request from one node to the next
         try:
             waiting = [] if self._over else self._still_open()
             nodes = cancel_all(waiting) if waiting else None
@@ -271,9 +281,9 @@ class GraphRequest:
         return nodes is not None
 
     def give_up(self) -> bool:
-        """Cancel all entries that wait; give whether a backend still runs on another one.
+        """Cancel all entries that wait; give whether a backend still runs on another entry.
 
-        Once this returns no node begins on the request any more.
+        Once this has returned, no node begins on the request any more.
         """
         with self._turn:
             over, self._over = self._over, True
@@ -290,13 +300,13 @@ class Begun(Protocol):
     """A request that has yet to enter; see `GraphRequest`."""
 
     def begin(self) -> tuple[Scheduler, Sequence[Entry]]:
-        """Give where it enters, and as what."""
+        """Give the scheduler at which the request enters, and its entries."""
 
     def held_here(self) -> bool:
-        """Tell whether the calling thread holds what it needs."""
+        """Tell whether the calling thread holds an instance that the request needs."""
 
     def give_up(self) -> bool:
-        """Cancel it where it waits; give whether a backend still runs on it."""
+        """Cancel all its entries that wait; give whether a backend still runs on another entry."""
 
 
 def start(
@@ -306,13 +316,13 @@ def start(
     internal: bool = False,
     waits: bool = False,
 ) -> None:
-    """Let requests enter: those that enter at one node arrive there together.
+    """Let requests enter; those that enter at the same node arrive there together.
 
     Args:
-        requests: All of one call.
+        requests: All requests of one call.
         waits_for_room: Whether the calling thread waits while the queue is full.
-        internal: They come from a front of this pipeline: closing does not refuse them.
-        waits: The owner waits in this thread: the event loop of a coroutine.
+        internal: Whether they come from the front of this pipeline: closing does not refuse them then.
+        waits: Whether the calling thread is the event loop in which a coroutine waits for them.
     """
     stuck = (lambda: any(one.held_here() for one in requests)) if waits_for_room else None
     together: dict[Scheduler, list[Entry]] = {}
@@ -329,7 +339,7 @@ def start(
 
 
 class _NodeOwner:
-    """The owner of the entry of one visit."""
+    """The owner of the entry of a visit that runs once."""
 
     __slots__ = ("request", "visit")
 
@@ -343,7 +353,7 @@ class _NodeOwner:
 
 
 class _EachOwner:
-    """The owner of the entries of all elements of one visit."""
+    """The owner of the entries of a visit with ``each``."""
 
     __slots__ = ("_group", "elements", "left", "request", "visit")
 
@@ -351,20 +361,22 @@ class _EachOwner:
         self.request = request
         self.visit = visit
         self.elements = elements = Elements(visit.step, visit.request, self, **terms)
-        self.left = list(range(len(elements.entries)))  # the thread that pops 0 is the last
+        # The thread that pops 0 ends the last element.
+        self.left = list(range(len(elements.entries)))
         self._group = [] if elements.may_fail_alone else list(elements.entries)
 
     def group_of(self, entry: Entry) -> list[Entry]:
-        """Give the entries that are cancelled while they wait when this one has failed."""
+        """Give the entries that are cancelled, if they still wait, when this one fails."""
         return self._group
 
     def finished(self, entry: Entry) -> None:
-        """Count one element; with the last, or one that fails the request, let that go on."""
+        """Count one element; the last one, and one that fails the request, end the visit."""
         entry.give_back()
         last = self.left.pop() == 0
         self.request.open.pop(entry, None)
         error: Any = entry.error
-        # One that was cancelled tells nothing: that which failed does, now or in the next moment.
+        # A cancelled element does not end the visit: the failed element for which it was cancelled does so,
+        # in its own thread, now or in a moment.
         if (
             error is None
             or isinstance(error, CancelledError)
@@ -374,7 +386,7 @@ class _EachOwner:
                 return
             try:
                 error = self.elements.gather()
-            except Exception as raised:  # noqa: BLE001 - anybody's dict
+            except Exception as raised:  # noqa: BLE001 - the dict is the user's, and may raise anything
                 error = unable(self.visit.step, raised)
                 self.visit.step.scheduler.count_late(error)
         self.request.node_done(self.visit, error)

@@ -1,4 +1,4 @@
-"""How nodes are linked, and what takes part when a request enters at one: worked out once."""
+"""How nodes are linked, and the route of a request that enters at a node, worked out once per node."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 KEPT = ("context", "request_id")
-"""The keys that a ``map`` brings along unasked."""
+"""The keys that a ``map`` copies without naming them."""
 
 Pairs = tuple[tuple[str, str], ...]
-"""Source key and target key of what a map takes from one node."""
+"""Pairs of source key and target key that a map takes from one node."""
 
 Ends = dict[str, "Request"]
-"""Per node of a route, its dict as it was at its end."""
+"""Per node of a route that has ended, its dict at that moment."""
 
 
 class Each(NamedTuple):
-    """What a node with ``each`` runs once for.
+    """The ``each`` of a node, which runs once per element of a list.
 
     Attributes:
-        node: The node.
-        source: The key of the list.
-        target: The key under which its elements go.
-        keep_errors: ``each_errors = "none"``: an element that fails leaves None.
+        node: The name of the node.
+        source: The key that holds the list.
+        target: The key under which the node finds the element.
+        keep_errors: ``each_errors = "none"``: the result of an element that fails is None.
     """
 
     node: str
@@ -46,17 +46,17 @@ class Links:
     """How one node is linked to the others.
 
     Attributes:
-        name: The node.
-        next: Its successors.
-        map: Per node named, pairs of source key and target key; None without a map.
-        otherwise: The key ``or``: it runs only where its predecessor gave no result.
+        name: The name of the node.
+        next: The names of its successors.
+        map: For each node that the map names, pairs of source key and target key; None without a map.
+        otherwise: The key ``or``: the node runs only where its predecessor gave no result.
         each: Its own ``each``; None when it runs once.
         reposts: The nodes at which a `Repost` in its expression lets a request go on.
-        calls: The nodes that its expression calls, ``Forward[node.x]``.
-        alias_of: The node that it is a second door to, or None.
-        levels: Its own ``each``, and those of the nodes behind a second door.
-        timeout_ms: The limit of a second door, or of one behind it, which their node does not know;
-            None for none.
+        calls: The nodes that its expression calls with ``Forward[node.x]``.
+        alias_of: The node behind it, when it is a second door; else None.
+        levels: Its own ``each``; for a second door also those of the nodes behind it.
+        timeout_ms: The smallest ``timeout_ms`` of it and the second doors behind it, which the node behind
+            them does not know; None for none, and for a node that is no second door.
     """
 
     name: str
@@ -83,16 +83,16 @@ class Step:
     Attributes:
         name: The node.
         index: Its place among all nodes, in file order.
-        scheduler: Its queue and instances; only the drivers look at them.
+        scheduler: Its scheduler, which only the drivers use.
         links: How it is linked.
-        next: What comes after it.
-        make: Makes the dict that it runs on, from how its predecessors ended; see `_input_of`.
-        takes_copy: Whether it takes a shallow copy of its predecessor's dict: there are other successors,
-            or a later map reads the keys that the predecessor ended with.
-        skipped: Itself and all after it, where a `Repost` may end the leg there.
+        next: The steps after it.
+        make: Makes the dict on which it runs, from the ends of its predecessors; see `_input_of`.
+        takes_copy: Whether it runs on a shallow copy of its predecessor's dict: the predecessor has other
+            successors, or a later map reads the keys with which the predecessor ended.
+        skipped: The names of this step and all after it, where a `Repost` may end the leg here.
         levels, timeout_ms: See `Links`.
-        runs_once: Whether its node runs it as it comes: without ``each``, and without a limit of
-            its own.
+        runs_once: Whether a request runs here as a single entry under the limits of the node alone: there
+            is no ``each``, and no ``timeout_ms`` of a second door.
     """
 
     name: str
@@ -110,23 +110,23 @@ class Step:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it always runs, once, for as long as its node allows, and then comes ``next``."""
+        """Whether a request always runs here exactly once, and then goes on at ``next``."""
         return self.runs_once and not self.links.otherwise and not self.links.reposts
 
 
 class Route:
-    """What takes part when a request enters at one node.
+    """The nodes that take part when a request enters at one node.
 
     Attributes:
         steps: The nodes, each after its predecessors.
         entry, first: The node at which a request enters, and its scheduler.
-        joins: Per node with several predecessors, how many it waits for.
+        joins: For each node with several predecessors, their number.
         sinks: The nodes without successors, in file order.
         parallel: The schedulers of branches that may run at the same time, also after a `Repost`.
-        is_plain: Whether every node runs, once, and nothing is decided on the way.
-        is_chain: Whether moreover each node simply hands its dict to the next.
+        is_plain: Whether every node runs exactly once, so that nothing is decided on the way.
+        is_chain: Whether the route is plain and each node hands its dict to the one next node.
         hops: Name, `Step.make` and scheduler of the nodes after the first.
-        chain: The schedulers after the first, of a chain: the second, and what comes after that.
+        chain: For a chain, the second scheduler with the chain that follows it; else None.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class Route:
         schedulers: Mapping[str, Scheduler],
         lenient: Collection[str],
     ) -> None:
-        """Work out what takes part.
+        """Work out the route.
 
         Args:
             entry: The node at which a request enters.
             links: How all nodes are linked, in file order.
-            schedulers: Their queues and instances.
+            schedulers: The schedulers of the nodes, by name.
             lenient: The nodes that may end without a result.
         """
         before: dict[str, list[str]] = {name: [] for name in _reached(links, [entry])}
@@ -184,12 +184,12 @@ class Route:
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
-        """The keys without which a request may not enter; elements of a list have some of them made."""
+        """The keys without which a request may not enter; ``each`` makes its target keys itself."""
         made = {each.target for each in self.entry.levels}
         return tuple(key for key in self.first.needs if key not in made)
 
 
-# What goes from node to node: the same dict, a shallow copy, or what a map makes.
+# The dict that goes from node to node: the same one, a shallow copy, or a new one that a map makes.
 
 
 def _input_of(
@@ -200,18 +200,18 @@ def _input_of(
     *,
     copies: bool,
 ) -> Callable[[Ends], Request]:
-    """Give what makes the dict that a node runs on.
+    """Give the function that makes the dict on which a node runs.
 
     Args:
-        links: How it is linked.
+        links: How the node is linked.
         before: Its predecessors.
         known: All nodes of the route.
-        lenient: The nodes that may end without a result; the others have failed then.
-        copies: Whether it takes a copy of its predecessor's dict.
+        lenient: The nodes that may end without a result; at any other node that fails the request.
+        copies: Whether the node takes a copy of its predecessor's dict.
 
     Returns:
         A function that raises NoResultError where a predecessor gave no result, and InputError where
-        a source that the map names is missing, or nothing brings ``data``.
+        a source key of the map is missing, or no predecessor brings ``data``.
     """
     may_lack = () if links.otherwise else tuple(name for name in before if name in lenient)
     if links.map is not None:
@@ -221,7 +221,7 @@ def _input_of(
             for source, target in (found if name in known else ())
         ]
         return _map_of(pairs, links, may_lack)
-    source = before[0] if before else links.name  # nothing is made for the first node
+    source = before[0] if before else links.name  # the function is never called for the first node
     otherwise = links.otherwise
 
     def handed_over(ends: Ends) -> Request:
@@ -238,7 +238,7 @@ def _input_of(
 def _map_of(
     pairs: Sequence[tuple[str, str, str]], links: Links, may_lack: Sequence[str]
 ) -> Callable[[Ends], Request]:
-    """Give what makes the dict that a map describes; see `_input_of`."""
+    """Give the function that makes the dict of a map; see `_input_of`."""
 
     def mapped(ends: Ends) -> Request:
         if may_lack:
@@ -278,7 +278,7 @@ def _check_results(names: Sequence[str], links: Links, ends: Ends) -> None:
 
 
 def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:
-    """Give the nodes that may run beside another one, wherever a request from ``entry`` comes."""
+    """Give all nodes on the way from ``entry`` that may run at the same time as another one."""
     all_reached = _reached(links, [entry], reposts=True)
     found: set[str] = set()
     for name in all_reached:
@@ -290,11 +290,11 @@ def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:
 
 
 def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
-    """Give the nodes at which a request may begin that names none: nothing leads there.
+    """Give the nodes to which no other node leads: a request without ``node_name`` may begin there.
 
-    What leads to a node is another one before it, a `Repost`, or an expression that calls it; a
-    second door does so where it has ``each`` or ``next`` and the node behind it has no ``next``. Of
-    several nodes that lead to each other in a cycle, by `Repost`, the first in the file is one.
+    A node leads to another one by ``next``, by a `Repost`, or by an expression that calls the other; a
+    second door leads to the node behind it if the door has ``each`` or ``next`` and that node has no
+    ``next``. Of several nodes that lead to each other in a cycle of reposts, the first in the file is a root.
     """
     following = {name for one in links.values() for name in one.next}
     found: list[str] = []
@@ -302,7 +302,7 @@ def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
     reached = {name: _reached(links, [name], reposts=True, calls=True) for name in candidates}
     for name in candidates:
         leads = [other for other in candidates if other != name and name in reached[other]]
-        # One of a cycle that stands later in the file is led to by the first.
+        # Two nodes of a cycle lead to each other: of these only the first in the file, found before, counts.
         if not any(other not in reached[name] or other in found for other in leads):
             found.append(name)
     return tuple(found)
@@ -311,7 +311,7 @@ def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
 def _reached(
     links: Mapping[str, Links], start: Iterable[str], *, reposts: bool = False, calls: bool = False
 ) -> set[str]:
-    """Give the nodes reached from some, these included."""
+    """Give the nodes to which the nodes ``start`` lead, and these themselves."""
     start = list(start)
     found, todo = set(start), list(start)
     while todo:
@@ -328,7 +328,7 @@ def _reached(
 
 
 def _is_another_entry(links: Mapping[str, Links], one: Links) -> bool:
-    """Tell whether a second door and the node behind it are both where a request may begin."""
+    """Tell whether a second door leaves the node behind it a root of its own."""
     return one.alias_of is not None and bool(links[one.alias_of].next or not (one.each or one.next))
 
 

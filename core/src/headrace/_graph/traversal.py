@@ -1,7 +1,7 @@
-"""The way of one request through the nodes, as a pure state machine: what starts next, how it ends.
+"""The way of one request through the nodes, as a pure state machine: what starts next, how the request ends.
 
-It has no thread, no lock and no scheduler. A driver runs the visits that it gives, in any order or at
-the same time, and tells it of the end of each, one after the other.
+The state machine has no thread, no lock and no scheduler. A driver runs the visits that it gives, in any
+order or at the same time, and tells it the end of each visit, one after the other.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 MOST_REPOSTS = 100
-"""How often one request may go on at another node."""
+"""How often one request may be reposted."""
 
 
 class Leg:
-    """A part of a traversal: from a node at which it enters to its sinks, or to a `Repost`.
+    """A part of a traversal: from the node where it begins to the sinks, or to a `Repost`.
 
     Attributes:
         route: The nodes that take part.
-        ends: How those that have ended did so.
-        left: Per node with several predecessors, for how many it waits.
+        ends: The dicts of the nodes that have ended.
+        left: For each node with several predecessors, for how many of them it still waits.
     """
 
     __slots__ = ("ends", "left", "route")
@@ -43,9 +43,9 @@ class Visit(NamedTuple):
     """A node that may run now.
 
     Attributes:
-        leg: The part of the traversal that it belongs to.
+        leg: The part of the traversal to which the visit belongs.
         step: The node.
-        request: The dict that it runs on.
+        request: The dict on which the node runs.
     """
 
     leg: Leg
@@ -57,9 +57,9 @@ class Failure(NamedTuple):
     """Why a request fails between two nodes.
 
     Attributes:
-        step: The node that answers for it.
+        step: The node that answers for the failure.
         error: The error of the request.
-        has_run: Whether that node has run, and ended well by itself; else it never starts.
+        has_run: Whether that node has run, without an error of its own; if not, it never starts.
     """
 
     step: Step
@@ -72,8 +72,8 @@ class Traversal:
 
     Attributes:
         request: The caller's dict.
-        legs: Its parts, one more with every `Repost`.
-        sinks_left: How many sinks have not been reached; after the last one `finish` is to follow.
+        legs: The parts of the traversal, one more with every `Repost`.
+        sinks_left: How many sinks have not ended; after the last one the driver calls `finish`.
     """
 
     def __init__(self, route: Route, request: Request, route_from: Callable[[str], Route]) -> None:
@@ -97,7 +97,7 @@ class Traversal:
         return _visit(leg, leg.route.entry, self.request)
 
     def advance(self, visit: Visit) -> list[Visit] | Failure:
-        """Take note that a visit has ended well; give what may start now, or why the request fails."""
+        """Note that a visit has ended without an error; give the visits that may start now, or the failure."""
         leg, step, request = visit
         if step.links.reposts:
             reposted = self._reposted(visit)
@@ -106,7 +106,7 @@ class Traversal:
         ends, left = leg.ends, leg.left
         ends[step.name] = request
         started: list[Visit] = []
-        ended = [step]  # also the nodes with `or` that are passed by
+        ended = [step]  # and the nodes with `or` that the request passes by
         for step in ended:
             request = ends[step.name]
             if not step.next:
@@ -130,7 +130,7 @@ class Traversal:
         return started
 
     def _reposted(self, visit: Visit) -> list[Visit] | Failure | None:
-        """Begin another leg if a `Repost` has ended this one; what would come next in it is skipped."""
+        """Begin another leg if a `Repost` has ended this one, whose remaining nodes are skipped."""
         left, step, request = visit
         try:
             target = repost_of(step, request)
@@ -154,12 +154,12 @@ class Traversal:
         return [_visit(leg, leg.route.entry, request)]
 
     def unvisited(self) -> list[Step]:
-        """Give the nodes that have not ended; another thread may advance meanwhile."""
+        """Give the nodes that have not ended; another thread may call `advance` meanwhile."""
         legs = list(self.legs)
         return [step for leg in legs for step in leg.route.steps if step.name not in leg.ends]
 
     def finish(self) -> Failure | None:
-        """Write what the sinks have into the caller's dict, all but ``data``; or tell what is missing."""
+        """Write the results of the sinks into the caller's dict; give a failure if one has none."""
         sinks = self._sinks
         if len(sinks) > 1:
             sinks = sorted(sinks, key=lambda sink: sink[0].index)
@@ -170,7 +170,7 @@ class Traversal:
         return Failure(step, error, has_run=True)
 
     def forget(self) -> None:
-        """Let go of what the nodes wrote: a future that is kept would keep all of it."""
+        """Drop the dicts of the nodes: otherwise a future that the user keeps would keep all of them."""
         for leg in self.legs:
             leg.ends.clear()
         self._sinks.clear()
@@ -183,10 +183,10 @@ def _visit(leg: Leg, step: Step, request: Request) -> Visit:
 
 
 def repost_of(step: Step, request: Request) -> str | None:
-    """Take out of a dict at which node its request is to go on, if a `Repost` ended its leg here.
+    """Take the target of a `Repost` out of a dict; None when no `Repost` has ended the leg here.
 
     Raises:
-        ContractError: The key names a node that no `Repost` of this one does.
+        ContractError: The key names a node that is the target of no `Repost` in this one.
         NoResultError: There is no ``result`` to go on with.
     """
     target = request.pop(REPOST, None)
@@ -206,18 +206,18 @@ def repost_of(step: Step, request: Request) -> str | None:
 
 
 def unable(step: Step, error: BaseException) -> ContractError:
-    """Make the error of a request that cannot go on from a node, for its dict or a value raises."""
+    """Make the error of a request that cannot go on from a node, since its dict or a value raises."""
     what = f"the request cannot go on: {error_text(error)}"
     return caused(ContractError(what, node=step.name), error)
 
 
 def finish(sinks: Sequence[tuple[Step, Request]], request: Request) -> Step | None:
-    """Give the caller's dict what the sinks have: ``result`` and, from a single one, its keys.
+    """Put the ``result`` of the sinks into the caller's dict, and of a single sink all other keys as well.
 
-    Its ``data`` is that of the sink, and is to be put back.
+    The driver has to put the caller's ``data`` back afterwards.
 
     Returns:
-        A sink that gave no result, which fails the request; else None.
+        A sink without a ``result``, which fails the request; None when there is none.
     """
     for step, ended in sinks:
         if "result" not in ended:
