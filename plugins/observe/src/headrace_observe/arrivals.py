@@ -1,4 +1,4 @@
-"""When requests of an open loop are meant to arrive: at random, or as a file says."""
+"""The intended arrival times of an open loop's requests: random, or read from a file."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def poisson(rate: float, seed: int = 0) -> Iterator[float]:
 def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
     """Read a file with the time of one arrival per line, in seconds, in ascending order.
 
-    Empty lines and what follows ``#`` are left out; the times are counted from the first one, so that
-    a column of time stamps may be given as it is.
+    Empty lines, and the rest of a line after ``#``, are left out. The returned times count from the first
+    one, so that a column of time stamps may be given as it is.
 
     Raises:
-        InputError: The file cannot be read, has no times, or a line is none or goes back in time.
+        InputError: The file cannot be read or has no times, or a line is no time or is before the line above it.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

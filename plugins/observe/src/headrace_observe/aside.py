@@ -1,4 +1,4 @@
-"""Work that probes leave to a thread of their own, so that requests do not wait for it."""
+"""A thread to which a probe leaves its work, so that requests do not wait for it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["MOST_PENDING", "Aside"]
 T = TypeVar("T")
 
 MOST_PENDING = 200_000
-"""So many things wait in memory for the thread; then the oldest go."""
+"""The most things that wait in memory for the thread; beyond it the oldest are dropped."""
 
 _GATHER_S = 0.05
-"""How long the thread lets things gather once it has been woken."""
+"""The thread waits so many seconds after it was woken, so that it handles many things at a time."""
 
 _AT_ONCE = 5_000
-"""So many of them are handled at once at most."""
+"""The most things that one call of ``handle`` gets."""
 
 
 class Aside(Generic[T]):
@@ -29,11 +29,11 @@ class Aside(Generic[T]):
 
     Args:
         handle: Called in the thread with a list of things, the oldest first.
-        last: Called in the thread, after all that was left before `finish`.
+        last: Called in the thread at the end, after everything that was left before `finish` is handled.
         name: The name of the thread.
 
     Attributes:
-        append: Leaves something without a look at whether the thread sleeps: `leave` what follows soon.
+        append: Leaves a thing to the thread without waking it; only for callers that call `leave` soon after.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class Aside(Generic[T]):
         self._pending: deque[T] = deque(maxlen=MOST_PENDING)
         self.append: Callable[[T], object] = self._pending.append
         self._sleeps = False
-        # A signal handler may interrupt `leave` and come to it again, so this is no Event, which has a lock.
+        # A signal handler may interrupt `leave` in this thread and call it again. An Event takes a lock that is not
+        # reentrant, so the second call would wait for the first for ever; `SimpleQueue.put` is reentrant.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._ends = threading.Event()
         self._error: Exception | None = None
@@ -59,7 +60,7 @@ class Aside(Generic[T]):
             self._wake.put(None)
 
     def finish(self) -> None:
-        """Wait until all that was left is handled; raises what ended the thread early."""
+        """Wait until everything that was left is handled; raise the error that ended the thread early, if any."""
         self._ends.set()
         self._wake.put(None)
         self._thread.join()
@@ -69,8 +70,9 @@ class Aside(Generic[T]):
     def _run(self) -> None:
         try:
             while not self._ends.is_set():
-                # Noted before the look at the queue: either a thread that leaves something sees it and
-                # wakes this one, or this one sees what was left.
+                # A race with a thread in `leave`. This thread sets `_sleeps` and then reads `_pending`; the other
+                # thread appends to `_pending` and then reads `_sleeps`. If `_sleeps` is set first, `leave` sees it and
+                # wakes this thread; if the append comes first, this thread finds `_pending` not empty.
                 self._sleeps = True
                 if not self._pending:
                     self._wake.get()
@@ -89,7 +91,7 @@ class Aside(Generic[T]):
             things: list[T] = []
             try:
                 things.extend(take() for _ in range(min(left, _AT_ONCE)))
-            except IndexError:  # newer ones have pushed some out; `things` has those before
+            except IndexError:  # the deque was full: newer things have pushed older ones out
                 left = 0
             left -= len(things)
             self._handle(things)

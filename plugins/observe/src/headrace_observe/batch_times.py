@@ -1,4 +1,4 @@
-"""How long batches run, by their size: the probe ``BatchTimes``, whose file ``headrace simulate`` reads."""
+"""The probe ``BatchTimes`` notes how long batches of each size run, in a file that ``headrace simulate`` reads."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 __all__ = ["BatchTimes", "quantiles"]
 
 _KEPT = 2000
-"""Of each size the latest so many batches are kept."""
+"""For each size, the times of so many latest batches are kept."""
 
 _WRITTEN = 200
-"""Of each size at most so many values are written."""
+"""For each size, at most so many times are written."""
 
 _HANDED_OVER_S = 20e-6
-"""What begins sooner after it was cut is run by the thread that has cut it."""
+"""A batch that begins sooner after its cut is taken to run in the thread that has cut it, not in a woken one."""
 
 
 def quantiles(values: Sequence[float], count: int) -> list[float]:
-    """Give ``count`` values that are spread like ``values``: those in the middle of equal parts.
+    """Give ``count`` of the values with the same spread: the middle one of each of ``count`` equal parts.
 
     Args:
         values: In ascending order, at least one.
-        count: How many to give; all of them where there are no more.
+        count: How many values to give; if there are not more, all are given.
     """
     if len(values) <= count:
         return list(values)
@@ -42,12 +42,13 @@ def quantiles(values: Sequence[float], count: int) -> list[float]:
 
 
 class BatchTimes:
-    """Note the time of every batch without an error, and write the times when the pipeline closes.
+    """The probe that notes the time of every batch without an error, and writes the times when the pipeline closes.
 
-    The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: w}}``: per
-    node and number of requests in the batch how many batches there were, and the spread of their
-    times in milliseconds, ascending. The clock covers a batch on its instance, without the queue.
-    ``wake_ms`` is the median from a batch's cut to its start where a thread was woken to run it.
+    The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: w}}``. For each
+    node and number of requests in a batch, ``count`` is the number of batches, and ``ms`` has the spread of
+    their times in milliseconds, ascending. The clock covers a batch on its instance, without the queue.
+    ``wake_ms`` is the median time, in milliseconds, from the cut of a batch to its start, over the batches for which
+    a thread was woken.
     """
 
     class Options(headrace.Options):
@@ -76,7 +77,7 @@ class BatchTimes:
                 self._wakes.setdefault(record.node, deque(maxlen=_KEPT)).append(woken)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what the file holds."""
+        """Give the content of the file as plain data."""
         nodes: dict[str, dict[str, Any]] = {}
         with self._lock:
             for node, size in sorted(self._noted):

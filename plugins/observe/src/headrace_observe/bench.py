@@ -1,4 +1,4 @@
-"""Measuring pipelines: from Python, and what ``headrace bench`` runs."""
+"""Measures pipelines: the class `Benchmark` for Python, and `measure_loads` for ``headrace bench`` and ``tune``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Benchmark", "LoadSpec", "measure_loads"]
 
 JOIN_S = 5.0
-"""Seconds that are waited at the end of a load for requests that are still open."""
+"""The most seconds to wait, at the end of a load, for requests that are not answered yet."""
 
 
 class Benchmark:
@@ -36,8 +36,8 @@ class Benchmark:
             print(bench.benchmark(clients=4, total=1000, warm_up=20).latency_ms["p99"])
 
     Args:
-        source: What `headrace.pipe` takes, or a `headrace.Pipeline`, which stays open at the end.
-        clock: Seconds; for tests.
+        source: An argument of `headrace.pipe`, or a `headrace.Pipeline`, which stays open at the end.
+        clock: Gives the time in seconds; for tests.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Benchmark:
             request: The request; None for the first that was added with `add_input`.
 
         Raises:
-            ValueError: There is none.
+            ValueError: No request was given or added.
         """
         if request is None:
             request = self._first()
@@ -81,7 +81,7 @@ class Benchmark:
         Args:
             clients: Threads, each of which sends its next request when it has its answer.
             total: Requests that are measured, in all.
-            warm_up: Requests before them, in all, that are not.
+            warm_up: Requests that are sent before these, in all, and not measured.
 
         Raises:
             ValueError: Nothing was added with `add_input`, or a number is too small.
@@ -96,7 +96,7 @@ class Benchmark:
             self._counted(clients, warm_up)
         before, used, began = self.pipeline.stats(), meter(), self._clock()
         load = self._counted(clients, total)
-        # The end of the last request must lie inside: the window ends before its own end.
+        # A window leaves out requests that ended exactly at its end, so the end lies just after the last request.
         window = gathered(load.notes, began, self._clock() + 1e-9)
         point = Point(load.about, load.clock_covers, window, usage=used())
         point.count_batches(before, self.pipeline.stats())
@@ -135,12 +135,12 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class LoadSpec:
-    """A load that is still to be made for a pipeline.
+    """A load that can be made for any pipeline.
 
     Attributes:
-        clients: Of a closed loop; None for an open one.
-        about: What an open loop is called in the figures.
-        arrivals: Gives the arrivals of an open loop.
+        clients: The number of clients of a closed loop; None for an open loop.
+        about: The description of an open loop in the figures.
+        arrivals: Gives the arrival times of an open loop, in seconds from its start.
     """
 
     clients: int | None = None
@@ -169,8 +169,8 @@ def measure_loads(
         pipeline: A warm pipeline.
         samples: The requests.
         loads: The loads.
-        plan: How long each is watched.
-        done: Called with each point as soon as it is there.
+        plan: How long each load is watched.
+        done: Called with the point of each load as soon as it is measured.
 
     Returns:
         Whether all were measured to their end; False after Ctrl-C.
@@ -186,7 +186,7 @@ def measure_loads(
 
 
 def _settle(load: ClosedLoop | OpenLoop, pipeline: headrace.Pipeline) -> None:
-    """Wait until what is open is answered, so that it is no part of what is measured next."""
+    """Wait until open requests are answered, so that they do not run during the next measurement."""
     load.join(JOIN_S)
     pause = threading.Event()
     until = time.monotonic() + JOIN_S

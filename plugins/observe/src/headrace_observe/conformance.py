@@ -15,9 +15,9 @@ __all__ = ["BenchmarkConformance"]
 
 
 class BenchmarkConformance(BackendConformance):
-    """A measurement of a backend that gives back what it is given.
+    """Measurements of the word `Identity`.
 
-    Times are never the same twice: what is compared of the figures are keys, counts and texts.
+    Times are never the same twice, so tolerances are wide: only keys, counts and texts of the figures are compared.
     """
 
     expression = "Benchmark(clients=2,total=4,warm_up=1)[Identity]"

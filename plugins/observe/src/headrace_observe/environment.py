@@ -1,4 +1,4 @@
-"""What figures were measured on, so that others can read them."""
+"""Versions and machine, which stand beside figures so that others can compare them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["environment"]
 
 
 def environment() -> dict[str, Any]:
-    """Give versions of Headrace, its plugins and Python, the processor and how many there are."""
+    """Give the versions of Headrace, its plugins, heavy libraries and Python, the system, and the number of CPUs."""
     versions = {"headrace": headrace.__version__}
     for plugin in headrace.plugins.installed():
         versions[plugin.distribution] = plugin.version

@@ -13,8 +13,13 @@ __all__ = ["library"]
 def library(name: str, extra: str, purpose: str) -> Any:
     """Import a library of an extra.
 
+    Args:
+        name: The module to import.
+        extra: The extra of headrace-observe that installs the library.
+        purpose: What needs the library, for the error.
+
     Raises:
-        MissingDependencyError: It is not installed; the error says which extra brings it.
+        MissingDependencyError: The library is not installed; the error names the extra.
     """
     try:
         return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Latencies as figures: exact percentiles of what was noted, never of other percentiles."""
+"""Figures from latencies: percentiles are exact, of all single latencies, and never of other percentiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BINS_PER_DECADE = 10
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Give the smallest value that is not exceeded by ``percent`` % of them (the nearest rank).
+    """Give the smallest value such that at least ``percent`` % of the values are not greater (the nearest rank).
 
     Args:
         ordered: Values in ascending order, at least one.
@@ -42,8 +42,8 @@ def latency_histogram(seconds: Iterable[float]) -> dict[str, list[float]]:
     """Count latencies in bins that grow by a tenth of a decade.
 
     Returns:
-        ``{"edges_ms", "counts"}``: bin ``i`` holds what is at least ``edges_ms[i]`` and less than
-        ``edges_ms[i + 1]``; both are empty where there is no latency.
+        ``{"edges_ms", "counts"}``: bin ``i`` counts the latencies of at least ``edges_ms[i]`` and less than
+        ``edges_ms[i + 1]``, in milliseconds; without latencies both lists are empty.
     """
     counts: dict[int, int] = {}
     for value in seconds:

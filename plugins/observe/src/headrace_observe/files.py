@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Writes files so that a reader finds either the whole new file, or what was there before."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["write_json", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a new file beside ``path``, which then takes its place in one step.
+    """Let ``write`` fill a new file in the folder of ``path``, and then rename it to ``path`` in one step.
 
     Raises:
-        OSError: It cannot be written; what was at ``path`` is untouched.
+        OSError: The file cannot be written; a file that was at ``path`` is untouched.
     """
     target = Path(path)
     handle, name = tempfile.mkstemp(

@@ -1,4 +1,4 @@
-"""What ``headrace tune`` is to reach, as ``max throughput; p99 < 50ms`` says it."""
+"""Reads the goals of ``headrace tune``, such as ``max throughput; p99 < 50ms``, and ranks results by them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FIGURES: dict[str, dict[str, float]] = {
     "failed": {"": 1.0, "%": 0.01},
     "cpu": {"": 1.0},
 }
-"""The figures a goal may name, each with its units: what one of the unit is in requests per second,
-milliseconds, as a share of the requests, and in processor cores."""
+"""The figures that a goal may name, each with its units. The number of a unit converts a value to the figure's own
+unit: requests per second, milliseconds, a share of the requests, processor cores."""
 
 _CLAUSE = re.compile(
     r"\s*(?:(?P<way>max|min)\s+(?P<of>\w+)"
@@ -32,13 +32,13 @@ _CLAUSE = re.compile(
 
 @dataclass(frozen=True)
 class Limit:
-    """What a figure must keep.
+    """A limit that a figure must keep.
 
     Attributes:
         figure: One of `FIGURES`.
-        below: Whether it must be below the value, else above it.
-        value: In requests per second, milliseconds, a share or cores.
-        text: As it was written.
+        below: Whether the figure must be below ``value``; False: above it.
+        value: The limit in requests per second, milliseconds, as a share or in cores.
+        text: The limit as it was written.
     """
 
     figure: str
@@ -47,7 +47,7 @@ class Limit:
     text: str
 
     def excess(self, figures: dict[str, float | None]) -> float:
-        """Give by how much a result misses it, as a share of the value; 0 where it is kept."""
+        """Give by how much a result misses the limit, as a share of ``value``; 0 if it keeps the limit."""
         found = figures[self.figure]
         if found is None:
             return 1e9
@@ -57,13 +57,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted most, and what must be kept.
+    """A figure to maximize or minimize, and limits to keep.
 
     Attributes:
-        text: As it was written.
-        figure: One of `FIGURES`.
-        most: Whether much of it is wanted, else little.
-        limits: What must be kept.
+        text: The goal as it was written.
+        figure: The figure, one of `FIGURES`.
+        most: Whether the figure is maximized; False: minimized.
+        limits: The limits that a result must keep.
     """
 
     text: str
@@ -72,14 +72,14 @@ class Goal:
     limits: tuple[Limit, ...] = ()
 
     def excess(self, figures: dict[str, float | None]) -> float:
-        """Give by how much a result misses the limits, all together; 0 where all are kept."""
+        """Give by how much a result misses the limits, summed over all limits; 0 if it keeps all."""
         return sum(limit.excess(figures) for limit in self.limits)
 
     def rank(self, figures: dict[str, float | None] | None) -> float:
         """Give a number that is greater for a better result.
 
-        What misses a limit, or answered no request, is below all that keep them, the less the nearer;
-        what failed is last.
+        A result that misses a limit, or answered no request, ranks below all that keep the limits, and the lower
+        the more it misses. A trial that failed (None) ranks last.
         """
         if figures is None:
             return -1e18
@@ -105,7 +105,7 @@ def read_goal(text: str) -> Goal:
     """Read a goal: ``max F`` or ``min F``, and limits ``F < NUMBER UNIT`` or ``F > ...``, between ``;``.
 
     Raises:
-        InputError: It cannot be read; the error shows the place, and the words that are known.
+        InputError: The text is no goal; the error shows the place, and the known figures.
     """
     wanted: tuple[str, bool] | None = None
     limits = []

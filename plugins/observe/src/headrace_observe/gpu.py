@@ -21,7 +21,7 @@ def gpus() -> list[dict[str, Any]]:
     Returns:
         Per GPU ``{"index", "name", "uuid", "memory_used_bytes", "memory_total_bytes",
         "utilisation_percent", "temperature_c", "processes"}``; each process is ``{"pid",
-        "memory_bytes"}``. What a GPU does not tell is None. ``utilisation_percent`` is the share of
+        "memory_bytes"}``. A value that the driver does not give is None. ``utilisation_percent`` is the share of
         time in which a kernel ran, over the last sampling period of the driver (up to a second).
 
     Raises:

@@ -1,4 +1,4 @@
-"""What this plugin brings: probes and commands, each by the path of what is imported when it is used."""
+"""The plugin's hooks: probes and commands, each by the path of an object that is imported at the first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A closed loop on a part of an expression: what the word `Benchmark` runs."""
+"""The closed loop that the word `Benchmark` runs on a part of an expression."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NODE_CLOCK = "from the call of the node to its return, in the client's thread"
 
 
 class _Outcomes:
-    """Which samples have failed, and never succeeded."""
+    """The first error of each sample that has failed and never succeeded."""
 
     def __init__(self) -> None:
         self._succeeded: set[int] = set()
@@ -61,16 +61,16 @@ def of_backend(
     """Run requests of several clients through a backend, in the calling thread.
 
     Args:
-        backend: What is measured. A batch below its ``min`` is filled up with copies of its last
+        backend: The backend to measure. A batch below its ``min`` is filled up with copies of the batch's last
             request, which are not counted.
-        samples: The requests, in turn; each is copied.
-        clients: How many send their next request when they have their answer.
-        total: How many requests, in all.
+        samples: The requests, which are sent in turn; each is copied.
+        clients: The number of clients; each sends its next request when it has its answer.
+        total: The number of requests, of all clients.
         node: The name under which batch sizes stand in the figures.
-        clock: Seconds.
+        clock: Gives the time in seconds.
 
     Returns:
-        The figures, and the first error of each sample, by its index, of which no request succeeded.
+        The figures, and by its index the first error of each sample of which no request succeeded.
     """
     notes, sizes, outcomes = Notes(), Counter[int](), _Outcomes()
     used, began = meter(), clock()
@@ -88,7 +88,7 @@ def of_backend(
             else:
                 notes.failed(ended, code_of(error))
         waiting.extend((ended, k) for k in itertools.islice(to_send, len(turns)))
-    # The end of the last request must lie inside: a window ends before its own end.
+    # A window leaves out requests that ended exactly at its end, so the end lies just after the last request.
     window = gathered([notes], began, clock() + 1e-9)
     about = {"kind": "closed", "clients": clients}
     point = Point(about, BACKEND_CLOCK, window, nodes={node: sizes}, usage=used())
@@ -98,7 +98,7 @@ def of_backend(
 def _cut(
     waiting: deque[Turn], samples: Sequence[Request], backend: Backend
 ) -> tuple[list[Turn], list[Request]]:
-    """Take the turns of a batch, the oldest first, and make the batch, within the range."""
+    """Take the oldest turns that fit into one batch of the backend's range; give them with the batch."""
     turns: list[Turn] = []
     batch: list[Request] = []
     weight = 0
@@ -125,7 +125,7 @@ def of_node(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Point, dict[int, Exception]]:
-    """Let threads call a node; see `of_backend`."""
+    """Let one thread per client call a node; arguments and result are those of `of_backend`."""
     outcomes = _Outcomes()
     numbered = [{**sample, _NUMBER: k} for k, sample in enumerate(samples)]
 
@@ -148,4 +148,4 @@ def of_node(
 
 
 _NUMBER = "headrace_observe.sample"
-"""Where a request carries the index of its sample, until it is sent."""
+"""The key under which a request carries the index of its sample, until the request is sent."""

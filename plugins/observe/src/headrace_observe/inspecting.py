@@ -1,4 +1,4 @@
-"""One backend by itself: time per batch size, what goes in and comes out, memory, what was built."""
+"""Runs one backend by itself, and reports its time per batch size, its inputs and outputs, and its memory."""
 
 from __future__ import annotations
 
@@ -42,21 +42,22 @@ def inspect(
             may hold options: ``{"backend": "OnnxTensor", "model": "a.onnx"}``.
         items: Requests, dicts with ``data``, or their ``data`` alone; a batch takes them in turn.
         repeat: How often each batch size is run and timed.
-        warm_up: How often it is run before.
+        warm_up: How often each batch size is run before that, without being timed.
         sizes: The batch sizes; default: powers of two within the range, up to 32.
         clock: Seconds; for tests.
 
     Returns:
         ``{"expression", "range", "built", "tree", "clock", "reads", "writes", "batches", "memory"}``.
-        ``built`` is what the outermost backend tells of itself, and ``tree`` has that of all backends,
-        as in ``Pipeline.describe()``. ``reads`` and ``writes`` tell per key of a request its dtype and shape, or its type;
-        ``batches`` has per size ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``;
-        ``memory`` has ``host_bytes`` of the process (None without psutil) and ``gpu_bytes`` of all
-        GPUs (None where that is not known), each before it was built, after, and after the runs.
+        ``built`` is the description that the outermost backend gives of itself, and ``tree`` has the
+        descriptions of all backends, as in ``Pipeline.describe()``. ``reads`` and ``writes`` have, for each
+        key of a request, the dtype and shape of its value, or its type. ``batches`` has for each size
+        ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``. ``memory`` has ``host_bytes`` of the
+        process (None without psutil) and ``gpu_bytes`` of all GPUs (None if unknown), each before the
+        build, after it, and after the runs.
 
     Raises:
         ConfigError: The expression is wrong.
-        SetupError: It could not be built.
+        SetupError: The expression could not be built.
         ValueError: There are no items, or a size is outside of the range.
     """
     samples = [_request(item) for item in items]
@@ -68,7 +69,8 @@ def inspect(
         {"backend": expression} if isinstance(expression, str) else dict(expression)
     )
     node = _node(source)
-    # Also those of a file that is extended, and of [global]; without any the class alone is the bound.
+    # `explain` also has `min` and `max` from an extended file and from [global]. If neither is set, the range of the
+    # class is the bound.
     given = {key: node["keys"][key]["value"] for key in ("min", "max")}
     low, high = node["tree"]["range"] if set(given.values()) == {None} else node["range"]
     tried = list(sizes) if sizes is not None else _powers(low, high)
@@ -107,7 +109,7 @@ def _request(item: Any) -> dict[str, Any]:
 
 
 def _node(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what the configuration asks for at its only node."""
+    """Give the description of the configuration's only node, from ``headrace.explain``."""
     nodes = headrace.explain(headrace.PipelineConfig.load(source))["nodes"]
     if len(nodes) != 1:
         raise ValueError(f"one node was expected, the configuration has {', '.join(nodes)}")

@@ -1,4 +1,4 @@
-"""A configuration with values laid over it; the configuration itself is not changed."""
+"""Lays tables of values over a configuration, without changing the configuration itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def layered(
 
     Args:
         source: The path of a TOML file, or a dict of the same shape.
-        layers: Tables of that shape.
+        layers: Tables of the same shape; a later one wins over ``source`` and over those before it.
     """
     if isinstance(source, Mapping):
         made: dict[str, Any] = copy.deepcopy(dict(source))

@@ -1,4 +1,4 @@
-"""Load on a pipeline: clients that wait for each answer, or requests that arrive on their own."""
+"""Loads on a pipeline: closed loops, whose clients wait for each answer, and open loops, with given arrival times."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def client(
 
     Args:
         call: Sends a request and returns when it is answered.
-        requests: The requests; the making of one is not part of its latency.
-        notes: Where ends are noted.
-        goes_on: Asked before each request.
-        clock: Seconds.
+        requests: The requests; the time to make one is no part of its latency.
+        notes: Gets the end of each request.
+        goes_on: Asked before each request; False ends the client.
+        clock: Gives the time in seconds.
     """
     for request in requests:
         if not goes_on():
@@ -65,18 +65,18 @@ def send(
     pause: Callable[[float], bool],
     clock: Callable[[], float],
 ) -> int:
-    """Send each request at its time, and note it from the time at which it was meant to arrive.
+    """Send each request at its arrival time; its latency counts from that time, even if it was sent later.
 
     Args:
-        submit: Sends a request; may wait while the queue is full, which counts.
+        submit: Sends a request. It may wait while the queue is full; that time is part of the latency.
         requests: The requests, as many as there are arrivals.
-        arrivals: Seconds from the call of this function on, ascending.
-        notes: Where ends are noted.
-        pause: Waits so many seconds; True ends the sending.
-        clock: Seconds.
+        arrivals: The arrival times in seconds from the call of this function, ascending.
+        notes: Gets the end of each request.
+        pause: Waits so many seconds; if it returns True the sending ends.
+        clock: Gives the time in seconds.
 
     Returns:
-        How many were sent.
+        The number of requests that were sent.
     """
     began, sent = clock(), 0
     for offset in arrivals:
@@ -110,10 +110,10 @@ class ClosedLoop:
 
     Args:
         call: Sends a request and returns when it is answered.
-        samples: The requests, in turn; each is copied.
-        clients: How many threads.
-        total: Ends after so many requests; None for when it is stopped.
-        clock: Seconds.
+        samples: The requests, which are sent in turn; each is copied.
+        clients: The number of threads.
+        total: The number of requests after which the loop ends; None: it goes on until `stop`.
+        clock: Gives the time in seconds.
     """
 
     by_rate = True
@@ -168,14 +168,14 @@ class ClosedLoop:
 
 
 class OpenLoop:
-    """One thread that sends each request when it is due.
+    """One thread that sends each request at its arrival time.
 
     Args:
-        submit: Sends a request and gives a future of it.
-        samples: The requests, in turn; each is copied.
-        arrivals: When, in seconds from the start.
-        about: What it is called in the figures: ``{"kind": "open", "rate": 200}``.
-        clock: Seconds.
+        submit: Sends a request and gives its future.
+        samples: The requests, which are sent in turn; each is copied.
+        arrivals: The arrival times, in seconds from the start.
+        about: The description of the load in the figures, as ``{"kind": "open", "rate": 200}``.
+        clock: Gives the time in seconds.
     """
 
     by_rate = False
@@ -198,7 +198,7 @@ class OpenLoop:
         def pause(seconds: float) -> bool:
             return stopped.wait(seconds) if seconds > 0 else stopped.is_set()
 
-        self._sent: int | None = None  # how many, once all are
+        self._sent: int | None = None  # None until the last request is sent
         self._work = (submit, _copies(samples, 0), arrivals, self.notes[0], pause, clock)
         self._thread = threading.Thread(
             target=self._send, name="headrace-bench-arrivals", daemon=True
@@ -217,7 +217,7 @@ class OpenLoop:
 
     @property
     def ended(self) -> bool:
-        """Whether all have arrived and are answered."""
+        """Whether all requests were sent and are answered."""
         return self._sent is not None and self.notes[0].count >= self._sent
 
     def join(self, seconds: float | None = None) -> None:

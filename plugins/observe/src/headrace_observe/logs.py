@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 class _OurHandler(logging.StreamHandler["TextIO"]):
-    """What `setup_logging` has put up, so that a second call finds it."""
+    """The handler that `setup_logging` adds; its class lets a second call find and replace it."""
 
 
 class _JsonLines(logging.Formatter):
@@ -46,19 +46,19 @@ def setup_logging(
 ) -> None:
     """Let the loggers of Headrace write to standard error.
 
-    Only the logger ``headrace`` is changed, whose level and one handler hold for all below it: the
-    loggers of others, the root logger and handlers that are there already stay as they are. A second
-    call takes the place of the first.
+    Only the logger ``headrace`` is changed; its level and handler hold for all loggers below it. Other
+    libraries' loggers, the root logger and handlers that were there before stay as they are. A second
+    call replaces the handler and the level of the first.
 
     Args:
         level: ``"DEBUG"``, ``"INFO"``, ``"WARNING"``, ..., in any case, or the number.
         json: Write one JSON object a line, with ``time``, ``level``, ``logger``, ``thread`` and
-            ``message``, and ``error`` where there is a traceback; else text.
+            ``message``, and ``error`` if there is a traceback; False: write text.
         stream: Where to write; default: ``sys.stderr``.
 
     Raises:
         ValueError: There is no such level.
-        TypeError: It is neither text nor a number.
+        TypeError: The level is neither text nor a number.
     """
     if isinstance(level, bool) or not isinstance(level, (int, str)):
         raise TypeError(f"a level is a name or a number, got {level!r}")

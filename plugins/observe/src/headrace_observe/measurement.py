@@ -1,4 +1,4 @@
-"""One point of a measurement: warm up a load, watch it in windows until they agree, and sum up."""
+"""Measures one load: warms it up, watches windows of time until they agree, and gives the figures as a `Point`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Load", "Plan", "Point", "measure"]
 
 WINDOWS = 3
-"""So many windows in a row must agree."""
+"""The number of windows in a row that must agree."""
 
 
 class Load(Protocol):
-    """What is measured; see `headrace_observe.load`."""
+    """A load that `measure` can run; see `headrace_observe.load`."""
 
     about: dict[str, Any]
     clock_covers: str
@@ -31,7 +31,7 @@ class Load(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is sent any more, and all is answered."""
+        """Whether no request will be sent any more, and all are answered."""
 
     def start(self) -> None:
         """Begin to send."""
@@ -45,11 +45,11 @@ class Plan:
     """How long a load is watched.
 
     Attributes:
-        warm_up_s: Before the first window.
-        window_s: Length of a window; it is longer where fewer than ten requests end in it.
-        tolerance: How far three windows in a row may differ, as a share of their mean.
-        seconds: One window of this length instead; None to watch until the windows agree.
-        longest_s: When to end though they do not agree.
+        warm_up_s: Seconds of load before the first window.
+        window_s: Seconds of a window; a window in which fewer than ten requests end is made longer.
+        tolerance: The most by which three windows in a row may differ from their mean, as a share of the mean.
+        seconds: Watch one window of so many seconds; None: watch until three windows agree.
+        longest_s: Seconds after which to end even if no three windows agree.
     """
 
     warm_up_s: float = 1.0
@@ -65,12 +65,12 @@ class Point:
 
     Attributes:
         load: ``{"kind": "closed", "clients": 10}`` or ``{"kind": "open", "rate": 200.0}``.
-        clock: What the latencies cover.
-        window: What was measured: all figures are of the requests that ended in it.
-        stable: Whether three windows agreed; None where a fixed time was asked for.
-        interrupted: Whether Ctrl-C ended it.
-        nodes: Counts by batch size per node.
-        usage: CPU and GPU use, as `headrace_observe.usage` gives them.
+        clock: The text that says what the latencies cover.
+        window: The requests that ended in the measured time; all figures come from these.
+        stable: Whether three windows agreed; None if a fixed time was measured.
+        interrupted: Whether Ctrl-C ended the measurement.
+        nodes: For each node, the number of batches by their size.
+        usage: CPU and GPU use, as `headrace_observe.usage.meter` gives it.
         more: Further keys of the JSON object.
     """
 
@@ -121,13 +121,13 @@ class Point:
 
     @classmethod
     def of_all(cls, points: Sequence[Point]) -> Point:
-        """Give what several windows of one load saw together, as if they had been one.
+        """Join several points of one load into one, as if their windows had been a single window.
 
-        Percentiles are those of all latencies; use of processors is the mean over their time, GPUs
-        are as they were at the end of the last one.
+        Percentiles come from all latencies. The use of processors is the mean over the time of all windows; the
+        use of GPUs is that at the end of the last one.
 
         Args:
-            points: At least one.
+            points: The points, at least one.
         """
         last = points[-1]
         window = Window(0.0, sum(one.window.seconds for one in points))
@@ -144,7 +144,7 @@ class Point:
         return replace(last, window=window, nodes=nodes, usage=usage)
 
     def count_batches(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Take the batches that ran between two ``stats()`` of a pipeline."""
+        """Set ``nodes`` to the batches that ran between two ``stats()`` of a pipeline."""
         was = _batches(before)
         self.nodes = {
             name: sizes - was.get(name, Counter()) for name, sizes in _batches(after).items()
@@ -180,15 +180,15 @@ def measure(
 ) -> Point:
     """Run a load and give its figures; the load is stopped at the end.
 
-    Ctrl-C ends it early: the figures are then those of what was measured until then.
+    Ctrl-C ends it early; the figures then come from the time until Ctrl-C.
 
     Args:
         load: The load, not started.
-        plan: How long it is watched.
-        stats: ``stats()`` of the pipeline, for batch sizes.
-        meter: Called at the beginning of a window; what it gives is called at the end, and gives
-            what was used in between.
-        clock: Seconds, the clock of the load.
+        plan: How long the load is watched.
+        stats: The method ``stats`` of the pipeline, for batch sizes.
+        meter: Called at the beginning of a window; it gives a function that is called at the end of the window and
+            gives the use of CPU and GPU in between.
+        clock: Gives the time in seconds; the same clock as that of the load.
         wait: Waits so many seconds.
     """
     watch = _Watch(load, plan, stats, meter, clock, wait or threading.Event().wait)
@@ -218,7 +218,7 @@ class _Watch:
         self._stats, self._meter, self._clock, self._wait = stats, meter, clock, wait
         self.interrupted = False
         self._stable: bool | None = None
-        # Per window its start with the batch counts and the meter of that moment.
+        # The start of each window: its time, the pipeline's `stats()` and the meter at that time.
         self._starts: list[tuple[float, Mapping[str, Any], Callable[[], dict[str, Any]]]] = []
         self._windows: list[Window] = []
         self._first = 0
@@ -231,7 +231,8 @@ class _Watch:
         """Watch until the windows agree, the time is over, or nothing is sent any more."""
         plan = self._plan
         self._rest(plan.warm_up_s)
-        # Else there is nothing but what came in the warm-up, or all counts from before the first request.
+        # The warm-up is dropped: figures count from here. If there was no warm-up, `_begin` has noted the counts before
+        # the first request; if the load has ended already, the warm-up is all there is, and is kept.
         if plan.warm_up_s and not self._load.ended:
             self._starts.clear()
             self._begin()
@@ -262,7 +263,7 @@ class _Watch:
             self._wait(min(left, 0.2))
 
     def point(self) -> Point:
-        """Sum up: over the windows that agree, else over all since the warm-up."""
+        """Give the figures of the windows that agree; if none do, of all the time since the warm-up."""
         end = self._clock()
         start, before, used = self._starts[min(self._first, len(self._starts) - 1)]
         point = Point(

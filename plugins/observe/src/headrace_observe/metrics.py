@@ -1,7 +1,7 @@
-"""What ``Pipeline.stats()`` says, as metrics with names, units and labels of Prometheus' conventions.
+"""Metrics from ``Pipeline.stats()``, with names, units and labels by the conventions of Prometheus.
 
-Core counts; nothing is counted here a second time. Labels are names of the configuration, indices, and
-codes of errors, so their values are bounded.
+Core counts, and this module counts nothing a second time. The values of labels are names from the configuration,
+indices, and codes of errors, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Table = tuple[str, str, str, list[Sample]]
 
 
 def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
-    """Give every metric but the histogram of batch sizes.
+    """Give every metric except the histogram of batch sizes.
 
     Args:
-        stats: What ``Pipeline.stats()`` gives.
-        ready: What ``Pipeline.ready`` says.
+        stats: The result of ``Pipeline.stats()``.
+        ready: The value of ``Pipeline.ready``.
     """
     nodes: Mapping[str, Any] = stats["nodes"]
     yield _one("headrace_ready", "gauge", "Whether requests are accepted.", float(ready))

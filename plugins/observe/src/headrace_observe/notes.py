@@ -1,4 +1,4 @@
-"""What is noted of requests while a load runs: when each ended, how long it took, or how it failed."""
+"""Notes of the requests of a load: when each ended, and its latency or the code of its error."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace_observe.figures import percentile
 __all__ = ["Notes", "Window", "agree", "gathered"]
 
 LEAST_ANSWERS = 10
-"""A window with fewer answers than this says nothing of how stable the load is."""
+"""A window with fewer answers is too small to judge whether the load is stable."""
 
 
 class Notes:
-    """Ends of requests in the order of time. Several threads may note, others may read meanwhile."""
+    """The ends of requests, in the order of time. Several threads may note ends while others read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class Notes:
             return len(self._ended) + len(self._codes)
 
     def between(self, start: float, end: float) -> tuple[array[float], Counter[str]]:
-        """Give the latencies and the failures, by code, that ended from ``start`` to before ``end``."""
+        """Give the latencies, and the number of failures by code, of requests that ended in [``start``, ``end``)."""
         with self._lock:
             first, last = bisect_left(self._ended, start), bisect_left(self._ended, end)
             a, b = bisect_left(self._failed_at, start), bisect_left(self._failed_at, end)
@@ -54,12 +54,12 @@ class Notes:
 
 @dataclass
 class Window:
-    """What ended in a span of time.
+    """The requests that ended in a span of time.
 
     Attributes:
-        start, end: In seconds on the clock of the load.
-        latencies: Of each success, in seconds.
-        failed: How many failed, by code.
+        start, end: The span, in seconds on the clock of the load.
+        latencies: The latency of each request that succeeded, in seconds.
+        failed: The number of requests that failed, by code.
     """
 
     start: float
@@ -69,7 +69,7 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """The length of the window, in seconds."""
         return self.end - self.start
 
     @property
@@ -84,12 +84,12 @@ class Window:
 
     @property
     def tells(self) -> bool:
-        """Whether enough ended in it to compare it with others."""
+        """Whether enough requests ended in the window to compare it with others."""
         return self.answered >= LEAST_ANSWERS
 
 
 def gathered(notes: list[Notes], start: float, end: float) -> Window:
-    """Give what all of them noted in a span of time."""
+    """Give the window of a span of time, from the notes of several threads."""
     window = Window(start, end)
     for one in notes:
         latencies, failed = one.between(start, end)
@@ -99,14 +99,14 @@ def gathered(notes: list[Notes], start: float, end: float) -> Window:
 
 
 def agree(windows: list[Window], tolerance: float, *, by_rate: bool = True) -> bool:
-    """Tell whether the windows differ from their mean by at most ``tolerance``, a share as 0.05.
+    """Tell whether windows agree in throughput and median latency.
 
-    Compared are the throughput and the median latency. In an open loop the rate of arrivals is given
-    and varies by chance, so ``by_rate = False`` compares the median alone.
+    In an open loop the throughput follows the arrivals, which vary by chance, so with ``by_rate = False`` only
+    the median latencies are compared.
 
     Args:
-        windows: Those to compare, three as a rule.
-        tolerance: The largest difference from the mean, over the mean.
+        windows: The windows to compare.
+        tolerance: The largest difference of a window from their mean, as a share of the mean (0.05 is 5 %).
         by_rate: Whether the throughput is compared, too.
     """
     if not all(one.tells and one.latencies for one in windows):

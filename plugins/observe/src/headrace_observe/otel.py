@@ -1,4 +1,4 @@
-"""The probe OpenTelemetry: spans of requests and batches, and metrics, by the application's providers."""
+"""The probe OpenTelemetry: gives spans of requests and batches, and metrics, to the application's providers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ _COUNTED = {
     "waiting": "{item}",
     "dropped": "{item}",
 }
-"""The unit of what is counted, by the metric or the last part of its name, as OpenTelemetry asks for it."""
+"""Units in the notation of OpenTelemetry, by the name of a metric or the last part of it."""
 
 _LOOK_S = 60.0
-"""How often the clock of the wall is looked at: between looks, spans keep their order to the nanosecond."""
+"""Seconds between two readings of the wall clock. Between them all times have the same offset, so spans keep their
+order to the nanosecond."""
 
 
 class _Batch(NamedTuple):
@@ -64,14 +65,14 @@ class OpenTelemetry:
     """The probe that gives spans and metrics to the global providers of OpenTelemetry.
 
     A request at a node is a span, whose parent is ``request["context"]["traceparent"]`` (W3C Trace
-    Context): a parent that is not sampled means no span. A batch is a span of a trace of its own, to
-    which the spans of its requests link. Spans are made by a thread of the probe's own, after the
-    request has its answer. Metrics are read from ``stats()`` when the reader asks.
+    Context); if the parent is not sampled, the request has no span. A batch is a span of a trace of its own, to
+    which the spans of its requests link. A thread of the probe makes the spans, after the pipeline has told the
+    probe, so that requests do not wait. Metrics are read from ``stats()`` when the metric reader asks.
 
-    The application, or ``opentelemetry-instrument``, sets the providers; without any, nothing happens.
+    The application, or ``opentelemetry-instrument``, sets the providers; without providers the probe does nothing.
     """
 
-    reentrant = True  # what the pipeline calls takes no lock
+    reentrant = True  # the methods that the pipeline calls take no lock
 
     class Options(headrace.Options):
         """What is exported."""
@@ -102,13 +103,13 @@ class OpenTelemetry:
             ).Context()
             self._tracer = self._api.get_tracer("headrace", headrace.__version__)
             self._aside = Aside(self._make, lambda: None, name="headrace-opentelemetry")
-            # What no probe has is not called.
+            # The pipeline calls only methods that a probe has, so without spans these two cost nothing.
             self.batch_ran = self._batch_ran
             self.request_done = self._request_done
         self._metrics = options.metrics
 
     def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
-        """Offer its statistics as metrics; it is not kept."""
+        """Register the pipeline's statistics as metrics; a weak reference does not keep the pipeline alive."""
         self._pipeline = weakref.ref(pipeline)
         if self._metrics:
             api = library("opentelemetry.metrics", "otel", "the probe OpenTelemetry")
@@ -124,7 +125,8 @@ class OpenTelemetry:
         if self._aside is None:
             return
         number = next(self._numbers)
-        if len(self._ran) > MOST_PENDING:  # of requests whose owners had gone before they ran
+        # Entries stay behind for requests whose owners gave up before the batch ran: `_request_done` came first.
+        if len(self._ran) > MOST_PENDING:
             self._ran.clear()
         for one in record.requests:
             self._ran[id(one.request)] = number
@@ -151,7 +153,7 @@ class OpenTelemetry:
     # In the thread of the probe.
 
     def _epoch_ns(self, at: float) -> int:
-        """Give a time of ``time.monotonic()`` on the clock of the wall, which is looked at now and then."""
+        """Convert a time of ``time.monotonic()`` to nanoseconds of the wall clock, read every `_LOOK_S` seconds."""
         if at - self._looked > _LOOK_S:
             self._looked = time.monotonic()
             self._offset_ns = time.time_ns() - round(self._looked * 1e9)
@@ -206,7 +208,7 @@ class OpenTelemetry:
         span.end(end_time=self._epoch_ns(heard.ended))
 
     def _link(self, batch: int | None) -> Any:
-        """Give the context of the span of a batch, and forget it after its last request."""
+        """Give the span context of a batch, and drop it after the batch's last request."""
         found = self._links.get(batch) if batch is not None else None
         if found is None:
             return None
@@ -216,14 +218,14 @@ class OpenTelemetry:
         return found[0]
 
     def _parent(self, carried: dict[str, str] | None) -> tuple[Any, bool]:
-        """Give the context that a request came with, and whether its parent is not sampled."""
+        """Give the context for a request's carried headers, and whether its parent is known and not sampled."""
         context = self._extract(carrier=carried or {}, context={})
         parent = self._api.get_current_span(context).get_span_context()
         return context, parent.is_valid and not parent.trace_flags.sampled
 
 
 def _carried(request: Any) -> dict[str, str] | None:
-    """Copy what a request carries of the trace it belongs to, and nothing else."""
+    """Copy ``traceparent`` and ``tracestate`` out of a request's ``context``, and nothing else of the request."""
     context = request.get("context") if isinstance(request, dict) else None
     if not isinstance(context, Mapping):
         return None
@@ -232,7 +234,7 @@ def _carried(request: Any) -> dict[str, str] | None:
 
 
 def _offer(api: Any, meter: Any, look: Callable[[], tuple[Mapping[str, Any], bool] | None]) -> None:
-    """Make an asynchronous instrument for every metric; a pipeline that is gone gives nothing."""
+    """Make an asynchronous instrument for every metric; once the pipeline is gone, the instruments give nothing."""
     found = look()
     if found is None:
         return
@@ -250,7 +252,7 @@ def _offer(api: Any, meter: Any, look: Callable[[], tuple[Mapping[str, Any], boo
 
         counted = _COUNTED.get(name, _COUNTED.get(name.rpartition("_")[2], "1"))
         unit = "s" if name.endswith("_seconds") else counted
-        # What is counted in seconds is called as system.cpu.time is.
+        # OpenTelemetry names counters of seconds "...time", as in system.cpu.time.
         ending = "_time" if kind == "counter" and unit == "s" else ""
         dotted = name.replace("_", ".", 1).removesuffix("_seconds") + ending
         make = (

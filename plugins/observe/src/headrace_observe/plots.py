@@ -26,9 +26,9 @@ class Panel:
     """One set of axes.
 
     Attributes:
-        x, y: What the axes are called, with units.
-        lines: Points per label, drawn as a line.
-        dots: Points per label, drawn alone.
+        x, y: The labels of the axes, with units.
+        lines: The points of each line, by its label.
+        dots: The points of each scatter, by its label.
         log_x: Whether the x axis is logarithmic.
     """
 
@@ -40,10 +40,10 @@ class Panel:
 
 
 def check_plot(path: str | os.PathLike[str] | None) -> None:
-    """Refuse a picture that could not be made, before anything is measured.
+    """Refuse a plot that could not be made, before anything is measured.
 
     Raises:
-        InputError: No format has that suffix.
+        InputError: The suffix of the file names no known format.
         MissingDependencyError: matplotlib is not installed: the extra ``[plot]``.
     """
     if path is None:
@@ -83,7 +83,7 @@ def as_svg(panels: Sequence[Panel], title: str) -> str:
 
 
 def plot(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> None:
-    """Draw panels side by side into a file that is whole or not there.
+    """Draw panels side by side into a file, which appears only once it is whole.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -101,10 +101,10 @@ def plot(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> N
 
 
 def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
-    """Give throughput and latency over the load, for each kind of load that there is.
+    """Give panels of throughput and latency over the load, for closed loops and for open loops.
 
     Args:
-        rows: The name of a configuration and a point of it, as `Point.to_dict` gives that.
+        rows: Points, as `Point.to_dict` gives them, each after the name of its configuration.
     """
     panels: list[Panel] = []
     found = list(rows)
@@ -125,7 +125,10 @@ def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
 
 
 def _place(point: dict[str, Any]) -> float:
-    """Give how much load a point was under; a file of arrivals is as much as was answered of it."""
+    """Give the load of a point as a number: clients, or arrivals per second.
+
+    A file of arrivals has no rate, so the rate of its answers stands for it.
+    """
     load = point["load"]
     if "clients" in load or "rate" in load:
         return float(load["clients"] if "clients" in load else load["rate"])
@@ -134,10 +137,10 @@ def _place(point: dict[str, Any]) -> float:
 
 
 def frontier_panel(document: dict[str, Any]) -> Panel:
-    """Give throughput over p99 of every trial, and the frontier as a line.
+    """Give a panel with throughput over p99 of every trial, and the frontier as a line.
 
     Args:
-        document: What ``headrace tune --json`` prints.
+        document: The document that ``headrace tune --json`` prints.
     """
     panel = Panel("p99, ms", "requests per second")
     for trial in document["trials"]:

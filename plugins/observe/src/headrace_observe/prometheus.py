@@ -27,16 +27,17 @@ _TEXT = "text/plain; charset=utf-8"
 _QUIET_S = 0.1
 
 _LEAST_BOUND = 1024
-"""The histogram of batch sizes has bounds up to this at least: those of all processes can be summed up."""
+"""The histogram of batch sizes has bounds at least up to this, so that several processes have the same bounds and
+their histograms can be summed."""
 
 
 class Prometheus:
     """The probe that answers ``/metrics``, ``/ready`` and ``/live`` while its pipeline exists.
 
-    Metrics are read from ``stats()`` when they are asked for: a request pays nothing for them.
+    Metrics are read from ``stats()`` when a client asks for ``/metrics``, so requests of the pipeline pay nothing.
 
     Attributes:
-        port: The port it listens on.
+        port: The port on which the probe listens.
     """
 
     class Options(headrace.Options):
@@ -52,7 +53,7 @@ class Prometheus:
 
         Raises:
             MissingDependencyError: prometheus-client is not installed.
-            SetupError: The address cannot be listened on.
+            SetupError: The probe cannot listen on the address.
         """
         client = library("prometheus_client", "prometheus", "the probe Prometheus")
         library("prometheus_client.exposition", "prometheus", "the probe Prometheus")
@@ -80,7 +81,7 @@ class Prometheus:
 
     @staticmethod
     def families(pipeline: headrace.Pipeline) -> Iterator[Any]:
-        """Give the metrics of a pipeline as families of prometheus-client, for a registry of another's.
+        """Give the metrics of a pipeline as families of prometheus-client, for a registry other than the probe's.
 
         Raises:
             MissingDependencyError: prometheus-client is not installed.
@@ -90,7 +91,7 @@ class Prometheus:
         )
 
     def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
-        """Take note of the pipeline, and not keep it."""
+        """Note the pipeline by a weak reference, which does not keep it alive."""
         self._pipeline = weakref.ref(pipeline)
 
     def _look(self) -> headrace.Pipeline | None:
@@ -110,7 +111,7 @@ class _Server(ThreadingHTTPServer):
     encode: Callable[[str], tuple[str, bytes]]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away."""
+        """Log at DEBUG: most errors here are clients that went away; the base class would print them to stderr."""
         _log.debug("a request of %s failed", client_address, exc_info=True)
 
 
@@ -149,12 +150,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the standard library
-        """Log for those who look closely."""
+        """Log each request at DEBUG, instead of printing it to stderr as the base class does."""
         _log.debug(format, *args)
 
 
 class _Collector:
-    """Gives what the pipeline says of itself, when it is asked for."""
+    """The collector of the registry: reads the pipeline's statistics each time the metrics are asked for."""
 
     def __init__(self, client: Any, look: Callable[[], headrace.Pipeline | None]) -> None:
         self._client = client

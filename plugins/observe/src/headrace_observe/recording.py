@@ -1,4 +1,4 @@
-"""One recording of a trace: what threads of a pipeline note, and the thread that writes it."""
+"""One recording of a trace: threads of the pipeline note what they do, and one thread writes the notes."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _log = logging.getLogger("headrace.observe.trace")
 _NOTHING: list[Any] = []
 
 _ALONE = -1
-"""The first field of the note of a batch of one request and of that request."""
+"""The first field of a note that stands for a batch of one request, and for that request as well."""
 
 _ENDED = 5
-"""The field of a batch that says when it ended."""
+"""The index of the field with the end of the batch."""
 
 _FIELDS_OF_A_BATCH = 9
 
 _FIELDS_INSIDE = 5
 
 _MOST_INSIDE = 10_000 * _FIELDS_INSIDE
-"""So many fields are kept of what is reported inside one batch."""
+"""The most fields that are kept of the elements and spans inside one batch."""
 
 
 class Recording:
-    """Records what it is told until `finish`. Its other methods may be called by any thread.
+    """Records batches, requests, elements and spans until `finish`. Any thread may call the methods that note them.
 
     Args:
         path: The file.
@@ -59,10 +59,10 @@ class Recording:
         max_bytes: The largest size of the file.
 
     Attributes:
-        numbers: The numbers of threads, from 1, by identifier: notes are smaller with them.
+        numbers: The number of each thread, from 1, by its identifier; notes with numbers are smaller.
         names: The names of threads, by number.
-        inside: Per node and instance what has run since its last batch ended: five fields per
-            element (path, size, started, ended, thread) or span (path, name, started, ended, track).
+        inside: For each node and instance, the elements and spans that ran since the instance's last batch ended: five
+            fields for an element (path, size, started, ended, thread) or span (path, name, started, ended, track).
 
     Raises:
         SetupError: The folder of the file cannot be written.
@@ -86,14 +86,14 @@ class Recording:
         self._run_alone: dict[int, tuple[Any, ...]] = {}
         self._aside = Aside(self._keep, self._make, name="headrace-trace")
 
-    # What is called while requests run: it leaves tuples of plain values, one per batch and per request,
-    # since every further object that is held until it is written costs the garbage collector. Whatever
-    # can wait, such as which request ran in which batch, is found out by `_heard` at the end.
+    # The next methods are called while requests run. They leave one tuple of plain values per batch and per request,
+    # since every further object that lives until it is written costs the garbage collector. Work that can wait, such
+    # as finding the batch in which a request ran, is left to `_heard` at the end.
 
     def element(
         self, node: str, instance: int, path: str, size: int, started: float, ended: float
     ) -> None:
-        """Note an element that has run; this is what is called most often."""
+        """Note an element that has run; of all methods this one is called most often."""
         try:
             inside, thread = self.inside[node, instance], self.numbers[get_ident()]
         except KeyError:
@@ -112,7 +112,7 @@ class Recording:
         ended: float,
         track: str,
     ) -> None:
-        """Note what a backend reports of its inside or of a device."""
+        """Note a span that a backend reports, of a part of its work or of a device."""
         inside = self.inside.setdefault((node, instance), [])
         if len(inside) < _MOST_INSIDE:
             inside += (path, str(name), float(started), float(ended), str(track))
@@ -127,13 +127,15 @@ class Recording:
             thread = self._number(me)
         within, size = (*inside,), len(errors)
         del inside[: len(within)]
-        if size == 1:  # as below, with less work: most batches of a swift backend
+        # This is the branch below with less work, for swift backends, most of whose batches hold one request.
+        if size == 1:
             if self._samples and random.random() >= self._sample:  # noqa: S311
                 return
             only, error = requests[0], errors[0]
             alone = id(only[0])
             if only[1] is started and not self._samples:
-                # Its caller runs it, and `request` is to follow in this thread: one note is enough for both.
+                # The request began with the batch, so its caller runs the batch in this thread and `request` is called
+                # next. One note is enough for both.
                 code = None if error is None else code_of(error)
                 note = (_ALONE, node, instance, thread, started, ended, 1, weight, code, *within)
                 if self._run_alone.setdefault(me, note) is note:
@@ -151,13 +153,14 @@ class Recording:
             about = (node, instance, thread, started, ended, size, weight, failed)
             note = (len(ids), *about, *ids, *within)
         if self._samples:
-            if len(self._chosen) > MOST_PENDING:  # of requests whose owners had gone
+            # Entries stay behind for requests whose owners gave up before the batch ran.
+            if len(self._chosen) > MOST_PENDING:
                 self._chosen.clear()
             self._chosen.update(ids)
         self._aside.append(note)
 
     def _number(self, identifier: int) -> int:
-        """Give the number of the calling thread, which is seen for the first time."""
+        """Give a number to the calling thread, which has none yet."""
         number = self.numbers.setdefault(identifier, next(self._count))
         self.names[number] = threading.current_thread().name
         return number
@@ -168,7 +171,8 @@ class Recording:
         """Note a request that has its outcome, if it is in the sample."""
         me = get_ident()
         alone = self._run_alone.get(me)
-        if alone is not None and alone[_ENDED] is ended:  # the very reading of the clock
+        # The same float object means the same reading of the clock, so the note is that of this request's batch.
+        if alone is not None and alone[_ENDED] is ended:
             del self._run_alone[me]
             self._aside.leave(alone)
             return
@@ -177,7 +181,7 @@ class Recording:
             if identity in self._chosen:
                 self._chosen.discard(identity)
             elif error is None or random.random() >= self._sample:  # noqa: S311
-                return  # it ran and is not in the sample; one that never ran has a draw of its own
+                return  # not in the sample: its batch was drawn in `batch`, a request that never ran is drawn here
         code = None if error is None else code_of(error)
         self._aside.leave((0, identity, node, started, ended, code))
 
@@ -216,22 +220,23 @@ class Recording:
         Raises:
             OSError: It could not be written; what was at the path is untouched.
         """
-        # Of these the pipeline let go of the probe before it told of the request.
+        # These notes still wait for their call of `request`: the probe was detached between the two calls.
         for alone in [*self._run_alone.values()]:
             self._aside.append(alone)
         self._aside.finish()
 
 
 def _heard(notes: Iterable[tuple[Any, ...]]) -> Iterator[BatchHeard | RequestHeard]:
-    """Read what was noted, and give each request the batch in which it ran.
+    """Read the notes, and find for each request the batch in which it ran.
 
-    A request is known by the identity of its dict, which the next request may have once this one is
-    answered: what ran last under that identity, after the arrival, is its batch.
+    A request is known by the identity of its dict, which a later request may reuse once this one is
+    answered. So the batch of a request is the last one that ran with that identity, at the same node and not before
+    the request arrived.
     """
     ran: dict[int, BatchHeard] = {}
     numbers = itertools.count(1)
     for note in notes:
-        if note[0]:  # a batch, of so many requests in the sample
+        if note[0]:  # the note of a batch: the number of its requests in the sample, or _ALONE
             alone = note[0] == _ALONE
             end = _FIELDS_OF_A_BATCH + (0 if alone else note[0])
             groups = [note[k : k + _FIELDS_INSIDE] for k in range(end, len(note), _FIELDS_INSIDE)]
@@ -248,7 +253,8 @@ def _heard(notes: Iterable[tuple[Any, ...]]) -> Iterator[BatchHeard | RequestHea
                     heard.node, heard.started, heard.ended, code, heard._replace(inside=())
                 )
                 continue
-            if len(ran) > MOST_PENDING:  # of requests whose owners had gone before they ran
+            # Entries stay behind for requests whose owners gave up before the batch ran.
+            if len(ran) > MOST_PENDING:
                 ran.clear()
             ran.update(dict.fromkeys(note[_FIELDS_OF_A_BATCH:end], heard._replace(inside=())))
         else:

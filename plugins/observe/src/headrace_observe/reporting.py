@@ -1,4 +1,4 @@
-"""One HTML page, readable without a network, from what ``bench``, ``simulate``, ``tune`` and ``trace`` wrote."""
+"""Makes one HTML page, readable offline, from documents of ``bench``, ``simulate``, ``tune`` and ``trace``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _STYLE = (
 
 
 def as_page(documents: Iterable[tuple[str, Any]], draw: Callable[[dict[str, Any]], str]) -> str:
-    """Give the page.
+    """Give the text of the page.
 
     Args:
-        documents: The name of each file and what it holds.
-        draw: Draws the graph of a configuration as ``<svg>``, from what ``headrace.explain`` gives.
+        documents: The name of each file and the document in it.
+        draw: Draws the graph of a configuration as ``<svg>``, from the result of ``headrace.explain``.
 
     Raises:
-        InputError: A file is of none of these commands.
+        InputError: A document is of none of these commands.
         MissingDependencyError: matplotlib is not installed: the extra ``[plot]``.
     """
     parts = []

@@ -1,4 +1,4 @@
-"""Searches over values of keys: by climbing, and by optuna from where a climb has ended."""
+"""Searches for the best values of keys: by climbing, or by climbing first and optuna after that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["SEARCHES", "search"]
 SEARCHES = ("auto", "optuna", "climb")
 _MOST_REPEATS = 20
 _MOST_DRAWN = 2_000
-"""Of a larger space so many combinations are drawn, of which the farthest is taken."""
+"""In a space of more combinations, `_Climb.farthest` looks at so many random ones instead of all."""
 
 
 def search(
@@ -34,23 +34,23 @@ def search(
     how: str = "auto",
     seed: int = 0,
 ) -> str:
-    """Evaluate at most ``trials`` different combinations of values, the given one first.
+    """Evaluate at most ``trials`` different combinations of values, the configuration's own first.
 
-    After the given values come these with most instances, with the largest batches, and with both.
-    From the best of them one key at a time goes to its next values up and down as long as that is
-    better, then two, four and more values further, and then two keys at once by a step each. Where
-    nothing of that is better, the combination farthest from all that are known is climbed from in the same way, and so on; or optuna goes on.
+    The next combinations have the configuration's values with most instances, with the largest batches, and with
+    both. The climb starts from the best of these. It moves one key at a time to its next value up or down as long as
+    that is better, then by two, four and more values, and then two keys at once by one step each. When no such
+    combination is better, the next climb starts from the combination farthest from all known ones; or optuna goes on.
 
     Args:
-        space: What may change.
+        space: The keys that may change, with their values.
         evaluate: Gives a number that is greater for better values; called once per combination.
-        trials: How many combinations.
-        how: ``"climb"``: as above. ``"optuna"``: its tree-structured Parzen estimator after the
-            first two climbs. ``"auto"``: optuna where it is installed.
+        trials: The most combinations to evaluate.
+        how: ``"climb"``: as above. ``"optuna"``: two climbs, then the tree-structured Parzen estimator of
+            optuna. ``"auto"``: ``"optuna"`` if it is installed, else ``"climb"``.
         seed: The same seed gives the same search.
 
     Returns:
-        Which search it was.
+        The search that was used: ``"climb"`` or ``"optuna"``.
 
     Raises:
         MissingDependencyError: optuna was asked for and is not installed.
@@ -68,7 +68,9 @@ def search(
 
 
 class _Climb:
-    """Combinations by their places in the dimensions, and what is known of them.
+    """The climbing search, with the numbers of all known combinations.
+
+    A combination is a tuple with, for each dimension, the index of a value.
 
     Args:
         space, evaluate, trials, seed: See `search`.
@@ -88,7 +90,7 @@ class _Climb:
         self._draw: Any = random.Random(seed)  # noqa: S311 - no secret
 
     def ask(self, places: Values) -> float | None:
-        """Give the number of a combination; None where it is unknown and no trial is left."""
+        """Give the number of a combination, evaluating it if need be; None if no trial is left for that."""
         if places not in self.known:
             if not self._left:
                 return None
@@ -98,19 +100,19 @@ class _Climb:
         return self.known[places]
 
     def begin(self) -> None:
-        """Ask for the landmarks, and climb from the best of them."""
+        """Evaluate the landmarks, and climb from the best of them."""
         for places in _landmarks(self.space):
             self.ask(places)
         self._up(self._best())
 
     def go_on(self, climbs: int) -> None:
-        """Climb so often from what is farthest from all that is known, while trials are left."""
+        """Climb ``climbs`` times, each from the combination farthest from all known ones, while trials are left."""
         for _ in range(climbs):
             if self._left:
                 self._up(self.farthest())
 
     def farthest(self) -> Values:
-        """Give the unknown combination that is farthest from all known ones, any of several."""
+        """Give a combination whose distance to the nearest known one is the greatest."""
         sizes = [len(one.values) for one in self.space]
         if math.prod(sizes) <= _MOST_DRAWN:
             found = list(itertools.product(*map(range, sizes)))
@@ -131,7 +133,7 @@ class _Climb:
         return max(self.known, key=self.known.__getitem__)
 
     def _up(self, start: Values) -> None:
-        """Climb from one combination, then by two keys at once from the best of all."""
+        """Climb from one combination, then from the best of all by changing two keys at once."""
         self._straight(start)
         here, better = self._best(), True
         while better:
@@ -146,7 +148,7 @@ class _Climb:
                     break
 
     def _straight(self, here: Values) -> None:
-        """Change one key at a time as long as that is better, in jumps where no step is."""
+        """Change one key at a time as long as that is better, by jumps if no single step is better."""
         self._steps(here)
         while self._left:
             here = self._best()
@@ -178,7 +180,7 @@ class _Climb:
                     here, number, better = there, found, True
 
     def _jumps(self, here: Values) -> Iterator[Values]:
-        """Give the combinations with one key two, four, eight ... values further."""
+        """Give the combinations in which one key is two, four, eight ... values away."""
         for place, one in enumerate(self.space):
             for power in range(1, len(one.values).bit_length()):
                 for step in (1 << power, -(1 << power)):
@@ -194,7 +196,7 @@ class _Climb:
                     yield there
 
     def _moved(self, here: Values, *steps: tuple[int, int]) -> Values | None:
-        """Give a combination some steps further; None beyond the bounds."""
+        """Give the combination after ``steps`` (dimension, step); None if one leaves the bounds of its dimension."""
         there = list(here)
         for place, step in steps:
             there[place] += step
@@ -204,7 +206,7 @@ class _Climb:
 
 
 def _by_optuna(optuna: Any, climb: _Climb, seed: int) -> None:
-    """Let optuna propose what the trials that are left look at, after what is known."""
+    """Spend the trials that are left on combinations that optuna proposes, from the known ones."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -218,7 +220,8 @@ def _by_optuna(optuna: Any, climb: _Climb, seed: int) -> None:
         trial = study.ask()
         places = tuple(trial.suggest_int(name, 0, size - 1) for name, size in sizes.items())
         repeats = repeats + 1 if places in climb.known else 0
-        if repeats > _MOST_REPEATS:  # it has converged; what is left of the trials looks elsewhere
+        # Optuna has converged, and proposes only known combinations: the rest of the trials looks elsewhere.
+        if repeats > _MOST_REPEATS:
             places = climb.farthest()
             study.enqueue_trial(dict(zip(sizes, places, strict=True)))
         found = climb.ask(places)
@@ -228,9 +231,9 @@ def _by_optuna(optuna: Any, climb: _Climb, seed: int) -> None:
 
 
 def _landmarks(space: Sequence[Dimension]) -> list[Values]:
-    """Give the given values, and these with most instances, with the largest batches, and with both.
+    """Give the configuration's values, and these with most instances, with the largest batches, and with both.
 
-    Few trials are best spent there: throughput rises with both until something else is the limit.
+    If there are few trials they are best spent there: throughput rises with both keys until something else limits it.
     """
     found: dict[Values, None] = {}
     for keys in ((), ("instance_num",), ("max",), ("instance_num", "max")):

@@ -1,4 +1,4 @@
-"""How long a batch takes by its size, as measured or as given."""
+"""How long a batch takes, by its size: from a file that was measured, or written by hand."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ if TYPE_CHECKING:
 __all__ = ["ServiceTimes", "read_times"]
 
 _PARTS = 200
-"""A spread is looked up in so many equal parts."""
+"""The number of equal parts in the table of a spread."""
 
 
 class ServiceTimes:
     """The times of batches of one node.
 
-    A size that was not measured lies on the line between its neighbours, each quantile by itself;
-    above the largest one on the line through the two largest, and below the smallest one it takes as
-    long as that.
+    For a size that was not measured, each quantile lies on the line between those of the neighbouring sizes. Above the
+    largest size it lies on the line through the two largest; below the smallest it is that of the smallest.
 
     Args:
         node: The name of the node, for errors.
-        measured: Per size, at least 1, its times in milliseconds, at least one.
-        origin: Where they come from, for errors.
-        requests: How many requests these batches had in all; None where it is not known.
-        wake_s: How long a thread that is woken takes to go on, the median; 0 where it is not known.
+        measured: The times of each batch size, in milliseconds; sizes from 1, at least one time each.
+        origin: The file of the times, for errors.
+        requests: The number of requests in all these batches; None if it is not known.
+        wake_s: The median time in which a woken thread goes on, in seconds; 0 if it is not known.
+
+    Attributes:
+        requests, wake_s: As given.
+        extrapolated: The sizes outside of the measured ones whose times were asked for.
     """
 
     def __init__(
@@ -51,14 +54,14 @@ class ServiceTimes:
         self.extrapolated: set[int] = set()
 
     def seconds(self, size: int, part: float) -> float:
-        """Give the time of a batch.
+        """Give the time of a batch, in seconds.
 
         Args:
-            size: How many requests are in it.
-            part: Which share of batches of this size is quicker, from 0 to below 1.
+            size: The number of requests in the batch.
+            part: The share of batches of this size that are quicker, from 0 to below 1.
 
         Raises:
-            InputError: The size is larger than all that are known, and only one is.
+            InputError: Only one size was measured, and ``size`` is larger.
         """
         table = self._tables.get(size)
         if table is None:
@@ -85,7 +88,7 @@ class ServiceTimes:
 
 
 def _spread(times: Sequence[float]) -> list[float]:
-    """Give the spread of times in milliseconds as a table of seconds, in equal parts."""
+    """Give a table of `_PARTS` quantiles in seconds, from times in milliseconds."""
     ordered = sorted(times)
     return [ordered[int((k + 0.5) * len(ordered) / _PARTS)] / 1000 for k in range(_PARTS)]
 
@@ -98,7 +101,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     milliseconds.
 
     Raises:
-        InputError: It cannot be read; the error says where in it.
+        InputError: The file cannot be read or is wrong; the error says at which place.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""From a configuration and times of batches to a simulation of it."""
+"""Makes a simulation from a configuration and the times of its batches."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def simulation_of(
     seed: int = 0,
     wake_s: float = 0.0,
 ) -> Simulation:
-    """Make a simulation of a configuration; nothing of it is built.
+    """Make a simulation of a configuration; nothing of the configuration is built.
 
     Args:
         config: The configuration: nodes with ``next`` and ``map``, with any policies. The range of a
-            node is what its classes and keys say.
-        times: Per node the times of its batches.
-        seed: Of the times that are drawn.
-        wake_s: How long a thread that is woken takes to go on, on average.
+            node comes from its classes and keys.
+        times: The times of batches of each node.
+        seed: The seed of the random draws of times.
+        wake_s: The mean time in which a woken thread goes on, in seconds.
 
     Raises:
-        SetupError: It has what is not simulated: calls of other nodes, a ``node_entrypoint`` or ``init``
-            of its own, several roots, ``each`` at the only root, a `Repost` to a node that others lead to,
-            ``shed_oldest`` over several nodes.
-        InputError: There are no times of a node, or no counts that tell how often one with ``or`` runs,
-            how many elements one with ``each`` has, or how often `Repost` goes to a node.
+        SetupError: The configuration has something that is not simulated: calls of other nodes, a
+            ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
+            a `Repost` to a node that others lead to, ``shed_oldest`` with several nodes.
+        InputError: There are no times of a node, or no counts that tell how often a node with ``or`` runs,
+            how many elements a node with ``each`` has, or how often `Repost` goes to a node.
     """
     nodes = headrace.explain(config)["nodes"]
     policies = headrace.plugins.policies(config)
@@ -94,12 +94,16 @@ def _by_counts(
     rules: Mapping[str, NodeRules],
     times: Mapping[str, ServiceTimes],
 ) -> dict[str, NodeRules]:
-    """Add what depends on data, as often as it was so when times were measured."""
+    """Add the shares that depend on data, as they were when the times were measured.
+
+    These are the share of requests that run at a node with ``or``, the mean number of elements at a node with
+    ``each``, and the share of requests that a `Repost` sends to each node.
+    """
     before = {one: name for name, names in after.items() for one in names}
     before.update(_before_by_repost(nodes, before))
 
     def came(name: str) -> float:
-        """Give how many requests came to a node."""
+        """Give the number of requests that came to a node during the measurement."""
         if not {"or", "each"} & nodes[name]["links"].keys():
             found: float = _count(times, name)
         elif name not in before:
@@ -133,7 +137,7 @@ def _by_counts(
 def _before_by_repost(
     nodes: Mapping[str, Mapping[str, Any]], before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Give from which node each one is reached by `Repost`."""
+    """Give for each node that is the target of a `Repost` the node with that `Repost`."""
     found: dict[str, str] = {}
     for name, node in nodes.items():
         for one in node["links"].get("reposts", ()):
@@ -153,7 +157,7 @@ def _before_by_repost(
 
 
 def _count(times: Mapping[str, ServiceTimes], name: str) -> int:
-    """Give how many requests a node has run, or elements."""
+    """Give the number of requests (with ``each``: of elements) that a node ran during the measurement."""
     found = times[name].requests
     if found is None:
         raise InputError(
@@ -169,7 +173,7 @@ def _value(keys: Mapping[str, Any], key: str) -> Any:
 
 
 def _rules(name: str, node: Mapping[str, Any], stated: Any) -> NodeRules:
-    """Read the keys of a node; options of its batch policy win over them, as in a pipeline."""
+    """Read the rules of a node from its keys; options of its batch policy win over keys, as in a pipeline."""
     keys = node["keys"]
     device, limit = _value(keys, "device"), _value(keys, "timeout_ms")
     sizes = getattr(stated, "batch_sizes", _value(keys, "batch_sizes")) or ()

@@ -1,4 +1,4 @@
-"""One node on a virtual clock: its queue, its instances, and the very policies it is configured with."""
+"""One node on a virtual clock: its queue, its instances, and the policies of its configuration themselves."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["FAST_S", "OVER", "RUNS", "SUSTAINED", "WAITS", "Item", "NodeRules", 
 WAITS, RUNS, OVER = range(3)
 
 FAST_S = 100e-6
-"""Below this mean duration of a batch a thread runs batches of others as well, as in the real scheduler."""
+"""If batches are shorter than this on average, a client's thread also runs batches of others, as in the scheduler."""
 
 SUSTAINED = 8
-"""So many more batches that were due at once than instances that stayed free make runners take over."""
+"""Runners take over when batches were due at once so many times more often than an instance stayed free."""
 
 _SOONEST_S = 0.001
-"""A policy that asks to be asked again at once is asked after this, as by the real scheduler."""
+"""A policy that wants to be asked again at once is asked after so many seconds, as by the scheduler."""
 
 
 class Item:
     """A request at a node, as a policy sees it.
 
     Attributes:
-        arrival: When it came to the node, in seconds.
-        request: The request it belongs to.
-        deadline: When it fails unless it has ended; None for never.
+        arrival: When the item came to the node, in seconds.
+        request: The request to which the item belongs.
+        deadline: When the item fails unless it has ended, in seconds; None: never.
         state: `WAITS`, `RUNS` or `OVER`.
     """
 
@@ -95,12 +95,12 @@ class _Queue:
 
     @property
     def oldest(self) -> float:
-        """When the oldest arrived."""
+        """When the oldest item arrived."""
         return self._items[self._head].arrival
 
     @property
     def open(self) -> bool:
-        """Whether more may come."""
+        """Whether more items may come."""
         return not self._node.full()
 
     def push(self, item: Item) -> None:
@@ -145,21 +145,21 @@ class _Joined:
 
 @dataclass(frozen=True)
 class NodeRules:
-    """What a node is configured with.
+    """The keys of a node that the simulation needs.
 
     Attributes:
-        name: Its name.
-        instance_num: How many instances it has.
-        range: The least and largest weight of a batch; None for unbounded.
-        devices: Of the instances, in turn.
-        batch_sizes: Sizes a batch may have; empty for all.
-        pad: Whether a batch that is too small is filled up.
-        lingers: Whether a free instance waits for company while another runs.
-        timeout_s: How long a request may be at the node; None for no limit.
+        name: The name of the node.
+        instance_num: The number of instances.
+        range: The smallest and the largest weight of a batch; None: unbounded.
+        devices: The devices, which the instances take in turn.
+        batch_sizes: The allowed sizes of a batch, ascending; empty: all.
+        pad: Whether a batch that is too small is filled up with copies.
+        lingers: Whether requests wait for further ones, even if an instance is free, while another instance runs.
+        timeout_s: The most seconds that a request may be at the node; None: no limit.
         owns_thread: Whether each instance has a thread of its own.
-        share: Of a node with ``or``, the share of requests that run there, the others pass it by.
-        elements: Of a node with ``each``, how many elements a request has there on average.
-        reposts: Where its `Repost` goes to, each with the share of its requests.
+        share: For a node with ``or``, the share of requests that run there, while the others pass by; else None.
+        elements: For a node with ``each``, the mean number of elements of a request; else None.
+        reposts: The nodes to which the node's `Repost` sends requests, each with its share of the requests.
     """
 
     name: str
@@ -176,7 +176,7 @@ class NodeRules:
     reposts: tuple[tuple[str, float], ...] = ()
 
     def size_run(self, size: int) -> int | None:
-        """Give the size with which a batch runs, copies that fill it up included; None: refused."""
+        """Give the size at which a batch of ``size`` runs, with the copies that fill it up; None: it is refused."""
         low, high = self.range
         if high is not None and size > high:
             return None
@@ -193,9 +193,9 @@ class SimulatedNode:
     """The state of a node; it decides as the scheduler does, with the same policies.
 
     Args:
-        rules: What it is configured with.
-        batch, dispatch: Its policies.
-        full: Tells whether no request may enter now.
+        rules: The keys of the node.
+        batch, dispatch: The policies of the node.
+        full: Tells whether the queue is full, so that no request may enter now.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class SimulatedNode:
 
     @property
     def crowded(self) -> bool:
-        """Whether many clients that have their answer have yet to wake up to it."""
+        """Whether many clients have an answer for which they have not woken up yet."""
         return self.asleep > 2 * len(self.instances)
 
     def press(self) -> None:
@@ -255,7 +255,7 @@ class SimulatedNode:
         return instance
 
     def joining(self, items: list[Item], instance: _Instance, now: float) -> list[Item]:
-        """Take who came while a thread woke up to run a batch, as far as the policy would cut it."""
+        """Take the items that came while a thread woke up to run a batch, as far as the policy would add them."""
         most = self.rules.range[1]
         if not len(self.queue) or (most is not None and len(items) >= most):
             return []
@@ -266,10 +266,10 @@ class SimulatedNode:
         return self.queue.take(take - len(items))
 
     def due(self, now: float) -> Iterator[tuple[_Instance, list[Item]]]:
-        """Give each batch that is due, with the instance that it is given to; set `wake_at`.
+        """Give each batch that is due with the instance that is to run it; set `wake_at`.
 
         Raises:
-            InputError: A policy raised, or chose or cut what cannot be.
+            InputError: A policy raised an error, chose an instance that was not offered, or cut a negative number.
         """
         self.wake_at = None
         offered = list(self.free)
@@ -331,7 +331,7 @@ class SimulatedNode:
         )
 
     def release(self, instance: _Instance, seconds: float) -> None:
-        """Take back an instance whose batch has ended after so long."""
+        """Take back an instance whose batch has ended after ``seconds``."""
         self._mean_s += 0.25 * (min(seconds, 4 * self._mean_s) - self._mean_s)
         if not instance.batches:
             self._mean_s = seconds

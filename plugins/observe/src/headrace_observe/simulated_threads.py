@@ -1,10 +1,12 @@
-"""Which thread runs a batch on the virtual clock, and who comes before it begins.
+"""Decides which thread runs a batch on the virtual clock, and which requests join the batch before it begins.
 
-Threads take no time, but they take turns, in the order in which the real scheduler wakes them: a thread goes
-on until it sleeps, and those that it has woken follow. That decides who joins which batch. A client that
-ends a batch sends its next request before those it has answered wake up to send theirs; a batch that was
-given to a sleeping client begins when that one has woken up, and takes along who came meanwhile; a runner
-goes on with what waits before anybody whom it has answered comes back.
+Threads take no time, but they take turns in the order in which the real scheduler wakes them: a thread goes
+on until it sleeps, and the threads that it has woken follow. The order decides which request joins which batch:
+
+- A client that has run a batch sends its next request before the clients that it has answered wake up to send theirs.
+- A batch that was given to a sleeping client begins when that client has woken up, and takes along the requests that
+  came meanwhile.
+- A runner goes on with the requests that wait, before the clients that it has answered send further ones.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ class Request:
     """One request on its way.
 
     Attributes:
-        sent: When it was sent.
-        called: Whether a client waits for it, who may run batches meanwhile.
-        missing: Per join how many branches have yet to come there.
-        elements: Per node with ``each`` how many of its elements are still there.
-        open: At how many nodes it is; far below 0 once it has failed.
-        waits: At how many of these it waits.
+        sent: When the request was sent, in seconds.
+        called: Whether a client waits for the answer, which may run batches meanwhile.
+        missing: For each join, the number of branches that have not come there yet.
+        elements: For each node with ``each``, the number of the request's elements that have not ended.
+        open: The number of nodes (with ``each``: of elements) at which the request is; far below 0 once it has failed.
+        waits: The number of items of the request that wait in queues.
     """
 
     __slots__ = ("called", "elements", "missing", "open", "sent", "waits")
@@ -51,10 +53,14 @@ class Request:
 
 
 class Batch:
-    """A batch that was cut, the instance it was given to, and the thread that runs it.
+    """A batch that was cut, its instance, and the thread that runs it.
 
     Attributes:
-        own: How many elements of the request of that thread have ended in batches it ran before.
+        instance: The instance that runs the batch.
+        items: The items of the batch.
+        leader: The thread that runs the batch: the request of a client's thread, or `RUNNER`.
+        seconds: How long the batch runs.
+        own: The number of the leading request's elements that have ended in batches that its client ran before.
     """
 
     __slots__ = ("instance", "items", "leader", "own", "seconds")
@@ -68,50 +74,50 @@ class Batch:
 
 
 class Threads(ABC):
-    """What threads do between the beginnings and ends of batches.
+    """The work of threads between the beginnings and the ends of batches.
 
     Attributes:
-        ready: What threads that were woken do next, each at the time it is called with.
+        ready: For each woken thread, in order, the function with which it goes on; it is called with the time.
     """
 
     def __init__(self) -> None:
         self.ready: deque[Callable[[float], None]] = deque()
 
-    # What the simulation adds.
+    # `Simulation` defines these methods.
 
     @abstractmethod
     def _start(self, node: SimulatedNode, batch: Batch, now: float) -> None:
-        """Let a batch run from now on."""
+        """Begin a batch now."""
 
     @abstractmethod
     def _refuse(self, node: SimulatedNode, items: list[Item], now: float) -> None:
-        """Fail items that were cut to a size which may not run."""
+        """Fail the items of a batch whose size may not run."""
 
     @abstractmethod
     def _begun(self, items: list[Item], node: SimulatedNode, now: float) -> None:
-        """Take note that items have left a queue for a batch."""
+        """Note that items have left the queue of a node for a batch."""
 
     @abstractmethod
     def _left(
         self, name: str, request: Request, now: float, me: Request | None, count: int = 1
     ) -> None:
-        """Let a request go on from a node where ``count`` of its elements have ended.
+        """Let a request go on from a node at which ``count`` of its elements have ended.
 
-        ``me`` is its own client where that does it.
+        ``me`` is the request itself if the thread of its own client does this, else None.
         """
 
     @abstractmethod
     def _goes_on(self, name: str) -> bool:
-        """Tell whether there are nodes after this one: workers move a request on to those."""
+        """Tell whether nodes follow this one; a worker then moves its requests on to them by itself."""
 
     @abstractmethod
     def _wake_at(self, node: SimulatedNode, at: float, waker: Request | None) -> None:
-        """See to it that the queue is looked at again."""
+        """Have the queue of a node looked at again at a time."""
 
-    # What threads do.
+    # The work of threads.
 
     def _dispatch(self, node: SimulatedNode, now: float, me: Request | str | None) -> Batch | None:
-        """Give every batch that is due to a thread; give back the one that ``me`` runs itself."""
+        """Give every batch that is due to a thread; return the batch that the calling thread ``me`` runs itself."""
         mine: Batch | None = None
         if node.free and len(node.queue):
             planned = node.wake_at
@@ -155,7 +161,7 @@ class Threads(ABC):
         self.ready.append(partial(self._begin, node, batch))
 
     def _begin(self, node: SimulatedNode, batch: Batch, now: float) -> None:
-        """Begin a batch in a thread that has woken up; who came meanwhile joins it if it may."""
+        """Begin a batch in a thread that has woken up; requests that came meanwhile join it if they may."""
         joining = node.joining(batch.items, batch.instance, now)
         if joining:
             batch.items += joining
@@ -165,14 +171,14 @@ class Threads(ABC):
             self._dispatch(node, now, None)
 
     def _look(self, node: SimulatedNode, now: float, me: Request | None) -> None:
-        """See whether a batch is due, and run it where ``me`` may."""
+        """Look for batches that are due, and run one in the thread ``me`` if it may."""
         if node.free:
             mine = self._dispatch(node, now, me)
             if mine is not None:
                 self._start(node, mine, now)
 
     def _ended(self, node: SimulatedNode, batch: Batch, now: float) -> None:
-        """Give an instance back, look for what is due, and wake who has an answer."""
+        """Give an instance back, look for batches that are due, and wake the clients that have an answer."""
         node.release(batch.instance, batch.seconds)
         name, leader = node.rules.name, batch.leader
         answered: dict[Request, int] = {}

@@ -32,18 +32,18 @@ SIMULATED_CLOCK = (
 )
 
 _LATE, _END, _ARRIVE, _WAKE, _AWAKE = range(5)
-"""What happens at the same time happens in this order."""
+"""Kinds of events; events of the same time happen in this order."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """The nodes of a pipeline and what comes after each.
+    """The nodes of a pipeline, and which nodes follow which.
 
     Attributes:
-        nodes: Per node its rules.
-        after: Per node the names of those after it.
-        entry: Where requests enter.
-        queue_size: How many that entered may wait.
+        nodes: The rules of each node.
+        after: For each node, the names of the nodes after it.
+        entry: The node at which requests enter.
+        queue_size: The most requests that may wait, anywhere in the pipeline.
         queue_full: ``wait``, ``reject`` or ``shed_oldest``.
     """
 
@@ -56,7 +56,7 @@ class Line:
 
 @dataclass
 class _Seen:
-    """What has come out so far."""
+    """The results so far."""
 
     ended: array[float] = field(default_factory=lambda: array("d"))
     latencies: array[float] = field(default_factory=lambda: array("d"))
@@ -70,11 +70,13 @@ class Simulation(Threads):
 
     Args:
         line: The nodes.
-        policies: Per node its two policies, new objects; they are asked as by the real scheduler.
-        times: Per node the times of its batches.
-        seed: Of the times that are drawn.
-        wake_s: How long a thread that is woken takes to go on, in the mean of an exponential distribution.
-            By default no time in a closed loop, and in an open one what the times of the entry node say.
+        policies: The batch policy and the dispatch policy of each node, new objects; the simulation asks them as
+            the real scheduler does.
+        times: The times of batches of each node.
+        seed: The seed of the random draws of times.
+        wake_s: The mean time in which a woken thread goes on, in seconds; times are drawn from an exponential
+            distribution. With 0 threads of a closed loop take no time, and an open loop takes the time that was
+            measured at the entry node.
     """
 
     def __init__(
@@ -107,10 +109,10 @@ class Simulation(Threads):
         self._last_sent = 0.0
 
     def closed_loop(self, clients: int, requests: int, warm_up: int) -> Point:
-        """Let ``clients`` each send the next of ``requests`` when the last one is answered.
+        """Simulate ``clients`` clients, each of which sends its next request when it has its answer.
 
-        The figures leave out what ended with the first ``warm_up`` answers, and after the last was
-        sent.
+        The figures leave out the first ``warm_up`` answers, and the requests that end after the last of ``requests``
+        requests was sent.
         """
         self._closed, self._to_send = True, requests
         for _ in range(min(clients, requests)):
@@ -119,14 +121,13 @@ class Simulation(Threads):
         return self._point({"kind": "closed", "clients": clients}, warm_up)
 
     def open_loop(self, arrivals: Iterable[float], about: dict[str, Any], warm_up: int) -> Point:
-        """Let requests arrive at their times, in seconds; see `closed_loop` for the figures.
+        """Simulate requests that arrive at given times, in seconds; the figures leave out the same as `closed_loop`'s.
 
-        The thread that sends wakes up for each, and latencies count from the time it was meant to.
+        The thread that sends wakes up for each request; latencies count from the given arrival time.
         """
         if not self._wake_s:
-            self._wake_s = self._times[self._line.entry].wake_s / math.log(
-                2
-            )  # the mean of this median
+            # An exponential distribution with the median m has the mean m / ln 2.
+            self._wake_s = self._times[self._line.entry].wake_s / math.log(2)
         self._run(iter(arrivals))
         return self._point(about, warm_up)
 
@@ -148,7 +149,7 @@ class Simulation(Threads):
             elif kind == _ARRIVE:
                 self._send(now, a)
                 following = next(arrivals, None)
-                if following is not None:  # who is late sends the next without a sleep before it
+                if following is not None:  # a sender that is late does not sleep before the next one
                     late = following < now
                     self._push(now if late else following + self._waking(), _ARRIVE, following)
             elif kind == _LATE:
@@ -161,7 +162,7 @@ class Simulation(Threads):
             self._wake(now)
 
     def _wake(self, now: float) -> None:
-        """Let threads that were woken go on: in turn, or each when it has woken up."""
+        """Let the woken threads go on: one after the other now, or with ``wake_s`` each after a drawn time."""
         while self.ready:
             goes_on = self.ready.popleft()
             if self._wake_s:
@@ -170,11 +171,11 @@ class Simulation(Threads):
                 goes_on(now)
 
     def _waking(self) -> float:
-        """Draw how long a thread takes to wake up."""
+        """Draw the time in which a thread wakes up, in seconds."""
         return -self._wake_s * math.log(1 - self._draw()) if self._wake_s else 0.0
 
     def _send(self, now: float, meant: float | None = None) -> None:
-        """Let a request arrive; in a closed loop that is the next one of a client, if one is left."""
+        """Let a request arrive; in a closed loop it is the next request of a client, if one is left to send."""
         if self._closed:
             if not self._to_send:
                 return
@@ -223,7 +224,7 @@ class Simulation(Threads):
     def _join_each(
         self, node: SimulatedNode, request: Request, now: float, arrival: float, me: Request | None
     ) -> None:
-        """Let the elements of a request wait at a node, the next whole number above or below the mean."""
+        """Let the elements of a request join a node; their number is the mean, rounded up or down at random."""
         name, mean = node.rules.name, node.rules.elements or 0.0
         count = int(mean) + (self._draw() < mean % 1)
         if not count:
@@ -246,7 +247,7 @@ class Simulation(Threads):
         node.queue.push(item)
 
     def _let_in(self, inside: SimulatedNode, now: float) -> None:
-        """Let in who waits for room, first come first served, while ``inside`` gives its batches."""
+        """Let in requests that wait for room, the oldest first; ``inside`` is the node that is being dispatched."""
         entry, came = self._nodes[self._line.entry], False
         while self._outside and not self._full():
             request, came = self._outside.popleft(), True
@@ -255,7 +256,7 @@ class Simulation(Threads):
             self._look(entry, now, None)
 
     def _starts(self, item: Item) -> None:
-        """Take note that a request waits at one node less."""
+        """Note that an item of a request does not wait any more."""
         item.state = RUNS
         item.request.waits -= 1
         self._waiting -= item.request.waits == 0
@@ -281,7 +282,7 @@ class Simulation(Threads):
         self._let_in(node, now)
 
     def _late(self, node: SimulatedNode, item: Item, now: float) -> None:
-        """Fail a request whose time at a node is over, though its batch may run on."""
+        """Fail a request whose time at a node is over; its batch, if it runs, runs on."""
         if item.state == OVER:
             return
         if item.state == WAITS:
@@ -289,7 +290,7 @@ class Simulation(Threads):
             self._starts(item)
         item.state = OVER
         if item.request.open <= 0:
-            return  # it has failed at another node, or by another of its elements
+            return  # the request has failed at another node, or because of another element
         self._fail(item.request, "deadline", now)
         self._let_in(node, now)
         self._look(node, now, None)
@@ -304,12 +305,12 @@ class Simulation(Threads):
         self, name: str, request: Request, now: float, me: Request | None, count: int = 1
     ) -> None:
         if request.open <= 0:
-            return  # it has failed at another node meanwhile
+            return  # the request has failed at another node meanwhile
         request.open -= count
         if request.elements and request.elements.get(name, 0):
             request.elements[name] -= count
             if request.elements[name]:
-                return  # its other elements are still there
+                return  # other elements of the request have not ended
         self._pass_on(name, request, now, me)
         if not request.open:
             self._seen.ended.append(now)
@@ -329,7 +330,7 @@ class Simulation(Threads):
                 request.missing = request.missing or dict(self._joins)
                 request.missing[after] -= 1
                 if request.missing[after]:
-                    request.open += 1  # it waits there for its other branches
+                    request.open += 1  # the request waits at the join for its other branches
                     continue
                 request.open -= self._joins[after] - 1
             share = self._nodes[after].rules.share
@@ -344,7 +345,7 @@ class Simulation(Threads):
         self._answered(request, now, None)
 
     def _answered(self, request: Request, now: float, me: Request | None) -> None:
-        """Let the client of a request send its next one: now, or when it has woken up."""
+        """Let the client of an answered request send its next one: now if it runs, else when it has woken up."""
         if request.called and me is request:
             self._send(now)
         elif request.called:
@@ -357,7 +358,7 @@ class Simulation(Threads):
         start = seen.ended[warm_up - 1] if 0 < warm_up <= len(seen.ended) else 0.0
         start = min(start, end)
         first, last = bisect_left(seen.ended, start), bisect_left(seen.ended, end)
-        if last <= first:  # so few that all ended after the last was sent
+        if last <= first:  # there are so few requests that all ended after the last one was sent
             first, last = 0, len(seen.ended)
             start, end = 0.0, seen.ended[-1] if seen.ended else end
         window = Window(start, end, seen.latencies[first:last])

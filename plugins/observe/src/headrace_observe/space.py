@@ -1,4 +1,4 @@
-"""What ``headrace tune`` may change: keys of nodes, and the values each may take."""
+"""The search space of ``headrace tune``: keys of nodes, with the values that each may take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "Dimension", "as_layer", "space_of"]
 
 KEYS = ("instance_num", "max", "batching_timeout", "threads")
-"""The keys that are searched; ``threads`` is one of ``[global]``, the others are of nodes."""
+"""The keys that are searched; ``threads`` is a key of ``[global]``, the others are keys of nodes."""
 
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _RANGE = re.compile(r"(?P<low>\d+)\.\.(?P<high>\d+)\Z")
@@ -29,8 +29,8 @@ class Dimension:
     Attributes:
         node: The node; None for a key of ``[global]``.
         key: One of `KEYS`.
-        values: Ascending.
-        start: The value that the configuration has, or the nearest.
+        values: The values, ascending.
+        start: The one of the values that is nearest to the configuration's.
     """
 
     node: str | None
@@ -45,18 +45,18 @@ class Dimension:
 
 
 def space_of(nodes: Mapping[str, Mapping[str, Any]], ranges: Sequence[str]) -> list[Dimension]:
-    """Give what is searched.
+    """Give the dimensions of the search.
 
-    Without ``ranges`` that is ``instance_num``, and ``max`` and ``batching_timeout`` where a node
-    batches, of every node, within bounds that fit this machine.
+    Without ``ranges`` these are ``instance_num`` of every node, up to the number of CPUs, and ``max`` and
+    ``batching_timeout`` of every node that takes batches.
 
     Args:
         nodes: The nodes, as ``headrace.explain(config)["nodes"]`` gives them.
-        ranges: Texts such as ``infer.max=1..64`` or ``max=1,4,16``; the node may be left out where
-            there is one.
+        ranges: Texts such as ``infer.max=1..64`` or ``max=1,4,16``; the name of the node may be left out if
+            there is only one.
 
     Raises:
-        InputError: A range cannot be read, or names what is not there.
+        InputError: A range cannot be read, or names a node or key that does not exist.
     """
     if ranges:
         made = [_written(nodes, text) for text in ranges]
@@ -133,9 +133,9 @@ def as_layer(
     """Give values as a table to lay over a configuration.
 
     Args:
-        space: What is searched.
-        values: One per dimension.
-        one_node: Whether the configuration is of one node, whose keys stand at the top.
+        space: The dimensions.
+        values: One value for each dimension.
+        one_node: Whether the configuration has one node, whose keys stand at the top of the table.
     """
     made: dict[str, Any] = {}
     for one, value in zip(space, values, strict=True):

@@ -1,4 +1,4 @@
-"""A stopwatch for blocks and functions, which may stand inside each other and wait for a device."""
+"""A stopwatch for blocks and functions; timers may be nested, and may wait for a device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Timer"]
 
 
 _active: ContextVar[tuple[tuple[Timer, float], ...]] = ContextVar("headrace_timers", default=())
-"""The timers that run in this thread or asyncio task, the innermost last, each with when it began."""
+"""The timers that run in this thread or asyncio task, the innermost last, each with the time at which it began."""
 
 
 class Timer:
@@ -42,12 +42,12 @@ class Timer:
         def resize(image): ...
 
     Args:
-        name: What it is called in the text.
-        device: ``"cuda"`` or ``"cuda:N"``: wait for all work of that device before the clock is read,
-            at the beginning and at the end, so that the time is that of the work and not of handing
-            it over. None: do not wait.
-        clock: Seconds; for tests.
-        wait: Called in the place of waiting for the device; for other devices and for tests.
+        name: The name in the text of ``print(timer)``.
+        device: ``"cuda"`` or ``"cuda:N"``: wait for all work of that device before each reading of the clock,
+            at the beginning and at the end, so that the time covers the work itself and not only its launch.
+            None: do not wait.
+        clock: Gives the time in seconds; for tests.
+        wait: Called instead of waiting for ``device``; for other devices and for tests.
 
     Attributes:
         name: As given.
@@ -55,10 +55,10 @@ class Timer:
         children: The timers that have run directly inside this one.
 
     Raises:
-        TypeError: The name is no text, as of a bare ``@Timer``.
-        ValueError: The device is unknown.
-        RuntimeError: There is no such device; raised when it is first waited for.
-        MissingDependencyError: Neither torch nor cuda-python is there to wait for the device.
+        TypeError: The name is no text, as with a bare ``@Timer``.
+        ValueError: ``device`` is neither ``"cuda"`` nor ``"cuda:N"``.
+        RuntimeError: The device does not exist; raised at the first wait.
+        MissingDependencyError: Neither torch nor cuda-python is installed, and one is needed to wait for a device.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Timer:
                 around.children.append(self)
 
     def __call__(self, function: Function) -> Function:
-        """Time each call of a function; that of a coroutine function until what it gives is awaited."""
+        """Time each call of a function; a call of a coroutine function is timed until its coroutine ends."""
         made: Any
 
         @functools.wraps(function)
@@ -125,12 +125,12 @@ class Timer:
 
     @property
     def total_s(self) -> float:
-        """The sum of their times in seconds; a run inside another of the same timer counts in both."""
+        """The sum of the times of all runs in seconds; a run inside a run of the same timer is counted in both."""
         return sum(self.seconds)
 
     @property
     def latency_ms(self) -> dict[str, float | None]:
-        """Mean, p50, p90, p99 and max of their times in milliseconds."""
+        """Mean, p50, p90, p99 and max of the times of all runs, in milliseconds."""
         return latency_ms(self.seconds)
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ class Timer:
 
 
 def _waiting_for(device: str | None) -> Callable[[], object] | None:
-    """Give what waits for all work of a device."""
+    """Give a function that waits for all work of a device; None for no device."""
     if device is None:
         return None
     kind, _, number = device.partition(":")

@@ -1,16 +1,16 @@
-"""From what a probe has heard to events of the Trace Event Format.
+"""Makes events of the Trace Event Format from the records of a probe.
 
 The format: "Trace Event Format", Google, the document that Chromium's tracing page links to. All events
 are complete events (``X``), the two ends of flows (``s``, ``f``) and metadata (``M``); times are in µs.
 
-What is on which track:
+The tracks:
 
-- process *threads*: a track per thread; batches, and in them the elements that this thread has run;
-- process *devices*: a track per node, instance and track that a backend has named in ``context.span``;
-- process *requests of NODE*: as many tracks as requests were open at a time; in each request its wait in
-  the queue and its run, and an arrow from its beginning to its batch.
+- The process *threads* has a track per thread, with its batches, and in them the elements that the thread has run.
+- The process *devices* has a track per node, instance and track that a backend has named in ``context.span``.
+- The process *requests of NODE* has as many tracks as requests were open at a time. Each request contains its wait in
+  the queue and its run, and an arrow leads from its beginning to its batch.
 
-Requests, their keys and messages of errors are never in it.
+Values and keys of requests, and messages of errors, are never in the file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TAIL = "]}"
 
 
 class ElementHeard(NamedTuple):
-    """An element that has run; times of all these in seconds on the clock of ``time.monotonic()``."""
+    """An element that has run. In this and the next classes times are seconds of ``time.monotonic()``."""
 
     path: str
     size: int
@@ -44,7 +44,7 @@ class ElementHeard(NamedTuple):
 
 
 class SpanHeard(NamedTuple):
-    """What a backend has reported."""
+    """A span that a backend has reported."""
 
     path: str
     name: str
@@ -54,7 +54,7 @@ class SpanHeard(NamedTuple):
 
 
 class BatchHeard(NamedTuple):
-    """A batch that has run; ``inside`` is what its instance has reported since the one before."""
+    """A batch that has run; ``inside`` has the elements and spans of its instance since the instance's last batch."""
 
     number: int
     node: str
@@ -69,7 +69,7 @@ class BatchHeard(NamedTuple):
 
 
 class RequestHeard(NamedTuple):
-    """A request that has its outcome; ``batch`` is None where it never ran."""
+    """A request that has its outcome; ``batch`` is None if the request never ran."""
 
     node: str
     started: float
@@ -86,7 +86,7 @@ class _Lanes:
         self._free_from: list[tuple[int, int]] = []
 
     def take(self, start: int, end: int) -> int:
-        """Give the track that has been free longest, a new one where none is free."""
+        """Give the track that has been free longest; a new track if none is free from ``start`` on."""
         if self._free_from and self._free_from[0][0] <= start:
             _, lane = self._free_from[0]
             heapq.heapreplace(self._free_from, (end, lane))
@@ -100,8 +100,8 @@ class EventMaker:
     """Makes the events of one trace; used by one thread.
 
     Args:
-        origin: When the trace begins, in seconds; what began earlier is left out.
-        thread_names: The names of threads, by number; it is added to meanwhile.
+        origin: When the trace begins, in seconds; events that began earlier are left out.
+        thread_names: The names of threads, by number; other threads may add names meanwhile.
     """
 
     def __init__(self, origin: float, thread_names: Mapping[int, str]) -> None:
@@ -114,7 +114,7 @@ class EventMaker:
         self._arrows = 0
 
     def batch(self, heard: BatchHeard) -> list[Event]:
-        """Give the events of a batch and of what was heard of inside it."""
+        """Give the events of a batch, and of the elements and spans inside it."""
         start, end = self._ns(heard.started), self._ns(heard.ended)
         if start < 0:
             return []
@@ -141,7 +141,7 @@ class EventMaker:
         return events
 
     def request(self, heard: RequestHeard) -> list[Event]:
-        """Give the events of a request at one node: itself, its wait, its run, and the arrow."""
+        """Give the events of a request at one node: the request, its wait, its run, and the arrow to its batch."""
         start, end = self._ns(heard.started), self._ns(heard.ended)
         if start < 0:
             return []
@@ -158,7 +158,7 @@ class EventMaker:
         if begun > start:
             waited = min(begun, end)
             events.append(_slice(process, lane, "queue", "queue", start, waited, "{}"))
-        if start <= begun <= done:  # else its owner had gone before it ran
+        if start <= begun <= done:  # false if the owner gave up before the batch began
             events.append(_slice(process, lane, "run", "run", begun, done, "{}"))
             events += self._arrow(process, lane, start, self._thread(batch.thread), begun)
         return events
@@ -168,11 +168,11 @@ class EventMaker:
         same = f'"cat":"flow","name":"runs in","id":{self._arrows}'
         tail = f'{{"ph":"s","pid":{process},"tid":{lane},"ts":{_us(start)},{same}}}'
         head = f'{{"ph":"f","bp":"e","pid":{_THREADS},"tid":{thread},"ts":{_us(begun)},{same}}}'
-        # At the same moment the tail comes first: readers take events as they stand.
+        # If both have the same time, the tail stands first, since readers take events in the order of the file.
         return [Event(start, 0, start, tail), Event(begun, 1, start, head)]
 
     def head(self, about: dict[str, object]) -> list[str]:
-        """Give the beginning of the file: what it is about, and the names of all tracks (one at least)."""
+        """Give the first lines of the file: the data ``about`` the trace, and the names of all tracks."""
         text = json.dumps({**about, "pid": os.getpid()})
         opening = f'{{"displayTimeUnit":"ms","otherData":{text},"traceEvents":[\n'
         lines = [opening + _named("process", _THREADS, 0, "threads")]
@@ -227,7 +227,7 @@ _known: dict[str, str] = {}
 
 
 def _text(text: str) -> str:
-    """Give a text as JSON; names of nodes, elements and tracks come again and again."""
+    """Give a text as JSON; results are kept, since names of nodes, elements and tracks come again and again."""
     found = _known.get(text)
     if found is None:
         if len(_known) > 10_000:

@@ -1,6 +1,7 @@
-"""What a trace has noted, on its way to the end of the recording: small, bounded, in order.
+"""Keeps the notes of a trace in files until the recording ends: small, bounded, in order.
 
-Making events costs ten times what noting does, so it waits until nobody else needs the processor.
+To make an event costs ten times as much as to keep a note, so events are made at the end of the recording, when the
+pipeline does not need the processor any more.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class NoteStore:
     """Keeps tuples of texts, numbers, None and lists of these in files; used by one thread.
 
     Args:
-        folder: Where its files are; whoever made it removes it.
-        max_bytes: How much they hold together; beyond it the oldest go.
+        folder: The folder for the files; the caller, who has made it, also removes it.
+        max_bytes: The most bytes of all files together; beyond it the oldest files are deleted.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -36,7 +37,7 @@ class NoteStore:
         """Keep notes.
 
         Raises:
-            OSError: They cannot be written.
+            OSError: The notes cannot be written.
         """
         text = marshal.dumps(notes)
         if not self._files or self._files[-1][1] >= self._max_bytes // _SEGMENTS:
@@ -53,7 +54,7 @@ class NoteStore:
             self._bytes -= size
 
     def take(self) -> Iterator[tuple[Any, ...]]:
-        """Give all notes, the oldest first; each file goes once it has been read."""
+        """Give all notes, the oldest first; each file is deleted once it has been read."""
         for path, size in self._files:
             with path.open("rb") as file:
                 while file.tell() < size:

@@ -1,8 +1,8 @@
-"""The events of a trace on their way into one file: sorted, bounded, whole at the end.
+"""Collects the events of a trace and writes them into one file: sorted, bounded, and never half written.
 
-Events are gathered in memory, and written as a sorted segment into a folder beside the file when there
-are enough. When all segments together would pass the bound, the oldest go. At the end the segments are
-merged into the file, which takes its place in one step.
+Events are gathered in memory; when there are enough, they are written as a sorted segment into a folder beside the
+file. When all segments together exceed the bound, the oldest segments are deleted. At the end the segments are
+merged into a new file, which is renamed to its path in one step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Event", "TraceStore"]
 
 _SEGMENTS = 32
-"""A segment is this part of the bound; what goes goes by whole segments."""
+"""The bound is divided by this to give the size of a segment; only whole segments are deleted."""
 
 _LARGEST_SEGMENT = 4_000_000
 
@@ -32,10 +32,11 @@ class Event(NamedTuple):
     """One event; they sort as they stand in the file.
 
     Attributes:
-        start_ns: When it begins, in ns.
-        minus_duration_ns: Its duration, negated, so that an outer event sorts before an inner one that
-            begins with it.
-        since_ns: The earliest beginning of what it points to; it goes when that goes.
+        start_ns: The beginning, in ns.
+        minus_duration_ns: The duration in ns, negated, so that an outer event sorts before an inner one that
+            begins at the same time.
+        since_ns: The beginning, in ns, of the event at the other end of its arrow, else its own; if that event is
+            deleted, this one is left out too.
         text: One line of JSON, without a comma at its end.
     """
 
@@ -56,11 +57,11 @@ class TraceStore:
 
     Args:
         path: The file.
-        max_bytes: The size that the file does not pass.
+        max_bytes: The most bytes of the file.
 
     Attributes:
-        folder: Where its files are until the end; removed then.
-        horizon_ns: What began before it is gone.
+        folder: The folder with the segments; it is removed at the end.
+        horizon_ns: Events that began before this time are left out.
 
     Raises:
         OSError: The folder of the file cannot be written.
@@ -105,20 +106,20 @@ class TraceStore:
             gone = self._segments.popleft()
             gone.path.unlink()
             self._bytes -= gone.size
-            # All of it had ended by then. What began earlier and is in a later segment goes as well, so
-            # that nothing points to what is gone.
+            # All events of the deleted segment had ended at `last_ns`. Events of later segments that began before that
+            # are left out too, so that no arrow points to a deleted event.
             self.horizon_ns = max(self.horizon_ns, gone.last_ns)
 
     def finish(self, head: Sequence[str], tail: str) -> None:
         """Write the file.
 
         Args:
-            head: The first events of the file, one at least, without commas; before the first of
-                them stands what begins the file.
-            tail: What stands after the last event.
+            head: The first events of the file, one at least, without commas; the first line begins with the
+                opening of the JSON document.
+            tail: The text after the last event.
 
         Raises:
-            OSError: It cannot be written; what was at the path is untouched.
+            OSError: The file cannot be written; a file that was at the path is untouched.
         """
         try:
             self._close_segment()
@@ -129,7 +130,7 @@ class TraceStore:
             self.discard()
 
     def discard(self) -> None:
-        """Remove everything but the file."""
+        """Remove the folder with the segments."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _write(self, part: Path, head: Sequence[str], tail: str) -> None:

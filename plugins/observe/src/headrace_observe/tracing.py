@@ -1,4 +1,4 @@
-"""The probe Trace, and `trace`, which uses it for a while."""
+"""The probe Trace, and the function `trace`, which attaches it to a pipeline for a while."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _MAX_BYTES = 256_000_000
 
 
 class Trace:
-    """The probe that writes what happens in a pipeline as a timeline, in the Trace Event Format.
+    """The probe that writes batches, requests, elements and device work of a pipeline as a timeline.
 
-    Without ``path`` it writes nothing: it lets backends report what happens on devices, for `trace`.
+    The file is in the Trace Event Format. Without ``path`` the probe writes nothing; but its presence makes backends
+    report what happens on devices, which `trace` then records.
     """
 
     reentrant = True
-    """What it calls for a request takes no lock: entries of dicts and deques, each one step."""
+    """The methods that the pipeline calls take no lock: they change dicts and deques, each in one atomic step."""
 
     class Options(headrace.Options):
         """What is recorded, and where it goes."""
@@ -50,7 +51,7 @@ class Trace:
         )
 
     def __init__(self, options: Trace.Options) -> None:
-        """Begin to record, where there is a path.
+        """Begin to record, if there is a path.
 
         Raises:
             MissingDependencyError: ``nvtx`` is asked for and not installed.
@@ -58,8 +59,8 @@ class Trace:
         """
         self._recording: Recording | None = None
         self._nvtx: Any = library("nvtx", "gpu", "nvtx = true") if options.nvtx else None
-        # What a probe does not have is not measured, and what it has is called for every request: so these
-        # are there where they are needed, and are those of the recording themselves.
+        # The pipeline measures only for methods that a probe has, and calls them for every request. So they are set
+        # here only if they are needed, and are the recording's own methods, without a call in between.
         if options.path is not None:
             recording = Recording(Path(options.path), options.sample, options.max_bytes)
             self._recording = recording
@@ -87,16 +88,16 @@ class Trace:
         ended: float,
         track: str,
     ) -> None:
-        """Note what a backend reports."""
+        """Note a span that a backend reports."""
         recording = self._recording
         if recording is not None:
             recording.span(node, instance, element, name, started, ended, track)
 
     def close(self) -> None:
-        """Write the file, if there is one; it is whole when this returns.
+        """Write the file, if there is a path; the file is whole when this returns.
 
         Raises:
-            OSError: The file could not be written; what was at the path is untouched.
+            OSError: The file could not be written; a file that was at the path is untouched.
         """
         recording, self._recording = self._recording, None
         if recording is not None:
@@ -112,11 +113,11 @@ def trace(
     max_bytes: int = _MAX_BYTES,
     nvtx: bool = False,
 ) -> Iterator[None]:
-    """Trace a pipeline within the block; at its end, also by an error, the file is whole.
+    """Trace a pipeline within the block; at the end of the block, also by an error, the file is whole.
 
-    Any pipeline that runs will do, and nothing of it is built again. What happens on devices is in the
-    trace where backends were told to report it when they were built: with ``probes = ["Trace"]``
-    in the configuration, or by a `headrace.Pipeline.reload` within the block.
+    The pipeline may be any that runs, and nothing of it is built again. The trace has the work on devices only if
+    the backends were built while the probe was there: with ``probes = ["Trace"]`` in the configuration, or by a
+    `headrace.Pipeline.reload` within the block.
 
     Args:
         pipeline: The pipeline.

@@ -1,4 +1,4 @@
-"""Trials of configurations for a goal: the search, results, the frontier, and the best as a file."""
+"""Trials of configurations for a goal: the search, its results, the frontier, and the best trial as a file."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 __all__ = ["Trial", "Trials", "as_toml"]
 
 _AGAIN = 4
-"""One run of so many measures one of the best again."""
+"""One of so many runs is spent on measuring one of the best trials again."""
 
 _LEADERS = 3
-"""So many of the best are measured again in turn."""
+"""The number of best trials that are measured again, in turn."""
 
 
 @dataclass
 class Trial:
-    """One combination of values and what came of it.
+    """One combination of values and its results.
 
     Attributes:
-        values: One per dimension.
-        runs: What was measured, run by run.
+        values: One value for each dimension.
+        runs: The point of each run.
         point: The figures of all runs together, as `Point.to_dict` gives them; None after an error.
-        error: Why it could not be measured, or not again.
+        error: Why a run of the combination failed; None if none did.
     """
 
     values: tuple[int, ...]
@@ -44,19 +44,19 @@ class Trial:
 
     @property
     def figures(self) -> dict[str, float | None] | None:
-        """What the goal looks at."""
+        """The figures that goals may name; None after an error."""
         return None if self.point is None else figures_of(self.point)
 
 
 @dataclass
 class Trials:
-    """What has been tried.
+    """All trials of a search.
 
     Args:
-        space: What is searched.
-        goal: What is to be reached.
-        run: Measures one combination; what it raises is a result, too.
-        done: A trial per combination, in the order of the search.
+        space: The dimensions of the search.
+        goal: The goal to reach.
+        run: Measures one combination; an error that it raises is the result of the trial.
+        done: The trials so far, one for each combination, in the order of the search.
     """
 
     space: Sequence[Dimension]
@@ -65,19 +65,19 @@ class Trials:
     done: list[Trial] = field(default_factory=list)
 
     def search(self, runs: int, *, how: str = "auto", seed: int = 0) -> str:
-        """Search with so many runs, the last of which measure the best again.
+        """Search with so many runs, the last of which measure the best trials again.
 
-        Whatever looks best after one run each is partly lucky. So a quarter of the runs (of eight or
-        more) goes, one after the other, to whichever of the three that look best was measured least;
-        who falls behind by it makes room for the next.
+        The trial that looks best after one run of each is partly lucky. So if there are eight runs or more, a
+        quarter of them measures the three best trials again: each run takes the one that was measured least
+        often. A trial that falls behind by its new figures makes room for the next best.
 
         Args:
-            runs: How often combinations are measured in all.
-            how: Which search, as for `headrace_observe.search.search`.
+            runs: The number of measurements in all.
+            how: The search, as for `headrace_observe.search.search`.
             seed: The same seed and the same figures give the same search.
 
         Returns:
-            Which search it was.
+            The search that was used.
         """
         different = math.prod(len(one.values) for one in self.space)
         again = runs // _AGAIN if runs >= 2 * _AGAIN else 0
@@ -105,13 +105,13 @@ class Trials:
             trial.point = Point.of_all(trial.runs).to_dict()
 
     def _by_rank(self) -> list[Trial]:
-        """Give those that could be measured, the best first."""
+        """Give the trials that could be measured, the best first."""
         ranked = [(self.goal.rank(figures), t) for t in self.done if (figures := t.figures)]
         return [trial for _, trial in sorted(ranked, key=lambda pair: -pair[0])]
 
     @property
     def best(self) -> Trial | None:
-        """The best that could be measured; it need not keep the limits."""
+        """The best trial that could be measured; it may miss limits. None if no trial could be measured."""
         return next(iter(self._by_rank()), None)
 
     def reached(self, trial: Trial) -> bool:
@@ -120,7 +120,7 @@ class Trials:
         return figures is not None and self.goal.rank(figures) > -1e9
 
     def frontier(self) -> list[Trial]:
-        """Give the trials that no other beats in both throughput and p99, by throughput."""
+        """Give the trials that no other trial beats in both throughput and p99, in ascending order of throughput."""
         found: list[Trial] = []
         lowest = float("inf")
         rows = [(t, t.figures) for t in self.done]
@@ -133,7 +133,7 @@ class Trials:
         return found[::-1]
 
     def how_close(self) -> str:
-        """Say by how much the best misses the limits."""
+        """Give a message that says by how much the best trial misses the limits."""
         best = self.best
         if best is None or best.figures is None:
             return "no configuration could be measured"

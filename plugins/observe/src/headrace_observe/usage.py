@@ -1,4 +1,4 @@
-"""What a span of time used: processor time of this process and its children, and the GPUs."""
+"""Measures the use of processors, by this process and its children, and of GPUs, over a span of time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ __all__ = ["meter"]
 
 
 def meter() -> Callable[[], dict[str, Any]]:
-    """Begin to measure; give what ends it.
+    """Begin to measure; give the function that ends the measurement.
 
     Returns:
-        A function that gives ``{"cpu": {"cores", "source", "usable"}, "gpu": [...]}``. ``cores`` is
-        processor time per second, of this process and, where psutil is installed (the extra
-        ``[gpu]``), of its children; ``source`` says which. ``gpu`` has ``index``, ``name``,
-        ``utilisation_percent`` and ``memory_used_bytes`` of each GPU as they are at the end.
+        A function that gives ``{"cpu": {"cores", "source", "usable"}, "gpu": [...]}``. ``cores`` is the
+        processor time per second, in seconds, of this process and, if psutil is installed (the extra
+        ``[gpu]``), of its children; ``source`` says which. ``usable`` is the number of CPUs that this process
+        may use. ``gpu`` has ``index``, ``name``, ``utilisation_percent`` and ``memory_used_bytes`` of each GPU
+        at the end.
     """
     seconds, source = _clock_of_processors()
     began, used = time.perf_counter(), seconds()
@@ -54,7 +55,7 @@ def _clock_of_processors() -> tuple[Callable[[], float], str]:
         for one in [here, *here.children(recursive=True)]:
             try:
                 times = one.cpu_times()
-            except psutil.Error:  # it has ended meanwhile
+            except psutil.Error:  # the child process has ended meanwhile
                 continue
             total += times.user + times.system
         return total

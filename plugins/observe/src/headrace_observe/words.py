@@ -18,25 +18,24 @@ __all__ = ["Benchmark"]
 
 
 class Benchmark(headrace.Backend):
-    """Measure what is inside: ``With[Benchmark(clients=10,total=1000,warm_up=20),X]``.
+    """Measure the backend inside: ``With[Benchmark(clients=10,total=1000,warm_up=20),X]``.
 
     The requests of the batch are the samples. ``warm_up`` and then ``total`` requests, copies of
     the samples in turn, go through X in a closed loop: each of ``clients`` clients sends its next
     request when it has its answer.
 
-    X is run by one thread at a time, as everywhere: up to its ``max`` of the requests that wait run
-    as one batch, the oldest first, and the clients are no threads. Only where X is ``Forward[node]``
-    is each client a thread that calls the node, so that its queue, policies and instances are
-    measured.
+    One thread runs X, as everywhere: it takes up to ``max`` of the waiting requests as one batch, the
+    oldest first, and the clients are no threads. Only if X is ``Forward[node]`` each client is a thread
+    that calls the node, so that the node's queue, policies and instances are measured.
 
     The figures are those of one load of ``headrace bench --json``, without its histogram of
     latencies: ``throughput_rps``, ``latency_ms`` (``mean``, ``p50``, ``p90``, ``p99``, ``max``),
     ``ok``, ``failed`` by code, ``seconds``, ``batch_size``, ``cpu``, ``gpu``, and ``clock``, which
-    says what the latencies cover. A request that fails is a figure, and a sample of which every
-    request fails has no figures but its error.
+    says what the latencies cover. A request that fails is counted in ``failed``. A sample of which every
+    request fails gets its first error instead of the figures.
 
     Reads:
-        data: What X reads; other keys of the samples are sent along.
+        data: The data that X reads; other keys of the samples are sent along.
 
     Writes:
         result: The figures of all samples together, a dict that JSON can hold.
@@ -45,10 +44,10 @@ class Benchmark(headrace.Backend):
         1 or more samples, or the range of X.
 
     Raises:
-        BackendError: What X gave for a sample of which no request succeeded.
+        BackendError: The first error of X for a sample of which no request succeeded.
 
     Source:
-        The word of torchpipe; clients without threads are own.
+        The word of torchpipe; clients without threads are Headrace's own.
     """
 
     class Options(headrace.Options):
@@ -62,7 +61,7 @@ class Benchmark(headrace.Backend):
     rerun = False  # a second run would take as long again
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Take the loop that suits X."""
+        """Choose the closed loop for X: threads that call a node, or one thread that runs batches."""
         from headrace_observe.inner_load import of_backend, of_node
 
         self.chosen = options

@@ -1,1 +1,1 @@
-"""The commands, a module each; `headrace_observe.hooks` lists them."""
+"""The commands, one module for each; `headrace_observe.hooks` lists them."""

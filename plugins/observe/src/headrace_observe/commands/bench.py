@@ -198,7 +198,10 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
 def _configurations(
     inputs: Sequence[str], data: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Part what follows CONFIG: TOML files in front of the first INPUT, or of --data, and the rest."""
+    """Split the arguments after CONFIG into further configurations and INPUTs.
+
+    The TOML files at their beginning are configurations. If all are TOML files and there is no --data, all are INPUTs.
+    """
     more = list(itertools.takewhile(lambda one: one.endswith(".toml"), inputs))
     if len(more) == len(inputs) and not data:
         return (), inputs
@@ -212,7 +215,7 @@ def _in_turn(
     plan: Plan,
     points: list[tuple[int, Point]],
 ) -> bool:
-    """Measure every configuration under a load before the next load; tell whether all was."""
+    """Measure all configurations under one load before the next load; tell whether every measurement was completed."""
     try:
         for load in loads:
             for place, pipeline in enumerate(pipelines):

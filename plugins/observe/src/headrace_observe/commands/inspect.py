@@ -73,7 +73,7 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
         counts = [int(one) for one in positive_numbers(sizes, "--sizes", whole=True)]
     source = source_of(expression, settings or ())
     with printing_warnings(), hinting_at_a_file(expression):
-        # Says what is wrong, and refuses imports, before anything is built.
+        # Problems are reported, and imports refused, before anything is built.
         headrace.PipelineConfig.load(source, allow_import=not no_import)
         try:
             found = inspected(layered(source), samples, repeat, warm_up, sizes=counts)

@@ -1,4 +1,4 @@
-"""What the commands that measure share: their inputs, their lists of numbers, their tables."""
+"""Shared by the commands that measure: reading inputs and options, printing tables and JSON."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ RandomArrays = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
 ]
-"""The option that takes random arrays in their place."""
+"""The option for random arrays instead of files."""
 
 
 def samples_of(inputs: Sequence[str], data: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Give the requests: a file each, as ``headrace run`` reads them, or random arrays.
+    """Give the requests: one for each file, as ``headrace run`` reads them, or for each random array.
 
     Raises:
-        WrongArgument: There are none, or both kinds.
-        InputError: One cannot be read or made.
+        WrongArgument: There are neither files nor random arrays, or both.
+        InputError: A file cannot be read, or an array cannot be made.
     """
     if bool(inputs) == bool(data):
         raise WrongArgument(
@@ -95,7 +95,7 @@ def percent(text: str, option: str) -> float:
     """Read ``5%`` as 0.05.
 
     Raises:
-        WrongArgument: It is no percentage from above 0 to 100.
+        WrongArgument: The text is no percentage above 0 and up to 100.
     """
     try:
         value = float(text.strip().removesuffix("%")) / 100
@@ -133,15 +133,15 @@ def loads_of(
 
 
 def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
-    """Refuse a file that could not be written, before anything is measured.
+    """Refuse an output file that could not be written, before anything is measured.
 
     Args:
-        path: The file; None for none.
-        option: What names it.
-        read: The files, and arguments that may name some, which the command reads.
+        path: The file; None: the command writes no such file.
+        option: The option that names the file.
+        read: The files that the command reads, and arguments that may be such files.
 
     Raises:
-        WrongArgument: Its folder does not exist, it is a folder, or it is a file that is read.
+        WrongArgument: The folder of the file does not exist, ``path`` is a folder, or the command also reads the file.
     """
     if path is None:
         return
@@ -158,7 +158,7 @@ def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
 
 
 def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], title: str) -> None:
-    """Draw points over their loads, where ``--plot`` was given; say so if there is nothing to draw."""
+    """Draw points over their loads if ``--plot`` was given; print a message if there is nothing to draw."""
     if path is None:
         return
     panels = load_panels(rows)
@@ -174,7 +174,7 @@ def print_document(document: dict[str, Any] | list[dict[str, Any]]) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table to stdout; where that is no terminal, as wide as it needs."""
+    """Write a table to stdout; if stdout is no terminal, the table is as wide as its text."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -193,7 +193,7 @@ def read_json(path: str) -> Any:
     """Read a JSON file.
 
     Raises:
-        InputError: It cannot be read, or is none.
+        InputError: The file cannot be read, or is not JSON.
     """
     try:
         return _json.loads(Path(path).read_text(encoding="utf-8"))

@@ -44,13 +44,13 @@ _SHOWN = [
 
 
 _WAKES_S = (20e-6, 100e-6)
-"""In which times threads wake up, on a quiet machine and on a busy one."""
+"""The times in which a thread wakes up, on a quiet machine and on a busy one; the range of rates is tried with both."""
 
 _FEW = 20_000
-"""So many requests tell the throughput with these."""
+"""The number of requests with which the throughput is simulated for each of `_WAKES_S`."""
 
 _SAME = 0.03
-"""Rates that differ by this share are those of one rhythm."""
+"""The range of rates is printed if it is wider than this share of the greatest rate."""
 
 
 def simulate(  # noqa: PLR0913, PLR0917 - one per option

@@ -25,7 +25,7 @@ __all__ = ["rows_of", "top"]
 _TIMEOUT_S = 5.0
 
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-"""Values by the name of the sample and its labels."""
+"""The value of each sample, by its name and labels."""
 
 
 def top(
@@ -77,7 +77,7 @@ def scrape(url: str) -> Scrape:
     """Ask for the metrics once.
 
     Raises:
-        HeadraceError: Nobody answers there, or something else than metrics of Headrace.
+        HeadraceError: No server answers at the address, or it answers with other metrics than Headrace's.
         MissingDependencyError: prometheus-client is not installed.
     """
     parser = library("prometheus_client.parser", "prometheus", "headrace top")
@@ -112,7 +112,7 @@ def state_of(found: Scrape) -> str:
 
 
 def rows_of(before: Scrape, now: Scrape, seconds: float) -> list[dict[str, Any]]:
-    """Give one row per node: rates per second since the look before, times in milliseconds."""
+    """Give a row for each node: rates per second since the scrape ``before``, times in milliseconds."""
     rows: dict[str, dict[str, Any]] = defaultdict(
         lambda: {"ok_per_s": 0.0, "failed_per_s": 0.0, "busy": 0.0, "instances": 0, "up": 0}
     )
@@ -174,7 +174,7 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
     console = Console(file=sys.stdout)
     with Live(console=console, auto_refresh=False) as live:
         for rows, state in looks:
-            # Twelve columns in eighty characters: no lines between them.
+            # Twelve columns fit into eighty characters only without lines between them.
             table = Table(
                 title=f"{url}: {state} (times in ms)",
                 box=box.SIMPLE_HEAD,
@@ -191,5 +191,5 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
 def _cell(key: str, value: Any) -> str:
     if key == "utilisation":
         return f"{value:.0%}"
-    # Five digits are enough to look at; all of them are in --json.
+    # Five digits are enough to read; --json prints all of them.
     return f"{value:.5g}" if isinstance(value, float) else str(value)

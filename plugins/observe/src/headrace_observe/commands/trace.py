@@ -118,13 +118,14 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
 def _with_probe(
     name: str, settings: Sequence[str], probe: str, *, allow_import: bool
 ) -> headrace.PipelineConfig:
-    """Add a probe to those that a configuration has, so that backends are told to report of devices.
+    """Add the probe to the probes of a configuration, since backends report device spans only if it is there at build.
 
-    Those it has are written again here, so their relative paths start from the folder of its file.
+    The layer that adds it has to repeat the configuration's own probes. Their relative paths must start from the folder
+    of the configuration's file, so that folder is the base of the whole.
 
     Raises:
-        WrongArgument: ``--set`` together with a file that has probes of its own.
-        ConfigError: It is wrong.
+        WrongArgument: ``--set`` is given together with a file that has probes of its own.
+        ConfigError: The configuration is wrong.
     """
     source = source_of(name, settings)
     config = headrace.PipelineConfig.load(source, allow_import=allow_import)
@@ -168,7 +169,7 @@ def _send(
 
 
 def _report(path: Path, outcomes: Counter[str], status: int, *, as_json: bool) -> int:
-    """Say what was traced, and give the exit status."""
+    """Print what was traced, and give the exit status."""
     try:
         size = path.stat().st_size
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``headrace tune``: the values of keys with which a configuration reaches a goal."""
+"""``headrace tune``: searches the values of keys with which a configuration reaches a goal."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
 def _check(
     how: str, loads: Sequence[LoadSpec], read: Sequence[str], output: str, plot_path: str | None
 ) -> None:
-    """Refuse what cannot be done before anything is measured."""
+    """Refuse wrong options before anything is measured."""
     if how not in SEARCHES:
         raise WrongArgument(f"--search: expected one of {', '.join(SEARCHES)}, got {how!r}")
     if len(loads) != 1:
@@ -211,7 +211,7 @@ def _measured(
 
 
 def _write(output: str, config: str, table: dict[str, Any], best: Trial, goal: str) -> None:
-    """Write the values of the best, over what extends the configuration."""
+    """Write the values of the best trial as a TOML file, which extends the configuration if that is a file."""
     if is_file(config):
         folder = Path(output).absolute().parent
         path = os.path.relpath(Path(config).absolute(), folder).replace(os.sep, "/")
