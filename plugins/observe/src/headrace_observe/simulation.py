@@ -149,7 +149,7 @@ class Simulation(Threads):
             elif kind == _ARRIVE:
                 self._send(now, a)
                 following = next(arrivals, None)
-                if following is not None:  # a sender that is late does not sleep before the next one
+                if following is not None:  # a sender that is late does not sleep
                     late = following < now
                     self._push(now if late else following + self._waking(), _ARRIVE, following)
             elif kind == _LATE:
