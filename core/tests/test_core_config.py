@@ -1032,11 +1032,12 @@ def test_files_that_extend_the_same_are_read_once_each(tmp_path):
 def test_an_import_that_ends_the_program_is_an_error_with_its_line(tmp_path):
     write(tmp_path / "ends.py", "import sys\nsys.exit(3)\n")
     write(tmp_path / "fails.py", "\n\n\ndef f():\n    raise ValueError('no')\nf()\n")
-    first, second = problems(
-        {"backend": "Show", "import": [str(tmp_path / "ends.py"), str(tmp_path / "fails.py")]}
-    )
+    write(tmp_path / "skips.py", "class Skipped(BaseException): ...\nraise Skipped('no GPU')\n")
+    files = [str(tmp_path / f"{name}.py") for name in ("ends", "fails", "skips")]
+    first, second, third = problems({"backend": "Show", "import": files})
     assert first.message.endswith("failed in line 2: SystemExit: 3")
     assert second.message.endswith("failed in line 5: ValueError: no")
+    assert third.message.endswith("failed in line 2: Skipped: no GPU")
 
 
 def test_one_name_from_two_files_of_one_name_cannot_be_told_apart(tmp_path):

@@ -179,13 +179,15 @@ def test_a_disabled_plugin_says_so_and_how_to_allow_it(site, monkeypatch, value,
 
 
 def test_a_module_that_cannot_be_imported_is_a_problem_with_its_reason(site):
-    points = "[headrace.backends]\nBroken = hrt_broken:Broken\nNone1 = hrt_none:None1\n"
-    site.add("headrace-broken", points, {"hrt_broken": "1 / 0", "hrt_none": ""})
+    points = "[headrace.backends]\nBroken = hrt_broken:Broken\nNone1 = hrt_none:None1\nSkips = hrt_skips:X\n"
+    skips = "class Skipped(BaseException): ...\nraise Skipped('no GPU')"
+    site.add("headrace-broken", points, {"hrt_broken": "1 / 0", "hrt_none": "", "hrt_skips": skips})
     found = problem({"backend": "Broken"})
     assert found.code == "plugin_load"
     assert "'Broken' of headrace-broken" in found.message
     assert "ZeroDivisionError" in found.message
     assert problem({"backend": "None1"}).code == "plugin_load"
+    assert problem({"backend": "Skips"}).code == "plugin_load"
 
 
 def test_a_missing_library_is_a_problem_that_says_what_to_install(site):

@@ -178,7 +178,7 @@ def select(
             if outcomes[i] is None and takes(batch[i]):
                 taken.append(i)
         except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
-            outcomes[i] = odd
+            outcomes[i] = passed_on(odd)
     return taken
 
 

@@ -176,7 +176,9 @@ def _plugin(points: list[EntryPoint]) -> Plugin:
     modules = dict.fromkeys(path for point, path in paths if point.group == _HOOKS)
     try:
         return replace(plugin, hooks=_hooks_of(modules)) if plugin.usable else plugin
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - nor must its hooks
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - nor must its hooks
         reason = f"its hooks failed: {error_text(error)}"
         lacking = [library_missing(error, path) for path in modules]
         if not all(lacking):
@@ -303,7 +305,9 @@ def load(path: str, distribution: str, what: str = "") -> Any:
     about = f"{what} cannot be imported from {path!r}" if what else f"cannot import {path!r}"
     try:
         return found(path)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, say, or what pytest skips with
         missing, by = library_missing(error, path), distribution
         hint = "See `headrace plugins doctor`."
         if missing is None:

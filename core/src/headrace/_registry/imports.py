@@ -90,7 +90,9 @@ def refused(*, allow_import: bool) -> str | None:
 def _import_module(name: str) -> None:
     try:
         importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         what = f"import = [{name!r}] failed: {error_text(error)}"
         hint = "A file ends in .py and is relative to the configuration; a module is on sys.path."
         raise PluginLoadError(what, hint=hint) from error
@@ -121,7 +123,9 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         with registry.recording(name, table):
             # Not through the loader, whose cache takes two versions of one second for the same.
             exec(spec.loader.source_to_code(source, str(path)), vars(module))  # noqa: S102
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         sys.modules.pop(name, None)
         if before is not None:
             sys.modules[name] = before

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import child_call, no_result, passed_on, run_some, select
+from headrace._build.callees import child_call, no_result, run_some, select
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
-from headrace.errors import ContractError, HeadraceError, LimitError
+from headrace.errors import ContractError, LimitError
 from headrace.keys import NODE_NAME, REPOST, Request
 
 if TYPE_CHECKING:
@@ -78,14 +78,8 @@ class DagDispatcher(Word):
         """Walk the requests."""
         if self.pass_on is None:
             raise ContractError("DagDispatcher was called before the graph was built")
-        outcomes: Answers = []
-        for request in batch:
-            try:
-                self.pass_on(request)
-            except HeadraceError as error:
-                outcomes.append(passed_on(error))
-            else:
-                outcomes.append(None)
+        outcomes: Answers = [None] * len(batch)
+        select(batch, range(len(batch)), self.pass_on, outcomes)
         return outcomes if any(outcomes) else None
 
 
