@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace._engine.engine import Engine
-from headrace.errors import BackendError, BatchRangeError, ContractError, RequestsFailed
+from headrace.errors import BackendError, BatchRangeError, ContractError, RequestsFailed, SetupError
 from headrace.policies import BatchPolicy, Cut, DispatchPolicy, Greedy
 
 pytestmark = pytest.mark.usefixtures("shortcut")
@@ -253,6 +253,38 @@ def test_a_batch_is_padded_to_a_weight_that_the_node_allows_or_refused(gate, key
         else:
             assert [request["result"] for request in pipe(requests)] == weights
         assert gate.batches == ([] if ran is None else [ran])
+
+
+@pytest.mark.parametrize("pad", [True, False])
+def test_a_weight_above_every_batch_size_that_an_instance_takes_is_refused_on_entry(gate, pad):
+    class UpTo(headrace.Backend):
+        def init(self, options, context):
+            self.max = 2
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("UpTo", UpTo, replace=True)
+    config = {"backend": "UpTo", "batch_sizes": [1, 3], "pad": pad}
+    with headrace.pipe(config) as pipe:
+        future = pipe.submit({"data": 1, "request_size": 2})
+        assert future.exception(60).max == 1
+        assert pipe.submit({"data": 1}).result(60)["result"] == 1
+        assert pipe.describe()["nodes"]["main"]["range"] == [1, 1]
+    ranges = [(2, 4), (5, 6)]  # 3 is in the first range, and above the only size that is
+
+    class ByIndex(UpTo):
+        def init(self, options, context):
+            self.min, self.max = ranges[context.instance_index]
+
+    headrace.register("ByIndex", ByIndex, replace=True)
+    two = {"backend": "ByIndex", "instance_num": 2, "batch_sizes": [2, 5], "pad": pad}
+    with headrace.pipe(two) as pipe:
+        future = pipe.submit({"data": 1, "request_size": 3})
+        assert isinstance(future.exception(60), BatchRangeError)
+    with pytest.raises(SetupError, match="no batch fits: UpTo takes 1 to 2"):
+        headrace.pipe({**config, "batch_sizes": [3]})
 
 
 def test_max_counts_weights(gate, client, waiting):

@@ -360,6 +360,12 @@ def range_problem(least: object, most: object) -> str | None:
     return f"min={least!r}, max={most!r} is no batch range"
 
 
+def largest_size(sizes: Sequence[int], most: int | None) -> int | None:
+    """Give the greatest weight of a batch: the largest of ``sizes``, ascending, that ``most`` allows, or ``most``."""
+    fitting = [size for size in sizes if most is None or size <= most]
+    return fitting[-1] if fitting else most
+
+
 def _is_weight(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 import headrace
+from headrace._checked import largest_size
 from headrace._config.problems import Problems, with_room
 from headrace._expression.parser import parse
 from headrace._expression.tree import Call
@@ -117,10 +118,11 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
     keys = node.keys
     run_by = "own thread" if owned else "runner" if keys.timeout_ms is not None else "caller"
     root = node.backend or node.entry
+    low, high = narrowed((door.backend or door.entry).range, door.keys)
     return {
         "expression": node.expression,
         "node_expression": str(node.entry.call),
-        "range": list(narrowed((door.backend or door.entry).range, door.keys)),
+        "range": [low, largest_size(door.keys.batch_sizes or (), high)],
         "instance_num": max(1, door.instance_num),
         "alias_of": node.alias_of,
         "owns_thread": owned,

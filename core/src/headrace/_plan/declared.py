@@ -62,6 +62,8 @@ def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
     low = max(low, least or 1)
     if most is not None:
         high = most if high is None else min(high, most)
+    if sizes and not any(low <= size <= (high or size) for size in sizes):
+        high = 0
     return low, max(1, low) if high is None else high
 
 

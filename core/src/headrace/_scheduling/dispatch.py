@@ -6,6 +6,7 @@ from math import inf, isnan
 from operator import index
 from typing import TYPE_CHECKING
 
+from headrace._checked import largest_size
 from headrace._portable import error_text
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import Assignment
@@ -304,11 +305,9 @@ class Dispatcher(Assignment):
 
     def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
         """Tell whether another instance, busy or free, takes what is too little for this one."""
-        return any(
-            i.min <= weight and (i.max is None or weight <= i.max)
-            for i in self._node.instances
-            if i is not instance and i.living
-        )
+        others = (i for i in self._node.instances if i is not instance and i.living)
+        sizes = self._node.limits.batch_sizes
+        return any(i.min <= weight <= (largest_size(sizes, i.max) or weight) for i in others)
 
     def _claim(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
         node = self._node

@@ -12,6 +12,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from headrace._checked import largest_size
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, Entry, own_error
 from headrace._scheduling.instance import Counts, FreeInstances
 from headrace._scheduling.locks import Watchers, outermost, taking
@@ -137,12 +138,9 @@ class Node(FreeInstances):
 
     def measure(self, living: Sequence[Instance]) -> None:
         """Take the range of the living instances as that of the node."""
-        # No batch weighs more than the largest size, so no request may.
-        sizes = self.limits.batch_sizes[-1:]
-        maxima = [
-            min(most) for i in living if (most := [*sizes, *([] if i.max is None else [i.max])])
-        ]
-        self.max = max(maxima) if living and len(maxima) == len(living) else None
+        # No batch weighs more than the largest size that an instance takes, so no request may.
+        maxima = [largest_size(self.limits.batch_sizes, i.max) for i in living] or [None]
+        self.max = None if None in maxima else max(maxima)  # type: ignore[type-var]
         self.min = min((i.min for i in living), default=1)
 
     def after_fork(self) -> None:

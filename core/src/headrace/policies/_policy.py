@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import Field, field_validator
 
+from headrace._checked import largest_size
 from headrace._options import Options as _Options
 
 
@@ -242,12 +243,7 @@ class Sized(BatchPolicy):
 
     def _most(self, instance: InstanceView) -> int | None:
         """Give the greatest weight of a batch on an instance."""
-        most = instance.max
-        if not self._sizes:
-            return most
-        # A size that the instance does not take is none of its own.
-        sizes = [size for size in self._sizes if most is None or size <= most]
-        return sizes[-1] if sizes else most
+        return largest_size(self._sizes, instance.max) if self._sizes else instance.max
 
     def _fits(self, queue: Queue, most: int | None) -> tuple[int, int, bool]:
         """Give count and weight of the longest head within ``most``, and if more cannot join."""
