@@ -86,7 +86,8 @@ class GraphRequest:
                 self.open[self._entry] = step.scheduler
             else:
                 entries = self._entries(visit)
-        self._go_on()
+        if self._ended:
+            self._go_on()
         return step.scheduler, entries
 
     def _entries(self, visit: Visit) -> list[Entry]:
@@ -110,15 +111,10 @@ class GraphRequest:
                 its_owner.finished(entry)
         return [entry for entry in entries if entry.state != DONE]
 
-    def node_done(
-        self, visit: Visit, error: BaseException | None = None, entry: Entry | None = None
-    ) -> None:
-        """Queue the end of a visit, and start the nodes that waited for it."""
-        self._ended.append((visit, error, entry))
-        self._go_on()
-
     def _go_on(self) -> None:
-        """Advance the traversal by all visits that have ended, unless another thread does so.
+        """Advance the traversal by all visits that have ended, and start the nodes that waited for them.
+
+        A thread that finds the turn taken leaves that to the thread that has it.
 
         Thread A adds an end and then tries to acquire the turn; thread B releases the turn and then looks
         for ends. If A adds its end before B looks, B finds it; if B looks first, the turn is free when A
@@ -197,7 +193,8 @@ class GraphRequest:
         self._entry.error = error
         self._abandoned = getattr(error, "abandoned", False) is True
         try:
-            self._cancel_open()
+            if self.open:
+                self._cancel_open()
         finally:
             self._leave(self._owner, give_back=error is not None and not self._abandoned)
 
@@ -349,7 +346,9 @@ class _NodeOwner:
 
     def finished(self, entry: Entry) -> None:
         """Let the request go on."""
-        self.request.node_done(self.visit, entry=entry)
+        request = self.request
+        request._ended.append((self.visit, None, entry))
+        request._go_on()
 
 
 class _EachOwner:
@@ -389,6 +388,7 @@ class _EachOwner:
             except Exception as raised:  # noqa: BLE001 - the dict is the user's, and may raise anything
                 error = unable(self.visit.step, raised)
                 self.visit.step.scheduler.count_late(error)
-        self.request.node_done(self.visit, error)
+        self.request._ended.append((self.visit, error, None))
+        self.request._go_on()
         for one in self.elements.entries if last else ():
             one.take_error()

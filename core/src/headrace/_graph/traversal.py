@@ -53,6 +53,10 @@ class Visit(NamedTuple):
     request: Request
 
 
+new_visit: Callable[..., Visit] = tuple.__new__
+"""As the class makes one, without a call of Python."""
+
+
 class Failure(NamedTuple):
     """Why a request fails between two nodes.
 
@@ -179,7 +183,7 @@ class Traversal:
 def _visit(leg: Leg, step: Step, request: Request) -> Visit:
     if step.links.reposts:
         request.pop(REPOST, None)
-    return Visit(leg, step, request)
+    return new_visit(Visit, (leg, step, request))
 
 
 def repost_of(step: Step, request: Request) -> str | None:
