@@ -116,11 +116,10 @@ def admit(node: Node, entry: Entry, refused: BaseException | None = None) -> Non
 def held_here(node: Node, ident: int | None = None) -> bool:
     """Tell whether a thread (the calling one), or one that waits for it, runs a batch of the node."""
     me = ident or get_ident()
-    if not waited_for(me):
-        may_be = me in map(_ident, node.every)
-        return may_be and any(one.ident == me and one.holder is not None for one in node.every)
-    runners = [one.ident for one in node.every if one.holder is not None]
-    return not served_here(me).isdisjoint(runners)
+    served = served_here(me) if waited_for(me) else {me}
+    if served.isdisjoint(map(_ident, node.every)):
+        return False
+    return any(one.ident in served and one.holder is not None for one in node.every)
 
 
 def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _ROOM = 100
 """How many more calls the stack must have room for when a lock is to be taken: more than it takes."""
-_ROOMY = 2 * _ROOM
 
 
 def claimed(items: list[None]) -> bool:
@@ -144,7 +143,7 @@ def near_stack_end() -> bool:
     """Tell whether the calling thread may not have room on its stack for what is done under a lock."""
     limit = getrecursionlimit()
     try:
-        _getframe(limit - _ROOM if limit > _ROOMY else limit - limit // 2)
+        _getframe(limit - min(_ROOM, limit // 2))
     except ValueError:  # there are not so many frames
         return False
     return True

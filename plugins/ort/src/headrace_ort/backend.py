@@ -270,8 +270,6 @@ class OnnxTensor(headrace.Backend):
                 items, pad_value=pad_value, pad_multiple=options.pad_multiple
             )
             return results
-        from headrace_ort.session import run_session
-
         feeds = {}
         for port in signature.inputs:
             arrays = [item.arrays[port.name] for item in items]
@@ -287,7 +285,7 @@ class OnnxTensor(headrace.Backend):
                 else arrays[0]
             )
         names = [port.name for port in signature.outputs]
-        outputs = run_session(self._session, names, feeds, self._run_options)
+        outputs = self._session.run(names, feeds, self._run_options)
         rows = self._collate.split_outputs(outputs, items, signature)
         if len(names) == 1:
             return [row[0] for row in rows]
@@ -296,7 +294,6 @@ class OnnxTensor(headrace.Backend):
     def warm_up(self) -> None:
         """Run once on zeros, where the model tells all shapes and takes nothing but numbers."""
         from headrace_ort.collate import zeros_for
-        from headrace_ort.session import run_session
 
         feeds = zeros_for(self._signature)
         if self._runner is not None:
@@ -308,7 +305,7 @@ class OnnxTensor(headrace.Backend):
             )
         elif feeds is not None:
             names = [port.name for port in self._signature.outputs]
-            run_session(self._session, names, feeds, self._run_options)
+            self._session.run(names, feeds, self._run_options)
 
     def describe(self) -> dict[str, Any]:
         """Give providers, threads, batch size and the signature of what was built."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["LEVELS", "SEVERITIES", "bare_run", "make_session", "run_options", "run_session"]
+__all__ = ["LEVELS", "SEVERITIES", "bare_run", "make_session", "run_options"]
 
 LEVELS: Final[Mapping[str, Any]] = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -135,14 +135,6 @@ def bare_run(session: Any) -> Callable[..., list[Any]]:
     """
     run: Callable[..., list[Any]] = getattr(session, "_sess", session).run
     return run
-
-
-def run_session(
-    session: Any, names: Sequence[str], feeds: Mapping[str, Any], options: Any
-) -> list[Any]:
-    """Run a session once and give its outputs ``names`` in order."""
-    outputs: list[Any] = session.run(list(names), dict(feeds), options)
-    return outputs
 
 
 def _reason(error: Exception) -> str:
