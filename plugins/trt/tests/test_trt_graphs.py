@@ -177,6 +177,10 @@ def test_samples_for_calibration(tmp_path):
     assert len(read_samples(tmp_path / "whole.npz", ["x", "y"])) == 3
     with pytest.raises(SetupError, match="lacks input 'z'"):
         read_samples(tmp_path / "whole.npz", ["x", "z"])
+    for y in (np.zeros((2, 1)), np.float32(0)):
+        np.savez(tmp_path / "uneven.npz", x=np.zeros((3, 2)), y=y)
+        with pytest.raises(SetupError, match="as many as the others"):
+            read_samples(tmp_path / "uneven.npz", ["x", "y"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(SetupError, match="no calibration samples"):
         read_samples(tmp_path / "empty", ["x"])

@@ -1,7 +1,8 @@
 """Conformance classes of the words of core that run requests, for ``headrace conformance headrace``.
 
-Words that only wire a node (`IoC`, `Register`, `Batching`, ...) are gone once it is built, and those
-of graphs and queues need a pipeline around them; so there is none for these.
+Words that only wire a node (`IoC`, `DI`, `Batching`, ...) are gone once it is built, those of
+graphs and queues need a pipeline around them, and `CatSplit` parts that fit each other; so there is
+none for these.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ __all__ = [
     "FallbackConformance",
     "HasKeyConformance",
     "IdentityConformance",
+    "LoopConformance",
     "ModelLoaderConformance",
     "NotHasKeyConformance",
     "ProcessConformance",
+    "RandomConformance",
+    "RestartConformance",
     "SequentialConformance",
 ]
 
@@ -85,3 +89,24 @@ class NotHasKeyConformance(HasKeyConformance):
     """`NotHasKey`: two ways."""
 
     expression = "NotHasKey(mask)[S[Identity],Identity]"
+
+
+class RandomConformance(IdentityConformance):
+    """`Random`: two ways, drawn for each request."""
+
+    expression = "Random(0.5)[S[Identity],Identity]"
+
+
+class LoopConformance(IdentityConformance):
+    """`Loop`: until the key is there, which it is."""
+
+    expression = "Loop(until=mask,limit=2)[Identity]"
+
+
+class RestartConformance(IdentityConformance):
+    """`Restart`: once, where no request asks for more."""
+
+    expression = "Restart[Identity]"
+    expected_failures = {  # noqa: RUF012 - a class of this kind is a table
+        "reads": "`restart` is what a request may ask for: one without it is done"
+    }

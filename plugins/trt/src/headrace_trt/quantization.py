@@ -54,7 +54,14 @@ def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any
         samples = [_sample(file, names) for file in files]
     else:
         whole = _sample(path, names)
-        count = min(len(array) for array in whole.values())
+        lengths = {array.shape[:1] for array in whole.values()}
+        if len(lengths) != 1 or () in lengths:
+            told = ", ".join(f"{name} {list(array.shape)}" for name, array in whole.items())
+            raise SetupError(
+                f"{path}: every array holds all samples along its first axis, as many as the others; "
+                f"there are {told}"
+            )
+        ((count,),) = lengths
         samples = [{name: array[i : i + 1] for name, array in whole.items()} for i in range(count)]
     if not samples:
         raise SetupError(
