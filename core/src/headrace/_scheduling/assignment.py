@@ -34,7 +34,8 @@ class Assignment:
         post: Gives a batch to the thread that owns its instance; False when that has ended.
 
     Attributes:
-        pressure: Above `SUSTAINED` runners take what a slow backend has to do; see there.
+        pressure: How many more batches were due as soon as an instance was free than times at which an
+            instance stayed free; counted up to twice `SUSTAINED`.
     """
 
     def __init__(self, node: Node, workers: Workers, post: Callable[[Work], bool]) -> None:
@@ -42,16 +43,6 @@ class Assignment:
         self._workers = workers
         self._post = post
         self.pressure = 0
-
-    def press(self) -> None:
-        """Take note that a batch was due as soon as an instance was free."""
-        if self.pressure < 2 * SUSTAINED:
-            self.pressure += 1
-
-    def relax(self) -> None:
-        """Take note that an instance stays free."""
-        if self.pressure:
-            self.pressure -= 1
 
     # Leaving what waits to others.
 
@@ -121,7 +112,6 @@ class Assignment:
             return False
         instance.holder = me
         instance.ident = me.ident
-        self.press()
         return True
 
     def give(self, work: Work) -> None:
@@ -132,7 +122,6 @@ class Assignment:
                 self.fail(work, self._node.no_instance())
                 self._node.lose(instance)
             return
-        self.press()
         slow = instance.mean_s >= FAST_S
         if (slow and self.pressure > SUSTAINED) or self.crowded(instance):
             self._workers.give(work)

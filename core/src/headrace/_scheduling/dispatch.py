@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace._checked import largest_size
 from headrace._portable import error_text
 from headrace._scheduling.admission import deadline_error
-from headrace._scheduling.assignment import Assignment
+from headrace._scheduling.assignment import SUSTAINED, Assignment
 from headrace._scheduling.batch import refusal
 from headrace._scheduling.entry import RUNNING
 from headrace._scheduling.own_thread import OwnThread
@@ -144,7 +144,6 @@ class Dispatcher(Assignment):
             entries = queue.head(most)
             if not self._fail_late(entries, now):
                 work = self._begin(instance, entries, most, now)
-                self.press()
                 if node.outside:
                     node.let_in()
                 return work
@@ -192,7 +191,7 @@ class Dispatcher(Assignment):
             if wake_at < inf and node.queue.count:
                 self._plan(wake_at, None if mine is not None else me)
         if node.free and not node.queue.count:
-            self.relax()
+            self.pressure = max(0, self.pressure - 1)
             node.publish()
         node.look_if_quiet()
         return mine
@@ -320,6 +319,8 @@ class Dispatcher(Assignment):
         instance.entries = entries
         instance.running_weight = weight
         self._node.queue.remove(entries, RUNNING)
+        if self.pressure < 2 * SUSTAINED:
+            self.pressure += 1
         instance.queued += 1
         instance.sizes[len(entries)] += 1
         timed = not instance.queued & instance.mask
