@@ -13,7 +13,7 @@ PerChannel = Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=4
 """One number per channel."""
 
 Side = Annotated[int, Field(ge=1, le=32_767)]
-"""Height or width of an image that is made, in pixels."""
+"""Height or width of a resulting image, in pixels."""
 
 Interpolation = Literal["nearest", "linear", "cubic"]
 """How values between pixels are computed."""
@@ -46,7 +46,7 @@ Dim = Annotated[int, Field(ge=-16, le=15)]
 
 
 def _shapes(value: Any) -> Any:
-    """Check a shape, or a table of them; an axis that is alone may be written as a number."""
+    """Check a shape, or a table of shapes; a shape of one axis may be written as a number."""
     if isinstance(value, dict):
         return {name: _shapes(one) for name, one in value.items()}
     text = str(value) if type(value) is int else value

@@ -1,4 +1,4 @@
-"""What the backends of this plugin share: the instance's place, and batches of tensors."""
+"""Base classes of this plugin's backends: on the instance's device and stream, over batches of tensors."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_k
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
-    """Give what ``request`` holds under ``key``, a `Row` as its tensor, or say what it should hold.
+    """Give the value of ``key`` in a request; a `Row` is given as its tensor.
 
     Raises:
-        InputError: There is no such key.
+        InputError: The request has no such key; the error says what was ``expected``.
     """
     if key not in request:
         raise InputError(f"the request has no {key!r}", key=key, expected=expected, got="nothing")
@@ -39,8 +39,8 @@ class OnPlace(headrace.Backend):
     """A backend on the instance's device and stream, in the instance's thread.
 
     Attributes:
-        default_device: Where it computes when the node's ``device`` is unset; None: where an
-            element before it in the instance does that has such a default, else on the CPU.
+        default_device: The device if the node's ``device`` is unset. None: the default of an earlier
+            element of the instance that has one, else the CPU.
     """
 
     owns_thread = True
@@ -58,10 +58,10 @@ class OnPlace(headrace.Backend):
         self.build(options, context)
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Prepare what `forward` needs. The default does nothing."""
+        """Prepare for `forward`; called in ``init`` once the place is there. The default does nothing."""
 
     def close(self) -> None:
-        """Drop what was built; the place is closed with the instance."""
+        """Drop the references to torch; the place is closed with the instance."""
         self._inference = None
 
 
@@ -69,16 +69,16 @@ class TensorBackend(OnPlace, ABC):
     """A backend that computes with torch: without gradients, with errors that say what to do.
 
     Attributes:
-        span_name: What its time on the device is called where a probe listens.
+        span_name: The name of its span on the device, if a probe asks for spans.
     """
 
     span_name: ClassVar[str] = "computation"
     _hands_on = (
-        False  # whether its results are given to a word of this plugin alone: it may give rows
+        False  # whether only a word of this plugin gets the results: they may then be `Row`s
     )
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Take the place of the instance; let its time on the device be reported if somebody listens."""
+        """Take the place of the instance; put `run` between two marks if a probe asks for spans of the device."""
         super().init(options, context)
         behind = context.followed_by
         self._hands_on = behind is not None and issubclass(behind, TensorBackend)
@@ -107,20 +107,20 @@ class TensorBackend(OnPlace, ABC):
         """Write ``result`` into each request of a batch."""
 
     def failure(self, error: Exception) -> Exception:
-        """Give the error that a request gets: memory that ran out and a lost device say so."""
+        """Give the error that a request gets; it says so if memory ran out, or if the device is lost."""
         from headrace_torch.memory import as_backend_error
 
         return as_backend_error(error, self._place.device)
 
 
 class Given(NamedTuple):
-    """What one request brings.
+    """The input of one request.
 
     Attributes:
-        tensor: Its rows, with the batch axis.
-        sample: Whether it brought one sample, without batch axis.
-        how: What must be equal in all that are worked on in one call.
-        own: The tensor as it came.
+        tensor: The rows of the request, with the batch axis.
+        sample: Whether the request brought one sample, without batch axis.
+        how: The result of `PerTensor.how`; requests are computed in one call only if theirs are equal.
+        own: The tensor as it stood in the request.
     """
 
     tensor: torch.Tensor
@@ -130,7 +130,7 @@ class Given(NamedTuple):
 
 
 def _as_it_came(error: Exception, given: Given) -> Exception:
-    """Give an InputError with what the request brought: a sample is shown without the batch axis."""
+    """Let an InputError show the tensor as the request brought it: a sample without the added batch axis."""
     from headrace_torch.tensors import described
 
     shown = isinstance(error, InputError) and error.got == described(given.tensor)
@@ -140,16 +140,16 @@ def _as_it_came(error: Exception, given: Given) -> Exception:
 
 
 class PerTensor(TensorBackend):
-    """A backend that is a function of tensors: those of one shape are worked on in one call.
+    """A backend that computes a function of tensors, in one call for all tensors of one shape.
 
-    A subclass writes `compute`, and what it needs of `check` and `how`.
+    A subclass defines `compute`, and `check` and `how` if it needs them.
 
-    What a batch of the same shape and dtype as the one before needs has been checked and found out
-    then: `check`, and where no key is read `how`, are asked again when one of the two changes.
+    If a batch has the shape and dtype of the one before, the results of `check` and `how` are used again
+    (`how` only if it reads no key of the request).
 
     Attributes:
-        expected: What ``data`` must be, in words, for the errors.
-        told_by: The key of a request that `how` reads; None: it depends on shape and dtype alone.
+        expected: A text for errors that says what ``data`` must be.
+        told_by: The key of a request that `how` reads; None: `how` depends on shape and dtype alone.
         tells: Whether `done` writes something.
     """
 
@@ -162,39 +162,39 @@ class PerTensor(TensorBackend):
 
     @abstractmethod
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
-        """Give the results of all rows of ``whole``, ``[N, ...]``, in new memory or as it is."""
+        """Give the results of all rows of ``whole``, ``[N, ...]``: a new tensor, or ``whole`` itself."""
 
     def check(self, rows: torch.Tensor) -> None:
         """Refuse rows whose shape or dtype `compute` cannot take. The default takes any.
 
         Raises:
-            InputError: They are not what ``expected`` says.
+            InputError: The rows are not what ``expected`` says.
         """
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
-        """Tell whether a request brings one sample; the default goes by its ``request_size``."""
+        """Tell whether a request brings one sample; the default decides by its ``request_size``."""
         return self._place.is_sample(request, tensor)
 
     def _samples(self, batch: list[Request]) -> bool:
-        """Tell whether a batch may be samples to stack, by its first request."""
+        """Tell by the first request whether the batch may consist of samples that can be stacked."""
         return len(batch) > 1
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
-        """Read what else `compute` needs to know of a request. The default reads nothing."""
+        """Give whatever else `compute` needs to know of a request. The default gives None."""
         return None
 
     def done(self, requests: Sequence[Request], how: Any) -> None:
-        """Write what else requests of one `how` get. The default writes nothing."""
+        """Write further keys into requests with the same `how`. The default writes nothing."""
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Import what reads tensors."""
+        """Import the modules that read tensors."""
         from headrace_torch import items, tensors
 
         self._items, self._tensors = items, tensors
         super().init(options, context)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Compute; a request that is wrong fails alone."""
+        """Compute the batch in one call if it can be one tensor, else request by request; a wrong one fails alone."""
         if len(batch) == 1 and self._rows_at_once(batch[0]):
             return None
         whole = self._place.carried(batch)
@@ -205,7 +205,7 @@ class PerTensor(TensorBackend):
         return self._one_by_one(batch)
 
     def _one_by_one(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Read each request on its own, and compute those of one shape together."""
+        """Read each request on its own, and compute requests of one shape together."""
         outcomes: list[Exception | None] = [None] * len(batch)
         groups: dict[Hashable, list[int]] = {}
         given: dict[int, Given] = {}
@@ -222,10 +222,10 @@ class PerTensor(TensorBackend):
         return outcomes if any(outcomes) else None
 
     def read(self, request: Request) -> Given:
-        """Read and check what one request brings.
+        """Read and check the input of one request.
 
         Raises:
-            InputError: It lacks a key, or holds something else.
+            InputError: The request lacks a key, or ``data`` is not what ``expected`` says.
         """
         value = read_key(request, "data", self.expected)
         own = self._tensors.input_tensor(value, self._place, "data", self.expected)
@@ -239,7 +239,11 @@ class PerTensor(TensorBackend):
             raise _as_it_came(error, given) from None
 
     def _at_once(self, batch: list[Request], whole: torch.Tensor) -> bool:
-        """Compute samples that come as the rows of one tensor, if all want the same."""
+        """Compute samples that are the rows of one tensor, if `how` is the same for all.
+
+        Returns:
+            Whether it is done; False: the requests have to be read one by one.
+        """
         hands_on, key = self._hands_on, self.told_by
         try:
             how = self._judged(batch[0], whole)
@@ -247,7 +251,7 @@ class PerTensor(TensorBackend):
                 return False
             result = self.compute(whole, how)
         except InputError:
-            return False  # one by one, so that each says what is wrong with it
+            return False  # read one by one, so that each request gets its own error
         if result is whole and (hands_on or type(batch[0]["data"]) is not Row):
             put_in_each(batch, "result", of_each(batch, "data"))
         else:
@@ -257,16 +261,16 @@ class PerTensor(TensorBackend):
         return True
 
     def _agreed(self, key: str, batch: list[Request], whole: torch.Tensor, how: Any) -> bool:
-        """Tell whether the key that `how` reads says the same in all requests as in the first."""
+        """Tell whether `how` is the same for all requests as for the first."""
         if each_holds(batch, key, repeat(batch[0].get(key))):
             return True
         return all(self.how(request, whole) == how for request in batch)
 
     def _judged(self, request: Request, whole: torch.Tensor) -> Any:
-        """Check rows, and give what else `compute` needs to know.
+        """Check the rows, and give the argument ``how`` of `compute`; both are kept for the next batch like this.
 
         Raises:
-            InputError: `compute` cannot take them, or the request says something else.
+            InputError: `compute` cannot take the rows, or the key that `how` reads is wrong.
         """
         if whole.shape != self._shape or whole.dtype is not self._dtype:
             self.check(whole)
@@ -276,7 +280,7 @@ class PerTensor(TensorBackend):
         return self._how if self.told_by is None else self.how(request, whole)
 
     def _rows_at_once(self, request: Request) -> bool:
-        """Compute the rows of one request, as ``CatSplit`` gathers them, if nothing is wrong."""
+        """Compute the rows of a single request, such as ``CatSplit`` gathers; False if something is wrong."""
         size = request.get("request_size")
         if size is None:
             return False
@@ -290,7 +294,7 @@ class PerTensor(TensorBackend):
             how = self._judged(request, rows)
             result = self.compute(rows, how)
         except InputError:
-            return False  # read on its own, so that it says what is wrong
+            return False  # read on its own, so that the request gets its error
         request["result"] = self.all_rows(result)
         place.made = result
         if self.tells:
@@ -298,15 +302,15 @@ class PerTensor(TensorBackend):
         return True
 
     def all_rows(self, result: Any) -> Any:
-        """Give what one request gets that has brought all rows of the result."""
+        """Give the ``result`` of a request that has brought all rows."""
         return result
 
     def give(self, batch: list[Request], result: Any, *, hands_on: bool = False) -> None:
-        """Give each of these samples its row of the result: a `Row` if the next word takes them."""
+        """Write each sample's row of the result into its request: a `Row` if the next word is of this plugin."""
         self._place.give(batch, result, hands_on=hands_on)
 
     def rows_of(self, result: Any, start: int, stop: int, *, sample: bool) -> Any:
-        """Give some rows of the result; of a sample the only one, without the batch axis."""
+        """Give the rows from ``start`` to before ``stop``; for a sample its row, without the batch axis."""
         return result[start] if sample else result[start:stop]
 
     def _group(
@@ -316,7 +320,7 @@ class PerTensor(TensorBackend):
         members: Sequence[int],
         outcomes: list[Exception | None],
     ) -> None:
-        """Compute requests of one shape together, and give each its own."""
+        """Compute requests of one shape together, and write each its result or its error."""
         how = given[0].how
         try:
             whole = self._items.joined([one.tensor for one in given])
@@ -342,7 +346,7 @@ class PerTensor(TensorBackend):
         self._finish(requests, given, how)
 
     def _finish(self, requests: Sequence[Request], given: Sequence[Given], how: Any) -> None:
-        """Note which results have their batch axis, and write what else these requests get."""
+        """Note which results have a batch axis, and call `done`."""
         for request, one in zip(requests, given, strict=True):
             if not one.sample:
                 self._place.note_axis(request, request["result"])
@@ -351,23 +355,23 @@ class PerTensor(TensorBackend):
 
 
 class PerImage(PerTensor):
-    """A function of images; their rank tells a sample from rows."""
+    """A backend that computes a function of images; the rank tells a sample from rows."""
 
     expected = "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Import what knows an image."""
+        """Import the check of images."""
         super().init(options, context)
         from headrace_torch.images import check_image
 
         self._check_image = check_image
 
     def check(self, rows: torch.Tensor) -> None:
-        """Refuse what is no image."""
+        """Refuse tensors that are no images."""
         self._check_image(rows)
 
     def _samples(self, batch: list[Request]) -> bool:
-        """Images are to be stacked where the first one is ``[C, H, W]``."""
+        """Tell whether the images may be stacked, which is so if the first one is ``[C, H, W]``."""
         return len(batch) > 1 and getattr(batch[0].get("data"), "ndim", 0) == 3
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:

@@ -1,6 +1,7 @@
-"""numpy arrays of one shape as the rows of one array or tensor, none of which becomes a tensor of its own.
+"""Gathers numpy arrays of one shape as the rows of one array or tensor, without a tensor for each array.
 
-Making and freeing a tensor gives up the interpreter's lock, and so does each larger copy of numpy's.
+To make and free a tensor releases the interpreter lock each time, and so does each larger copy of numpy's; under
+load a thread waits to get it back.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def are_alike(arrays: Sequence[Any]) -> bool:
 
 
 def gather(arrays: Sequence[NDArray[Any]], target: Any) -> None:
-    """Copy arrays of one shape and dtype into another one, one below the other.
+    """Copy arrays of one shape and dtype into ``target``, one below the other.
 
-    numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
-    threads want it, getting it back takes longer than such a copy. So arrays of up to `_HELD_BYTES` are
-    copied as one item of raw bytes each, with the lock held; larger ones by one call of OpenCV, which
-    gives it up once for all of them, if that is loaded already.
+    numpy releases the interpreter lock around each copy of more than 500 elements. If many threads want the
+    lock, getting it back takes longer than such a copy. So arrays of up to `_HELD_BYTES` are copied as one
+    element of raw bytes each, with the lock held. Larger arrays are copied by one call of OpenCV, which releases
+    the lock once for all of them, if OpenCV is loaded already; else by numpy.
     """
     nbytes = arrays[0].nbytes
     raw = nbytes > 0 and all(one.flags.c_contiguous for one in arrays)
@@ -59,7 +60,7 @@ def stacked_arrays(arrays: Sequence[Any]) -> torch.Tensor | None:
     """Give numpy arrays of one shape and dtype as one new tensor on the CPU.
 
     Returns:
-        ``[N, ...]``; None where they differ, are something else or of a dtype that torch lacks.
+        ``[N, ...]``; None if the arrays differ, one is no numpy array, or torch lacks the dtype.
     """
     if not are_alike(arrays) or torch_dtype(arrays[0].dtype) is None:
         return None
@@ -72,7 +73,7 @@ _dtypes: dict[Any, torch.dtype | None] = {}
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
-    """Give torch's dtype for one of numpy, None where torch has none or the bytes are turned round."""
+    """Give torch's dtype for a dtype of numpy; None if torch has none, or the byte order is not native."""
     if dtype not in _dtypes:
         try:
             _dtypes[dtype] = torch.from_numpy(np.empty(0, dtype)).dtype

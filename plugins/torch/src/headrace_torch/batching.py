@@ -26,8 +26,8 @@ _ONE_SHAPE = "ResizeTensor or PadTensor before CatTensor makes images of one sha
 class CatTensor(TensorBackend):
     """Put the rows of all requests of a batch one below the other: the first part of ``CatSplit``.
 
-    Each request gets the whole, as ``CatSplit`` takes that of the first, and where in it its own
-    rows are, so that `SplitTensor` finds them.
+    Each request gets the same whole tensor, as ``CatSplit`` goes on with the result of the first request, and
+    the place of its own rows in that tensor, which `SplitTensor` reads.
 
     Reads:
         data: A tensor of any dtype and any shape: a sample, or with ``request_size = N`` N rows.
@@ -51,7 +51,7 @@ class CatTensor(TensorBackend):
     writes = ("result", "cat_rows")
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep to one request at a time where the node does: the whole is then its own."""
+        """Take one request at a time if the node's ``max`` is 1."""
         if context.max == 1:
             self.max = 1
 
@@ -101,13 +101,14 @@ class CatTensor(TensorBackend):
 
 
 class ContiguousTensor(TensorBackend):
-    """Give a tensor whose memory is in the order of its axes.
+    """Give a tensor whose memory is in the order of its axes (contiguous).
 
     Reads:
         data: A tensor of any dtype and any shape.
 
     Writes:
-        result: The same values: ``data`` itself where they lie in that order, else new memory.
+        result: A contiguous tensor of the same values, dtype and shape: ``data`` itself if it is contiguous,
+            else new memory.
 
     Batch:
         1 or more; a bad item fails alone.
@@ -120,7 +121,7 @@ class ContiguousTensor(TensorBackend):
     """
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Copy what lies otherwise."""
+        """Copy the tensors that are not contiguous."""
         from headrace_torch.tensors import ARRAY, input_tensor
 
         outcomes: list[Exception | None] = [None] * len(batch)
@@ -137,32 +138,32 @@ class ContiguousTensor(TensorBackend):
 
 
 class _Whole(TypedDict):
-    """What `SplitTensor` reads."""
+    """The keys that `SplitTensor` reads."""
 
     data: Any
     cat_rows: NotRequired[tuple[int, int, bool]]
 
 
 class SplitTensor(TensorBackend):
-    """Give each request its rows of a whole: the last part of ``CatSplit``.
+    """Give each request its rows of a whole tensor: the last part of ``CatSplit``.
 
-    `CatTensor` has noted which rows are whose. Without its note they follow each other in the order
-    of the batch: ``request_size`` rows each, and one sample for a request that says none.
+    `CatTensor` has written ``cat_rows``, the place of each request's rows. Without that key the rows follow each
+    other in the order of the batch: ``request_size`` rows for each request, one sample for a request without it.
 
     Reads:
         data: The whole: a tensor of any dtype ``[N, ...]``, any shape, or a table of them by name.
         cat_rows: ``(begin, end, sample)``, as `CatTensor` writes it; it may be missing.
 
     Writes:
-        result: The request's rows, without batch axis where it brought one sample; of a table a
-            table. Views of the whole.
+        result: The request's rows, of the same dtype: ``[rows, ...]``, or without the first axis if the request
+            brought one sample; for a table a table. Views of ``data``.
 
     Batch:
         1 or more; a bad item fails alone.
 
     Raises:
-        InputError: ``data`` is missing, no tensor, on another device, or has fewer rows (without any
-            note: another number of rows); ``cat_rows`` is something else.
+        InputError: ``data`` is missing, no tensor, on another device, or has too few rows (without ``cat_rows`` in
+            any request: another number of rows than the requests); ``cat_rows`` is not of that form.
 
     Source:
         Own.
@@ -171,7 +172,7 @@ class SplitTensor(TensorBackend):
     reads = _Whole
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Import torch for the tests of each batch."""
+        """Keep the classes of torch that each batch is compared with."""
         import torch
 
         self._tensor, self._dense = torch.Tensor, torch.strided
@@ -182,7 +183,7 @@ class SplitTensor(TensorBackend):
             return None
         outcomes: list[Exception | None] = [None] * len(batch)
         begin = 0
-        total: int | None = None  # of the whole, where no note says which rows are left to others
+        total: int | None = None  # the rows that `data` must have, if no request has `cat_rows`
         if not any_has(batch, "cat_rows"):
             total = sum(request.get("request_size", 1) for request in batch)
         for index, request in enumerate(batch):
@@ -206,7 +207,7 @@ class SplitTensor(TensorBackend):
         return outcomes if any(outcomes) else None
 
     def _samples_at_once(self, batch: list[Request]) -> bool:
-        """Give each request its row, where `CatTensor` has noted that all brought one sample."""
+        """Give each request its row if `CatTensor` has noted one sample for each; False if that does not hold."""
         whole: Any = batch[0].get("data")
         if whole is None or whole is not self._place.made:
             if type(whole) is not self._tensor or whole.device != self._place.device:

@@ -1,4 +1,4 @@
-"""`CvtColorTensor`: channels in another order; `NormalizeTensor`: scaled, and without the mean."""
+"""`CvtColorTensor` converts between colour orders; `NormalizeTensor` scales values and subtracts the mean."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXPECTED = " or ".join(map(repr, _COLORS))
 
 
 class CvtColorTensor(PerImage):
-    """Convert images to ``rgb``, ``bgr`` or ``gray`` from whatever the request says they are.
+    """Convert images to ``rgb``, ``bgr`` or ``gray`` from the order that the request's ``color`` names.
 
     Grey is 0.299 red + 0.587 green + 0.114 blue; ``uint8`` is within 1 of OpenCV.
 
@@ -41,14 +41,14 @@ class CvtColorTensor(PerImage):
     Writes:
         result: Same dtype and number of dimensions, with the channels of the new colour: new
             memory, or ``data`` itself when it has the colour already.
-        color: What ``result`` is.
+        color: The order of ``result``: the option ``color``.
 
     Batch:
         1 or more; images of one shape and colour are converted in one call, a bad item fails alone.
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image or on another
-            device, ``color`` is another word, or the two do not fit.
+            device, ``color`` is another text, or ``data`` does not have the channels of ``color``.
 
     Source:
         Grey after ITU-R BT.601, as OpenCV's ``cvtColor``.
@@ -61,7 +61,7 @@ class CvtColorTensor(PerImage):
 
         positional = ("color",)
 
-    # What it reads as `color` it overwrites, so it must not run twice on one request.
+    # It overwrites the `color` that it reads, so a second run on the same request would convert wrongly.
     rerun = False
     reads = ("data", "color")
     writes = ("result", "color")
@@ -69,7 +69,7 @@ class CvtColorTensor(PerImage):
     tells = True
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the target, and what converts."""
+        """Keep the target colour, and the functions for images."""
         from headrace_torch import images
 
         self._target, self._images = options.color, images
@@ -87,15 +87,15 @@ class CvtColorTensor(PerImage):
         return self._images.convert_color(whole, how, self._target)
 
     def done(self, requests: Sequence[Request], how: Any) -> None:
-        """Say what the results are."""
+        """Write the colour of the results into the requests."""
         put_in_each(requests, "color", repeat(self._target))
 
 
 class NormalizeTensor(PerImage):
     """Scale images and take the mean away: ``result = (data * scale - mean) / std``.
 
-    What is not given is left out. It is computed in ``float32`` (``float64`` stays) as one
-    multiplication by ``scale / std`` and one subtraction of ``mean / std``: ``mean`` and ``std``
+    An option that is not given is left out of the formula. It is computed in ``float32`` (``float64`` stays) as
+    one multiplication by ``scale / std`` and one subtraction of ``mean / std``. ``mean`` and ``std``
     are in the units of ``data * scale``, and in the order of the channels of ``data``.
 
     Reads:
@@ -103,8 +103,8 @@ class NormalizeTensor(PerImage):
             ``request_size = N``.
 
     Writes:
-        result: Floating, same shape, new memory: of the option ``dtype``, else of the dtype of
-            ``data``, ``float32`` for ``uint8``.
+        result: Floating, same shape, new memory; of the option ``dtype``, else of the dtype of
+            ``data``, or ``float32`` if that is ``uint8``.
 
     Batch:
         1 or more; images of one shape are normalised in one call, a bad item fails alone.
@@ -147,7 +147,7 @@ class NormalizeTensor(PerImage):
             return self
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Put factor and offset onto the device."""
+        """Compute factor and offset, and put them onto the device."""
         from headrace_torch.normalization import Normalization
         from headrace_torch.running import DTYPES
 

@@ -1,6 +1,6 @@
-"""What ``headrace conformance headrace-torch`` judges: an expression and requests per backend.
+"""For ``headrace conformance headrace-torch``: an expression and requests for each backend.
 
-They run on the CPU. ``HEADRACE_TORCH_DEVICE=cuda:0`` runs the same on another device.
+The backends are judged on the CPU; ``HEADRACE_TORCH_DEVICE=cuda:0`` judges them on another device.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cpu")
-"""Where the backends are judged."""
+"""The device on which the backends are judged."""
 
 
 def numbers(k: int, *shape: int) -> torch.Tensor:
@@ -62,12 +62,12 @@ class _OnDevice(BackendConformance):
     """A backend on one device."""
 
     options: Mapping[str, Any] = {"device": DEVICE}
-    # Libraries choose other kernels for other batch sizes.
+    # Libraries choose other kernels for other batch sizes, whose results differ in the last digits.
     rtol = 1e-4
     atol = 1e-5
 
     def unavailable(self) -> str | None:
-        """Say what is missing here."""
+        """Say why the backends cannot be judged here; None if they can."""
         if DEVICE.startswith("cuda") and not torch.cuda.is_available():
             return "no CUDA device"
         return None
@@ -160,7 +160,7 @@ class FixTensorConformance(_OnDevice):
 
 
 class CatTensorConformance(_OnScores):
-    """One request at a time: what gathers a batch cannot give each what it gets alone."""
+    """One request at a time: in a larger batch each result is the whole, which differs from the result alone."""
 
     expression = "CatTensor"
     options: Mapping[str, Any] = {"device": DEVICE, "max": 1}
@@ -182,7 +182,7 @@ class SplitTensorConformance(_OnDevice):
     expression = "SplitTensor"
 
     def make_item(self, k: int) -> Request:
-        """Give a whole, and which rows are meant."""
+        """Give a whole tensor, and the place of the request's rows in it."""
         return {"data": numbers(k, 6, 3), "cat_rows": (k % 4, k % 4 + 1 + k % 2, k % 2 == 0)}
 
 

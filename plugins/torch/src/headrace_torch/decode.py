@@ -24,8 +24,8 @@ class DecodeTensor(TensorBackend):
     """Decode JPEG files to images in the order red, green, blue, a batch at a time.
 
     Grey files give three equal channels. Size and completeness are checked in the file's structure
-    before a decoder reserves memory. On a CUDA device the GPU decodes (nvJPEG, through whichever
-    library is installed), on other devices the CPU.
+    before a decoder reserves memory. On a CUDA device the GPU decodes (nvJPEG, through the
+    library that is installed), on other devices the CPU.
 
     Reads:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG file.
@@ -38,12 +38,12 @@ class DecodeTensor(TensorBackend):
         1 or more; decoded in one call, a broken file fails alone.
 
     Raises:
-        InputError: ``data`` is missing or of another type or format, exceeds the limit, is cut off
-            or broken, or is a kind of JPEG that the decoder lacks, where ``on_unsupported`` is
+        InputError: ``data`` is missing or of another type or format, has more than ``max_pixels``, is cut
+            off or broken, or is a kind of JPEG that the decoder lacks while ``on_unsupported`` is
             ``error``.
 
     Source:
-        nvImageCodec, TorchCodec or torchvision; the checks of the header are own.
+        nvImageCodec, TorchCodec or torchvision; the checks of the header are Headrace's own.
     """
 
     class Options(headrace.Options):
@@ -87,7 +87,7 @@ class DecodeTensor(TensorBackend):
             self._on_cpu = decoders.make_cpu_decoder()
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Check the headers, decode what is right, and turn it upright."""
+        """Check the headers, decode the files that pass, and turn the images upright."""
         outcomes: list[Exception | None] = [None] * len(batch)
         files: dict[int, memoryview] = {}
         headers: dict[int, JpegHeader] = {}
@@ -115,7 +115,7 @@ class DecodeTensor(TensorBackend):
     def _decoded(
         self, decode: Any, files: dict[int, memoryview]
     ) -> dict[int, torch.Tensor | InputError]:
-        """Decode files; what the decoder refuses is tried on the CPU where that was asked for."""
+        """Decode files; with ``on_unsupported = "cpu"`` files that the decoder refuses are tried on the CPU."""
         if not files:
             return {}
         images = self._decoders.decode_each(decode, list(files.values()))
@@ -138,7 +138,7 @@ class DecodeTensor(TensorBackend):
         }
 
     def _other(self, file: memoryview) -> torch.Tensor | InputError:
-        """Decode a kind of JPEG that decoders commonly lack, where that was asked for."""
+        """Decode a kind of JPEG that decoders commonly lack, if ``on_unsupported`` is ``"cpu"``; else refuse it."""
         if self._options.on_unsupported == "cpu":
             decode = self._on_cpu or self._decode
             return self._decoded(decode, {0: file})[0]

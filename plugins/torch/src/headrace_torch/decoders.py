@@ -1,4 +1,4 @@
-"""JPEG decoders: what is installed, and one call that decodes a batch with it."""
+"""JPEG decoders: chooses an installed library, and decodes a batch with it in one call."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _INSTALL = {
 
 
 class Decoder(Protocol):
-    """Decodes JPEG files to ``uint8 [3, H, W]``, red, green, blue; one tensor per file, or None.
+    """Decodes JPEG files to ``uint8 [3, H, W]``, red, green, blue: one tensor per file.
 
-    None stands for a file that it cannot decode, where it tells; else it raises for all.
+    A decoder that reports errors per file gives None for a file that it cannot decode; others raise for the
+    whole batch.
     """
 
     name: str
@@ -44,8 +45,8 @@ def make_decoder(name: str, place: Place) -> Decoder:
         place: Device and stream of the instance.
 
     Raises:
-        MissingDependencyError: It is not installed; for ``"auto"``, none is.
-        SetupError: It cannot decode on that device.
+        MissingDependencyError: The decoder is not installed; for ``"auto"``, no decoder can be used.
+        SetupError: The decoder cannot decode on that device.
     """
     if name != "auto":
         try:
@@ -73,7 +74,7 @@ def make_cpu_decoder() -> Decoder:
     """Make a decoder that decodes on the CPU, whatever the device of the instance.
 
     Raises:
-        MissingDependencyError: None is installed.
+        MissingDependencyError: No decoder can be used.
     """
     return make_decoder("auto", Place(torch.device("cpu"), None))
 
@@ -81,7 +82,7 @@ def make_cpu_decoder() -> Decoder:
 def decode_each(
     decode: Callable[[Sequence[memoryview]], list[torch.Tensor | None]], files: Sequence[memoryview]
 ) -> list[torch.Tensor | InputError]:
-    """Decode files in one call; where that fails, one by one, so that a broken one fails alone.
+    """Decode files in one call; if that raises, decode them one by one, so that a broken file fails alone.
 
     Raises:
         RuntimeError: Memory ran out, or the device is lost.
@@ -107,7 +108,7 @@ def _undecodable(why: str) -> InputError:
 
 
 def upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
-    """Turn and mirror ``[C, H, W]`` as its EXIF orientation asks; a new tensor unless it is 1.
+    """Turn and mirror ``[C, H, W]`` as its EXIF orientation asks; a new tensor unless the orientation is 1.
 
     Source:
         CIPA DC-008 (EXIF), orientation 1 to 8.
@@ -121,7 +122,7 @@ def upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
 
 
 def _tensor_of(file: memoryview) -> torch.Tensor:
-    """Give a file as ``uint8 [N]``; no decoder writes into it."""
+    """Give a file as ``uint8 [N]`` on its own memory, into which no decoder writes."""
     from headrace_torch.tensors import as_tensor
 
     return as_tensor(file)
@@ -131,7 +132,7 @@ class _Torchvision:
     name = "torchvision"
 
     def __init__(self, place: Place) -> None:
-        # The operators themselves: the functions around them warn that they are deprecated.
+        # The operators are called directly, since the functions around them warn that they are deprecated.
         importlib.import_module("torchvision")
         self._place = place
         self._on_cpu: Any = torch.ops.image.decode_jpeg
@@ -164,7 +165,7 @@ class _Torchcodec:
 
 
 def _taken_in(images: list[torch.Tensor], place: Place) -> list[torch.Tensor | None]:
-    """Order the stream behind decoders with streams of their own, whose memory these are."""
+    """Order the instance's stream behind the decoder's own streams, which have written the images."""
     for image in images:
         place.take_in(image)
     return list(images)
@@ -182,8 +183,9 @@ class _Nvimgcodec:
         codec: Any = importlib.import_module("nvidia.nvimgcodec")
         self._codec, self._place = codec, place
         self._params = codec.DecodeParams(apply_exif_orientation=False, color_spec=codec.SRGB)
-        # The chip's own decoder goes other ways for batches of other sizes, and rounds otherwise than kernels:
-        # with it the pixels of a file would depend on who shares its batch. Nor is the CPU among these.
+        # The hardware decoder (NVJPG) is left out: it is used or not depending on the size of the batch, and rounds
+        # otherwise than the kernels, so the pixels of a file would depend on the other files of its batch. The CPU
+        # backend is left out too: `on_unsupported` decides about it.
         kinds = codec.BackendKind.GPU_ONLY, codec.BackendKind.HYBRID_CPU_GPU
         backends = [codec.Backend(kind) for kind in kinds]
         self._decoder = codec.Decoder(device_id=place.device.index, backends=backends)

@@ -1,4 +1,4 @@
-"""How long elements keep a CUDA device busy, for who listens: events that are read after the batch."""
+"""Measures how long elements keep a CUDA device busy, for probes, by events that are read after the batch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ __all__ = ["DeviceSpans", "spans_of"]
 class DeviceSpans:
     """The spans of one instance on one stream.
 
-    The first event of a batch is taken for the moment of its recording, and all others are placed by what
-    the device says of their distance. So what was queued while the device was busy stands where it ran.
+    The first event of a batch is taken to happen when it is recorded; the others are placed by their distance
+    from it, as the device measures it. So work that was queued while the device was busy is reported at the time at
+    which it ran, not at which it was queued.
 
     Args:
         stream: The stream.
-        track: What the device is called.
-        event: Makes an event that keeps time.
-        clock: Seconds, as ``time.monotonic()``.
+        track: The name of the device in the trace.
+        event: Makes an event that measures time.
+        clock: Gives the time in seconds, as ``time.monotonic()``.
     """
 
     def __init__(
@@ -46,12 +47,12 @@ class DeviceSpans:
     def around(
         self, run: Callable[..., Any], span: Callable[[str, float, float, str], object], name: str
     ) -> Callable[..., Any]:
-        """Give ``run`` with a mark before and after what it queues.
+        """Give a function that calls ``run`` between two events on the stream.
 
         Args:
-            run: What queues work on the stream.
-            span: Told of it at the end of the batch: see ``context.span``.
-            name: What it is called.
+            run: A function that queues work on the stream.
+            span: Called with the span at the end of the batch: see ``context.span``.
+            name: The name of the span.
         """
 
         def marked(*args: Any) -> Any:
@@ -72,7 +73,7 @@ class DeviceSpans:
         return event
 
     def report(self) -> None:
-        """Report what has happened; the batch has been waited for, and nothing else is."""
+        """Report the spans of the batch, after the stream was waited for; a span that is not done is left out."""
         base, self._base = self._base, None
         marks, self._marks = self._marks, []
         if base is None:
@@ -85,9 +86,9 @@ class DeviceSpans:
 
 
 def spans_of(context: InitContext, place: Place) -> DeviceSpans | None:
-    """Give the spans of the instance that is being built; None without a CUDA device or a listener.
+    """Give the spans of the instance that is being built; None without a CUDA device or a probe.
 
-    They are reported at the end of the batch, after its place has waited.
+    They are reported at the end of the batch, after the place of the instance has waited for the stream.
     """
     if context.span is None or place.stream is None:
         return None

@@ -1,4 +1,4 @@
-"""Devices: from what a node's `device` says to what torch computes on, or an error that lists."""
+"""Finds the torch device that a node's `device` names, or refuses it with a list of the devices there are."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def check_device(text: str) -> torch.device:
         text: ``"cpu"``, ``"cuda"`` (the first one), ``"cuda:1"`` or ``"mps"``.
 
     Returns:
-        The device; one of CUDA always has its index.
+        The device; a CUDA device always has its index.
 
     Raises:
-        SetupError: ``text`` names no such device, or one that is not there.
+        SetupError: ``text`` is not of that form, or this machine does not have the device.
     """
     match = _WRITTEN.fullmatch(text.strip())
     if match is None:
@@ -45,7 +45,7 @@ def check_device(text: str) -> torch.device:
 
 
 def listed_devices() -> str:
-    """Give the devices there are, in words: ``cpu, cuda:0 (NVIDIA H200)``."""
+    """Give a text with the devices of this machine: ``cpu, cuda:0 (NVIDIA H200)``."""
     found = ["cpu"]
     if torch.cuda.is_available():
         found += [
@@ -58,12 +58,12 @@ def listed_devices() -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """Give what the device calls itself: ``"NVIDIA H200"``, else its kind."""
+    """Give the name of a CUDA device, as ``"NVIDIA H200"``; the kind of any other device."""
     return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
 
 
 def wait_for_device(device: torch.device) -> None:
-    """Wait for all that was started on a device without streams (MPS)."""
+    """Wait for all work on a device without streams (MPS); on other devices do nothing."""
     if device.type == "mps":
         torch.mps.synchronize()
 

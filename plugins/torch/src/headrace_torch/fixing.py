@@ -1,4 +1,4 @@
-"""What a model takes, and an array made so: the computation of `FixTensor`."""
+"""The computation of `FixTensor`: finds out what a model's input takes, and makes an array fit it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Target:
     """What one input of a model takes.
 
     Attributes:
-        dtype: Its dtype; None where nobody tells.
-        shape: An int per fixed axis, None per dynamic one, the batch axis first; None where nobody
-            tells.
+        dtype: The dtype of the input; None if neither the model nor an option tells it.
+        shape: An int per fixed axis, None per dynamic one, the batch axis first; None if neither the model
+            nor an option tells it.
     """
 
     dtype: torch.dtype | None
@@ -37,7 +37,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        """Say what a request may hold for it."""
+        """A text for errors that says what a request may hold for the input."""
         kind = "a tensor" if self.dtype is None else str(self.dtype).removeprefix("torch.")
         if self.shape is None:
             return f"{kind}: a sample, or rows with `request_size`"
@@ -46,12 +46,12 @@ class Target:
 
 
 def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> Target:
-    """Put together what the model and the options tell.
+    """Give the target from what the model tells; the options fill in what it does not tell.
 
     Args:
-        inputs: What the model tells: ``{name: {"dtype": "float32", "shape": [None, 3, 8, 8]}}``;
-            None where it tells nothing.
-        options: Those of `FixTensor`.
+        inputs: The model's inputs, ``{name: {"dtype": "float32", "shape": [None, 3, 8, 8]}}``;
+            None if the model does not tell them.
+        options: The options of `FixTensor`.
 
     Raises:
         BackendError: The model has several inputs and the option ``input`` names none of them.
@@ -77,7 +77,7 @@ def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> T
 
 
 def _shape_text(options: Any) -> str:
-    """Give the text of the option ``shape``, that of this input of a table; empty if there is none."""
+    """Give the text of the option ``shape``; from a table, the text of this input; ``""`` if there is none."""
     shape = options.shape
     if isinstance(shape, dict):
         name = options.input or (next(iter(shape)) if len(shape) == 1 else "")
@@ -94,14 +94,14 @@ def fixed(
         value: One sample, or ``rows`` rows; with the model's axes, or with the channels last.
         target: What the model takes.
         place: Device and stream of the instance.
-        rows: ``request_size`` of the request; None: it says none.
-        cast: Convert to the model's dtype.
+        rows: ``request_size`` of the request; None: the request has none.
+        cast: Whether to convert to the model's dtype.
 
     Returns:
-        ``[N, ...]``.
+        A contiguous tensor ``[N, ...]`` of the target's dtype.
 
     Raises:
-        InputError: It is no array, or has other axes or another dtype.
+        InputError: ``value`` is no array, or has other axes or another dtype than the model takes.
     """
     tensor = as_tensor(value, "data", target.text)
     if target.dtype is not None and tensor.dtype != target.dtype and not cast:
@@ -136,7 +136,7 @@ def _with_axes(tensor: torch.Tensor, target: Target) -> tuple[torch.Tensor, bool
         if _fits(lengths, wanted):
             return tensor, missing == 1
     if missing == 2 and len(wanted) == 3 and wanted[0] in (1, None):
-        # A grey image without an axis for its channel.
+        # This is a grey image without an axis for its channel.
         lengths = (1, *tensor.shape)
         if _fits(lengths, wanted):
             return tensor.unsqueeze(0), True
@@ -150,9 +150,10 @@ def _fits(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 
 def _by_channels(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Tell whether only the number of channels can say which axis is theirs, and it is the last.
+    """Tell whether the channels must be the last axis, which only their number can show.
 
-    The model leaves its channels open, the first axis can be none, and the last one can.
+    That is so if the model fixes no number of channels, and the length of the last axis is a number of channels
+    (1, 3 or 4) but that of the first axis is not.
     """
     return (
         len(wanted) == 3

@@ -1,4 +1,4 @@
-"""`ResizeTensor`, `CropTensor`, `PadTensor`: images in another size, or parts of them."""
+"""`ResizeTensor`, `CropTensor`, `PadTensor`: change the size of images, or cut parts out of them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _MOST = 32_767
 def _numbers(
     value: Any, count: int, key: str, expected: str, *, exactly: bool
 ) -> tuple[float, ...]:
-    """Read numbers out of a list or an array of any library.
+    """Read the first ``count`` numbers of a list, or of an array of any library.
 
     Raises:
-        InputError: It is something else, holds fewer (or, if ``exactly``, more), or is not finite.
+        InputError: ``value`` is something else, has fewer numbers (or, if ``exactly``, more), or one that is not
+            finite.
     """
     listed = value.tolist() if callable(getattr(value, "tolist", None)) else value
     right = isinstance(listed, (list, tuple)) and len(listed) >= count
@@ -46,10 +47,10 @@ def _numbers(
 
 
 def _size(request: Request, key: str) -> tuple[int, int]:
-    """Read height and width, in pixels.
+    """Read height and width, in pixels, from a key of a request.
 
     Raises:
-        InputError: They are missing or something else.
+        InputError: The key is missing, or its value is no height and width.
     """
     expected = f"2 whole numbers from 1 to {_MOST}: height and width in pixels"
     numbers = _numbers(read_key(request, key, expected), 2, key, expected, exactly=True)
@@ -126,7 +127,7 @@ class ResizeTensor(PerImage):
     reads = ("data", "{size_key}")
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the options, and what computes."""
+        """Keep the options, and the functions for images."""
         from headrace_torch import images
 
         self._options, self._images = options, images
@@ -158,8 +159,8 @@ class CropTensor(PerImage):
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
             ``request_size = N``, of which each image is cut.
-        box: ``x1, y1, x2, y2`` in pixels, a list or an array; what follows is not looked at. The
-            option ``key`` names another key. Not read where an option says the box.
+        box: ``x1, y1, x2, y2`` in pixels, a list or an array; further numbers are ignored. The
+            option ``key`` names another key. Not read if ``box`` or ``crop_h`` and ``crop_w`` are set.
 
     Writes:
         result: Same dtype and number of dimensions, ``[..., y2 - y1, x2 - x1]``: new memory, never
@@ -215,7 +216,7 @@ class CropTensor(PerImage):
     reads: tuple[str, ...] | type = ("data", "{key}")
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the options, and what cuts; where an option says the box, no key is read."""
+        """Keep the options, and the functions for images; if an option gives the box, no key is read."""
         from headrace_torch.images import box_edges, cut_image
 
         self._options, self._edges, self._cut = options, box_edges, cut_image
@@ -246,7 +247,7 @@ class CropTensor(PerImage):
 
 
 class PadTensor(PerImage):
-    """Pad images to a height and a width, or to the next multiple of a number of pixels.
+    """Pad images to a height and a width, or both sides to the next multiple of a number of pixels.
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with
@@ -305,7 +306,7 @@ class PadTensor(PerImage):
     reads = ("data", "{size_key}")
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the options, and what pads."""
+        """Keep the options, and the function that pads."""
         from headrace_torch.images import pad_image
 
         self._options, self._pad_image = options, pad_image

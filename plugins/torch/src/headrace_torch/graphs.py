@@ -1,4 +1,4 @@
-"""CUDA graphs: one capture per batch size, run with the rows copied in and the outputs out."""
+"""CUDA graphs: one capture per batch size; a run copies the rows into it and the outputs out of it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["Graphs", "call_in", "sizes_to_capture"]
 
 _WARM_UP_RUNS = 3
-"""Runs before a capture: libraries choose their kernels and make their workspaces in them."""
+"""The number of runs before a capture, in which libraries choose kernels and allocate their workspaces."""
 
 
 def sizes_to_capture(batch_sizes: Sequence[int] | None, most: int | None) -> tuple[int, ...]:
-    """Give the batch sizes to capture: those the node allows, else 1, 2, 4, ... and ``most``."""
+    """Give the batch sizes to capture: the node's ``batch_sizes``, else 1, 2, 4, ... and ``most``."""
     if batch_sizes:
         return tuple(sorted(set(batch_sizes)))
     sizes, size = set(), 1
@@ -59,16 +59,16 @@ class Graphs:
     ) -> None:
         """Capture a graph per size, the largest first, all of them in one pool of memory.
 
-        Only this thread's calls are watched while it captures (the mode "thread local"): other
-        instances go on.
+        The capture mode is "thread local": only calls of this thread can invalidate the capture, and other
+        instances go on meanwhile.
 
         Args:
-            call: The model: takes its inputs, gives its outputs by name.
-            example: Gives new inputs of a number of rows.
+            call: Calls the model with its inputs, and gives its outputs by name.
+            example: Gives new inputs with a number of rows.
             sizes: The numbers of rows.
 
         Raises:
-            SetupError: The model cannot be captured; the call is named.
+            SetupError: The model cannot be captured; the error names the call in the model.
         """
         self._inputs = example(max(sizes))
         self._pool = torch.cuda.graph_pool_handle()
@@ -76,10 +76,11 @@ class Graphs:
             failure = self._add(call, size)
             if failure is not None:
                 self.close()
-                raise failure  # from here: a frame that holds tensors or graphs would keep them
+                # Raised here and not in `_add`: the traceback would keep that frame, with its tensors and graph.
+                raise failure
 
     def _add(self, call: Call, size: int) -> SetupError | None:
-        """Capture one graph; give the error where that fails."""
+        """Capture one graph; give the error if that fails, else None."""
         inputs = tuple(tensor[:size] for tensor in self._inputs)
         for _ in range(_WARM_UP_RUNS):
             call(inputs)
@@ -103,14 +104,15 @@ class Graphs:
         return None
 
     def _give_up(self, graph: Any) -> None:
-        """End a capture that failed, so that neither stream nor allocator stays in one."""
-        with contextlib.suppress(RuntimeError):  # the capture was broken off on the device
+        """End a capture that failed, so that neither the stream nor the allocator stays in capture mode."""
+        # The invalid capture raises, and has ended nevertheless.
+        with contextlib.suppress(RuntimeError):
             graph.capture_end()
         try:
             graph.pool()
         except RuntimeError:
-            # The graph does not count its capture as ended, so it will not give up its share of the
-            # pool either. Whether the allocator still fills the pool depends on torch's version.
+            # For the graph the capture has not ended, so its destructor will not release its share of the pool:
+            # that is done here. Some versions of torch also leave the allocator filling the pool.
             for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
                 give_up: Any = getattr(torch._C, name, None)
                 if give_up is not None:
@@ -120,7 +122,7 @@ class Graphs:
             graph.reset()
 
     def takes(self, tensors: Sequence[torch.Tensor], rows: int) -> bool:
-        """Tell whether inputs fit a graph: no more rows, and of the shapes and dtypes captured."""
+        """Tell whether a graph can run the inputs: it has as many rows, and their shapes and dtypes were captured."""
         return (
             bool(self._graphs)
             and rows <= max(self._graphs)
@@ -133,12 +135,13 @@ class Graphs:
     def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
         """Run the smallest graph that holds ``rows``; the outputs are new tensors of ``rows`` rows.
 
-        What is missing to the size of the graph is filled with the last row.
+        Rows that are missing to the size of the graph are filled with copies of the last row.
         """
         size = min(size for size in self._graphs if size >= rows)
         graph, inputs, outputs = self._graphs[size]
         for static, tensor in zip(inputs, tensors, strict=True):
-            if rows == size:  # no view: each call of torch gives up the interpreter's lock
+            # No view is made here, since each call of torch releases the interpreter lock.
+            if rows == size:
                 static.copy_(tensor, non_blocking=True)
                 continue
             static[:rows].copy_(tensor, non_blocking=True)
@@ -149,7 +152,7 @@ class Graphs:
         return {name: one[:rows].clone() for name, one in outputs.items()}
 
     def close(self) -> None:
-        """Give up graphs and buffers."""
+        """Release the graphs and their buffers."""
         with allocator_quiet():
             for graph, _, _ in self._graphs.values():
                 with unless_lost("giving up a CUDA graph"):
@@ -160,7 +163,7 @@ class Graphs:
 
 
 def call_in(error: BaseException) -> str:
-    """Name the call in the model that an error comes from: file, line and its text."""
+    """Give file, line and text of the call in the model from which an error comes."""
     home = str(Path(torch.__file__).parent)
     own = str(Path(__file__).parent)
     frames = [

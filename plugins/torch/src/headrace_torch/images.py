@@ -1,7 +1,7 @@
 """Images as tensors: resize, crop, pad, convert colour.
 
-An image is ``uint8`` or floating, ``[N, C, H, W]`` with C 1, 3 or 4: every function works on N
-images of one shape at once. No function changes its input; where nothing is to be done the input
+Images are ``uint8`` or floating, ``[N, C, H, W]`` with C 1, 3 or 4: every function works on N
+images of one shape at once. No function changes its input; if there is nothing to do, the input
 itself is returned, not a copy.
 """
 
@@ -37,16 +37,16 @@ __all__ = [
 IMAGE = (
     "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
 )
-"""What an image is, in the words of the errors."""
+"""A text for errors that says what an image is."""
 
 MAX_SIDE = 32_767
-"""Longest side of an image that is made here, in pixels, as in headrace-cv."""
+"""Longest side of a resulting image, in pixels, as in headrace-cv."""
 
 INTERPOLATIONS = {"nearest": "nearest-exact", "linear": "bilinear", "cubic": "bicubic"}
-"""torch's ways to compute values between pixels, by our names."""
+"""torch's interpolation modes, by the names of the option ``interpolation``."""
 
 MAX_PIXELS = 100_000_000
-"""Most pixels of a crop that is filled up, as in headrace-cv."""
+"""The most pixels of a crop that reaches beyond the image and is filled up, as in headrace-cv."""
 
 COLORS = {"rgb": 3, "bgr": 3, "gray": 1}
 """The colour orders, and how many channels each has."""
@@ -56,10 +56,10 @@ _GRAY_OF_RGB = (0.299, 0.587, 0.114)
 
 
 def check_image(images: torch.Tensor, key: str = "data") -> torch.Tensor:
-    """Give ``[N, C, H, W]`` images back, if they are some.
+    """Check that a tensor holds images, ``[N, C, H, W]``, and give it back.
 
     Raises:
-        InputError: Another dtype than ``uint8`` and the floating ones, another rank, a C that is
+        InputError: The tensor is neither ``uint8`` nor floating, has another rank, a C that is
             not 1, 3 or 4, or an empty side.
     """
     right = images.ndim == 4 and images.shape[1] in _CHANNELS and images.numel() > 0
@@ -126,7 +126,7 @@ def resize_image(
     if mode == "nearest-exact":
         return functional.interpolate(images, hw, mode=mode)
     if antialias and images.dtype == torch.uint8:
-        # As Pillow does: along the rows first, and whole numbers, halves up, in between.
+        # Pillow resizes along the rows first, and rounds to whole numbers, halves up, after each of the two steps.
         for step in ((images.shape[2], hw[1]), tuple(hw)):
             values = functional.interpolate(
                 images.float(), step, mode=mode, align_corners=False, antialias=True
@@ -142,7 +142,7 @@ def resize_image(
 
 
 def _back(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Give floating values in another dtype; ``uint8`` rounded and limited."""
+    """Convert floating values to another dtype; for ``uint8`` they are rounded and limited to 0 and 255."""
     if dtype == torch.uint8:
         values = values.round_().clamp_(0, 255)
     return values.to(dtype)
@@ -160,16 +160,16 @@ def crop_image(
 
     Args:
         images: ``[N, C, H, W]``.
-        box: ``x1, y1, x2, y2`` in pixels, each rounded to the nearest integer, halves up; the
+        box: ``x1, y1, x2, y2`` in pixels, each rounded to the nearest integer, halves up. The box holds the
             pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``.
-        outside: ``"clip"`` cuts a box off that leaves the image, ``"refuse"`` refuses it,
-            ``"fill"`` fills up with ``fill_value``.
+        outside: For a box that reaches beyond the image: ``"clip"`` cuts it off, ``"refuse"`` refuses it,
+            ``"fill"`` fills the part outside with ``fill_value``.
         fill_value: One number, or one per channel; for ``uint8`` rounded and limited to 0 and 255.
         key: The key of the request that held the box, for the error.
 
     Raises:
-        InputError: The box holds no pixel of the image, or leaves it where that is refused, or the
-            filled crop would have more than 100 million pixels or a side above `MAX_SIDE`.
+        InputError: The box holds no pixel of the image, reaches beyond it while ``outside`` is
+            ``"refuse"``, or the filled crop would have more than `MAX_PIXELS` or a side above `MAX_SIDE`.
     """
     height, width = images.shape[2:]
     edges = box_edges((height, width), box, outside=outside, key=key)
@@ -179,7 +179,7 @@ def crop_image(
 def box_edges(
     hw: tuple[int, int], box: Sequence[float], *, outside: str = "clip", key: str = "box"
 ) -> tuple[int, int, int, int]:
-    """Give the edges of a box in whole pixels, those of the crop: see `crop_image`.
+    """Give the edges of the crop for a box, in whole pixels: see `crop_image`.
 
     Args:
         hw: Height and width of the image, in pixels.
@@ -204,7 +204,7 @@ def cut_image(
     *,
     fill_value: float | Sequence[float] = 0,
 ) -> torch.Tensor:
-    """Cut images at the edges that `box_edges` gives; new memory, what lies outside is filled."""
+    """Cut images at the edges that `box_edges` gives, in new memory; the part outside the image is filled."""
     x1, y1, x2, y2 = edges
     height, width = images.shape[2:]
     if x1 >= 0 and y1 >= 0 and x2 <= width and y2 <= height:
@@ -279,7 +279,7 @@ def _on_canvas(
     corner: tuple[int, int],
     value: float | Sequence[float],
 ) -> torch.Tensor:
-    """Put images onto a new canvas of one value, or of one per channel."""
+    """Put images onto a new canvas that is filled with one value, or with one value per channel."""
     (number, channels, height, width), (top, left) = images.shape, corner
     if images.dtype == torch.uint8:
         value = _as_bytes(value)

@@ -1,4 +1,4 @@
-"""The tensors of one request: read, converted where it was asked for, and checked."""
+"""Reads the tensors of one request, converts them if ``dtype`` asks for it, and checks them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Item:
-    """What one request brings to a run.
+    """The inputs of one request for a run.
 
     Attributes:
-        tensors: A tensor per input in order, each with its batch axis.
-        rows: Length of the batch axis.
-        sample: True when the request brought one sample without batch axis.
+        tensors: A tensor for each input, in order, each with its batch axis.
+        rows: The length of the batch axis.
+        sample: Whether the request brought one sample, without batch axis.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -61,9 +61,9 @@ def read_item(
         signature: What the model takes.
         keys: The key of the request for each input name.
         place: Device and stream of the instance.
-        dtype: What floating inputs are cast to; None: they are left as they are.
-        pad_value: What axes may be filled with, which each tensor must be able to hold; None: none
-            is filled.
+        dtype: The dtype to which floating inputs are cast; None: they are left as they are.
+        pad_value: The value with which axes may be padded, which each tensor must be able to hold; None:
+            no axis is padded.
 
     Raises:
         InputError: A key is missing, or its value has another dtype, shape or device.
@@ -102,7 +102,7 @@ def as_rows(tensor: torch.Tensor, rows: int, key: str, *, sample: bool) -> torch
     """Give a tensor with its batch axis, which must be ``rows`` long.
 
     Raises:
-        InputError: It has another number of rows.
+        InputError: The tensor has another number of rows.
     """
     found = 1 if sample else (tensor.shape[0] if tensor.ndim else 0)
     if found != rows:
@@ -142,10 +142,10 @@ def _check_axes(tensor: torch.Tensor, port: Port, key: str) -> bool:
 
 
 def group_items(items: Sequence[Item]) -> list[list[int]]:
-    """Group items whose samples are of the same shapes and dtypes, in the order of their first.
+    """Group items whose samples have the same shapes and dtypes.
 
     Returns:
-        Positions in ``items``, ascending inside each group.
+        For each group the positions of its items in ``items``, ascending; groups are in the order of their first.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for position, item in enumerate(items):
@@ -155,7 +155,7 @@ def group_items(items: Sequence[Item]) -> list[list[int]]:
 
 
 def fits(whole: torch.Tensor, port: Port, dtype: torch.dtype | None = None) -> bool:
-    """Tell whether the rows of a tensor are samples for an input as they are, or cast."""
+    """Tell whether the rows of a tensor are valid samples of an input, as they are or cast to ``dtype``."""
     if port.shape is not None:
         if len(port.shape) != whole.ndim:
             return False
@@ -175,9 +175,9 @@ def refuse_ragged(
 
     Args:
         first: The first item of the batch.
-        item: The one that is judged.
+        item: The item to judge.
         keys: The key of the request for each input.
-        padded: Whether only ranks and dtypes must be equal.
+        padded: Whether samples are padded, so that only ranks and dtypes must be equal.
     """
     for key, a, b in zip(keys, first.tensors, item.tensors, strict=True):
         unlike = a.ndim != b.ndim if padded else a.shape[1:] != b.shape[1:]
@@ -204,14 +204,14 @@ def joined(
 
     Args:
         tensors: Tensors of one rank and dtype, each with its batch axis.
-        rows: How many rows the result must have: the last one is repeated as often as needed.
-        pad_value: Fill each axis at its end with this value, up to the longest; None: they are of
-            one shape.
-        pad_multiple: With ``pad_value``: dynamic axes further up to a multiple of this.
-        shape: What the model tells, batch axis included: fixed axes are not rounded up.
+        rows: The number of rows of the result; the last row is repeated as often as needed. None: no row is added.
+        pad_value: The value with which each axis is padded at its end, up to the longest; None: the tensors
+            have one shape.
+        pad_multiple: With ``pad_value``: dynamic axes are padded further, to a multiple of this length.
+        shape: The shape that the model tells, batch axis included; fixed axes are not padded further.
 
     Returns:
-        A new tensor, or the only one of ``tensors`` where there is nothing to add.
+        A new tensor; or the only one of ``tensors``, if nothing is added to it.
     """
     if pad_value is not None:
         tensors = _padded(tensors, pad_value, pad_multiple, shape)
@@ -223,7 +223,7 @@ def joined(
 
 
 def padding_fits(dtype: torch.dtype, value: float) -> bool:
-    """Tell whether tensors of a dtype can be padded with a value as it is."""
+    """Tell whether a dtype can hold a value without changing it."""
     if dtype.is_floating_point:
         return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     if dtype == torch.bool:

@@ -1,6 +1,6 @@
-"""What a JPEG file says about itself, read before a decoder reserves memory for it.
+"""Reads the header of a JPEG file, and checks the file, before a decoder reserves memory for it.
 
-Needs the standard library only.
+The module needs the standard library only.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 __all__ = ["EXPECTED", "JpegHeader", "check_jpeg", "view_of_bytes", "without_exif"]
 
 EXPECTED = "a JPEG file as bytes, bytearray, memoryview or a 1-D uint8 array"
-"""What is decoded, in the words of the errors."""
+"""A text for errors that says what is decoded."""
 
 _MAX_SEGMENTS = 100_000
-_MAX_SCANS = 500  # each costs a pass over the picture; encoders write about ten
+_MAX_SCANS = 500  # a decoder passes over the whole picture for each scan; encoders write about ten
 
 _SOI, _EOI, _SOS, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
 _ALONE = frozenset((0x01, _SOI))  # markers without a segment
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _HUFFMAN_DCT = (0xC0, 0xC1, 0xC2)  # baseline, extended, progressive
 
-# A marker that is no restart marker, no stuffed zero and no fill byte.
+# Any marker, except restart markers, stuffed zeros and fill bytes.
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
 
 class JpegHeader(NamedTuple):
-    """What a file says about its picture.
+    """The header of a JPEG file.
 
     Attributes:
-        width, height: In pixels, as stored: before any rotation that EXIF asks for.
-        components: How many colour components it has: 1, 3 or 4.
-        usual: Whether common decoders can read it: 8 bits, 1 or 3 components, Huffman-coded
+        width, height: The size in pixels, as stored: before any rotation that EXIF asks for.
+        components: The number of colour components: 1, 3 or 4.
+        usual: Whether common decoders can read the file: 8 bits, 1 or 3 components, Huffman-coded
             DCT (baseline, extended or progressive).
         orientation: The EXIF orientation, 1 to 8; 1 is upright.
-        exif_at: Where the segment begins that says so, in bytes; 0: none does.
+        exif_at: The place of the EXIF data with the orientation, in bytes; 0: the file has none.
     """
 
     width: int
@@ -52,16 +52,17 @@ class JpegHeader(NamedTuple):
 
 
 def without_exif(view: memoryview, header: JpegHeader) -> memoryview:
-    """Give a file whose orientation decoders do not see: some obey it, others do not."""
+    """Give the file without its EXIF orientation: some decoders would obey it and others not."""
     if header.orientation == 1:
         return view
     file = bytearray(view)
-    file[header.exif_at : header.exif_at + 14] = bytes(14)  # its name, and the head of its table
+    # This overwrites the name of the segment, and the head of its table.
+    file[header.exif_at : header.exif_at + 14] = bytes(14)
     return memoryview(file)
 
 
 def view_of_bytes(data: Any) -> memoryview:
-    """Look at ``data`` as a contiguous row of bytes, without a copy where that is possible.
+    """Give a memoryview of ``data`` as contiguous bytes; it copies only if ``data`` is not contiguous.
 
     Raises:
         InputError: ``data`` is no file in memory.
@@ -90,7 +91,7 @@ def check_jpeg(view: memoryview, *, max_pixels: int) -> JpegHeader:
         max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: It is another format, cut off, broken or too large.
+        InputError: The file is of another format, cut off, broken, or has too many pixels.
 
     Source:
         ITU-T T.81 annex B; EXIF orientation after CIPA DC-008, section 4.6.4.
@@ -124,7 +125,7 @@ def _cut_off(view: memoryview, missing: str) -> InputError:
 
 
 def _walk(view: memoryview) -> JpegHeader:
-    """Read the header, and go on until the file is known to be whole."""
+    """Read the header, and walk through the segments until the file is known to be whole."""
     frame: tuple[int, int, int, bool] | None = None
     orientation, exif_at, scans = 1, 0, 0
     for marker, at, end in _segments(view):
@@ -149,7 +150,7 @@ def _walk(view: memoryview) -> JpegHeader:
 
 
 def _segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Give each marker with where its segment begins and ends; data of scans are skipped."""
+    """Give each marker with the begin and the end of its segment; the data of scans is skipped."""
     at = 2
     for _ in range(_MAX_SEGMENTS):
         found = _MARKER.search(view, at)
@@ -166,9 +167,9 @@ def _segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
 
 
 def _is_only_scan(view: memoryview, at: int, components: int) -> bool:
-    """Tell whether a scan holds all components of a file that ends as it should.
+    """Tell whether a scan holds all components, and the file ends with the end-of-image marker.
 
-    Data of a scan cannot hold the end marker, so such a file is whole, and the walk through its
+    The data of a scan cannot contain that marker, so such a file is whole. The search through the scan's
     data, which costs more than all the rest, can be left out.
     """
     return view[at + 2] == components and bytes(view[-2:]) == b"\xff\xd9"
@@ -184,7 +185,7 @@ def _segment_end(view: memoryview, at: int, marker: int) -> int:
 
 
 def _frame(view: memoryview, at: int, marker: int) -> tuple[int, int, int, bool]:
-    """Give width, height, components, and whether decoders usually read such a frame."""
+    """Give width, height, components, and whether common decoders can read such a frame."""
     bits, height, width, components = struct.unpack_from(">BHHB", view, at + 2)
     usual = bits == 8 and marker in _HUFFMAN_DCT and components in (1, 3)
     return width, height, components, usual

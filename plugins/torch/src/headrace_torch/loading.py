@@ -1,4 +1,4 @@
-"""Files that hold whole models: told by content, loaded, and what they tell of their inputs."""
+"""Loads files that hold whole models: recognizes their kind by content, and reads the signature they have."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _warnings = threading.Lock()
 
 @dataclass
 class Model:
-    """A model that can be called, from whatever it was loaded.
+    """A model that can be called, of any kind.
 
     Attributes:
         kind: ``"TorchScript"``, ``"torch.export"``, ``"AOTInductor"`` or ``"module"``.
-        call: Takes the inputs in the order of the signature.
-        signature: What it takes.
-        module: The module, where there is one: its weights can be cast and moved.
-        weight_bytes: Bytes of all parameters and buffers; of AOTInductor those of the package.
-        memory: Where parameters and buffers lie, so that outputs which are views of them are seen.
+        call: Runs the model; it takes the inputs in the order of the signature.
+        signature: The inputs.
+        module: The module, whose weights can be cast and moved; None for AOTInductor.
+        weight_bytes: The bytes of all parameters and buffers; for AOTInductor, of the package.
+        memory: The addresses of parameters and buffers, by which outputs are recognized that are views of them.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Model:
     memory: frozenset[int] = field(default_factory=frozenset)
 
     def count(self) -> None:
-        """Count the weights of the module, once they lie where they stay."""
+        """Set ``weight_bytes`` and ``memory``, once the weights are on the device on which they stay."""
         if self.module is not None:
             tensors = [*self.module.parameters(), *self.module.buffers()]
             self.weight_bytes = sum(one.numel() * one.element_size() for one in tensors)
@@ -53,7 +53,7 @@ class Model:
 
 
 def kind_of(path: Path) -> str:
-    """Tell what a file holds by its content.
+    """Recognize the kind of a file by its content.
 
     Returns:
         ``"TorchScript"``, ``"torch.export"``, ``"AOTInductor"``, ``"state dict"``,
@@ -85,11 +85,11 @@ def load_model(path: Path, device: torch.device, *, runners: int = 1) -> Model:
 
     Args:
         path: TorchScript, a ``torch.export`` program or an AOTInductor package.
-        device: Where it will run.
-        runners: How many threads may run an AOTInductor package at the same time.
+        device: The device on which the model will run.
+        runners: The most threads that may run an AOTInductor package at the same time.
 
     Raises:
-        SetupError: It is something else, or cannot be loaded.
+        SetupError: The file holds something else, or cannot be loaded.
     """
     kind = kind_of(path)
     try:
@@ -123,7 +123,7 @@ def load_model(path: Path, device: torch.device, *, runners: int = 1) -> Model:
 
 
 def first_line(error: BaseException) -> str:
-    """Give the text of an error in one line, of which torch's may be pages."""
+    """Give the text of an error in one line of at most 400 characters, since texts of torch may be pages long."""
     return " ".join(str(error).split())[:400]
 
 
@@ -134,7 +134,7 @@ def _load_script(path: Path, device: torch.device) -> Model:
             f"torch {torch.__version__} reads no TorchScript any more ({str(path)!r})",
             hint="Export the model with torch.export.export and torch.export.save.",
         )
-    # One thread at a time: what silences a warning is of the whole process.
+    # One thread at a time, since `catch_warnings` changes the state of the whole process.
     with _warnings, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = load(str(path), map_location=device)
@@ -152,7 +152,7 @@ def _load_script(path: Path, device: torch.device) -> Model:
 
 
 def _load_program(path: Path, device: torch.device) -> Model:
-    with path.open("rb") as file:  # a path must end in .pt2, or torch warns
+    with path.open("rb") as file:  # as a file: torch warns of a path that does not end in .pt2
         program = torch.export.load(file)
     if _devices_of(program) - {device.type}:
         from torch.export.passes import move_to_device_pass
@@ -190,7 +190,7 @@ def _port(name: str, value: Any) -> Port:
 
 
 def _signature(ports: Sequence[Port]) -> Signature:
-    """Give the signature of ports that tell their shapes: all have the batch axis first."""
+    """Give the signature for ports with known shapes, which must all have the batch axis first."""
     first = {port.shape[0] if port.shape else 0 for port in ports}
     if not ports or 0 in first or len(first) > 1:
         shapes = ", ".join(f"{port.name} {port.text()}" for port in ports) or "none"
@@ -204,7 +204,8 @@ def _signature(ports: Sequence[Port]) -> Signature:
 def _load_package(path: Path, device: torch.device, runners: int) -> Model:
     index = -1 if device.index is None else device.index
     with tempfile.TemporaryDirectory() as folder:
-        named = Path(folder, "model.pt2")  # a path must end so, or torch warns; it is unpacked
+        # torch warns of a path with another suffix; it unpacks the file, so the link may go.
+        named = Path(folder, "model.pt2")
         named.symlink_to(path.resolve())
         model = torch._inductor.aoti_load_package(
             str(named), num_runners=runners, device_index=index

@@ -1,4 +1,4 @@
-"""Memory of a device: errors that tell it ran out, a device that is lost, and giving it all back."""
+"""Memory of devices: recognizes errors that mean it ran out or the device is lost, and gives memory back."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _LOST = (
     "unspecified launch",
     "gpu is lost",
 )
-"""What CUDA says when its context can run nothing any more (the "sticky" errors of its runtime)."""
+"""Texts of CUDA errors after which the context can run nothing any more (the "sticky" errors of its runtime)."""
 
 _allocator = threading.RLock()
 
 
 @contextlib.contextmanager
 def allocator_quiet() -> Iterator[None]:
-    """Keep captures of CUDA graphs and the emptying of torch's allocator apart.
+    """Keep captures of CUDA graphs and the emptying of torch's allocator apart, by a lock of the process.
 
-    The thread that captures a graph and another one that empties the cache may come in either
-    order; torch's allocator refuses to be emptied while a capture is underway anywhere in the
-    process, so whoever comes second waits.
+    One thread captures a graph while another one empties the cache. torch's allocator refuses to be emptied during
+    a capture anywhere in the process. If the capture comes first, the emptying waits for its end; if the emptying
+    comes first, the capture waits.
     """
     with _allocator:
         yield
@@ -69,14 +69,14 @@ class LivePlaces:
 
     @classmethod
     def add(cls, change: int) -> int:
-        """Count ``change`` more (or fewer), and give how many there are now."""
+        """Add ``change``, which may be negative, to the number of instances; give the new number."""
         with cls._lock:
             cls._count += change
             return cls._count
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that memory ran out, of whatever device."""
+    """Tell whether an error says that memory ran out, on any device."""
     if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
@@ -84,14 +84,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Tell whether an error of CUDA leaves a device that no later call can use."""
+    """Tell whether after an error of CUDA no later call of this process can use the device."""
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(word in text for word in _LOST)
 
 
 @contextlib.contextmanager
 def unless_lost(what: str) -> Iterator[None]:
-    """Go on where a device that is lost cannot do something; log whatever else fails."""
+    """Suppress RuntimeErrors of the block: silently if the device is lost, else with a warning about ``what``."""
     try:
         yield
     except RuntimeError as error:
@@ -100,7 +100,7 @@ def unless_lost(what: str) -> Iterator[None]:
 
 
 def without_frames(error: Exception) -> Exception:
-    """Take the frames off an error and off all that it came from: their variables hold tensors."""
+    """Remove the tracebacks of an error and of all its causes, since variables of their frames keep tensors alive."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -113,9 +113,9 @@ def without_frames(error: Exception) -> Exception:
 
 
 def as_backend_error(error: Exception, device: torch.device) -> Exception:
-    """Give the error that requests get: one that says what to do where memory or device is gone.
+    """Give the error that requests get; if memory ran out or the device is lost, it says what to do.
 
-    The error keeps no frames, whose variables would keep the memory of the batch.
+    Such an error has no traceback, as variables of its frames would keep the memory of the batch.
     """
     if is_out_of_memory(error):
         said = " ".join(str(error).split())
@@ -136,7 +136,7 @@ def as_backend_error(error: Exception, device: torch.device) -> Exception:
 
 
 def _free(device: torch.device) -> str:
-    """Say how much of a CUDA device is free, where its error did not."""
+    """Give a text with the free memory of a CUDA device; ``""`` for other devices."""
     if device.type != "cuda":
         return ""
     with contextlib.suppress(RuntimeError):
@@ -149,12 +149,13 @@ def _free(device: torch.device) -> str:
 
 
 def give_back_memory(device: torch.device, *, last: bool = False) -> None:
-    """Give memory that torch's allocators keep for later back to the device.
+    """Give the memory that torch's allocators keep for later back to the device.
 
     Args:
         device: The device of an instance that was closed, or that ran out of memory.
-        last: No other instance of the process computes on a CUDA device: the workspaces that cuBLAS
-            keeps per thread and stream go as well. (One of another instance may be in use.)
+        last: Whether no other instance of the process computes on a CUDA device. Then cuBLAS's workspaces, one
+            per thread and stream, and the cached pinned memory are freed as well; otherwise another instance may be
+            using a workspace.
     """
     if device.type == "mps":
         torch.mps.empty_cache()

@@ -24,16 +24,16 @@ class TorchModule(TensorBackend):
     """Run a model with torch on a batch of requests.
 
     Reads:
-        data: The input of a model with one input; with several, the keys named like them; the
+        data: The input of a model with one input; with several inputs, the keys named like them; the
             option ``inputs`` names others. A tensor of real numbers on the instance's device (of the
-            input's dtype, where the model tells): of a rank one below the input's (one sample), or
-            of its rank (``request_size`` rows). Where neither the model nor ``shape`` tells the
-            rank, a request with ``request_size`` brings rows, one without a sample.
+            input's dtype, if the model tells it): of a rank one below the input's (one sample), or
+            of its rank (``request_size`` rows). If neither the model nor ``shape`` tells the
+            rank, a request with ``request_size`` brings rows, and one without it a sample.
     Writes:
         result: The tensor of the only output, or a table of tensors by name; without batch axis
-            where the request brought one sample. Rows of new memory.
+            if the request brought one sample. Rows of new memory.
     Batch:
-        1 or more where the batch axis is dynamic, else what the program is fixed to.
+        1 or more if the batch axis is dynamic, else the number to which the program is fixed.
 
     Raises:
         InputError: A key is missing; dtype, rank, axes, rows or device do not fit; or
@@ -105,7 +105,7 @@ class TorchModule(TensorBackend):
         }
 
     def _check_padding(self, value: float) -> None:
-        """Refuse a value that an input with dynamic axes, whose dtype is told, cannot hold."""
+        """Refuse a ``pad_value`` that the dtype of an input with dynamic axes cannot hold."""
         from headrace_torch.items import padding_fits
 
         for port in self._signature.inputs:
@@ -124,7 +124,7 @@ class TorchModule(TensorBackend):
         return self.max or context.max or max(context.batch_sizes or (1,))
 
     def _shared(self, options: TorchModuleOptions, context: InitContext) -> Any:
-        """Give the model on this device: the node's own, or one that only this instance has."""
+        """Give the model on this device: shared by the node's instances, or this instance's alone."""
         from headrace_torch.running import DTYPES, SharedModel, prepare_model
 
         device = self._place.device
@@ -163,7 +163,7 @@ class TorchModule(TensorBackend):
         )
 
     def _tell(self, context: InitContext) -> None:
-        """Tell elements before this one what the model takes, where that is known."""
+        """Put the model's inputs into the scope for earlier elements (FixTensor), if all shapes are known."""
         import torch
 
         from headrace_torch.tensors import dtype_name
@@ -178,7 +178,7 @@ class TorchModule(TensorBackend):
         context.scope.get_or_create("inputs", lambda: told)
 
     def warm_up(self) -> None:
-        """Run, or capture, the batch sizes there will be, where shapes and dtypes are known."""
+        """Run, or capture, each batch size once, if the shapes of the inputs are known."""
         from headrace_torch.warming import warm
 
         with self._inference(True):
@@ -193,7 +193,7 @@ class TorchModule(TensorBackend):
         self._built.update(found)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Run the model on all requests that are right."""
+        """Run the model on all requests of the batch that are valid."""
         from headrace_torch.items import group_items, read_item
 
         failure = self._run_at_once(batch)
@@ -228,10 +228,10 @@ class TorchModule(TensorBackend):
         return outcomes if any(outcomes) else None
 
     def _run_at_once(self, batch: list[Request]) -> bool | BackendError:
-        """Run samples that are, or can be stacked as, the rows of one tensor.
+        """Run samples that are the rows of one tensor, or can be stacked as such.
 
         Returns:
-            Whether they were run; an error where there was not enough memory for all of them.
+            Whether they were run; an error if there was not enough memory for all of them.
         """
         whole = self._whole_of(batch)
         if whole is None:
@@ -254,11 +254,11 @@ class TorchModule(TensorBackend):
         return whole.to(self._dtype) if self._dtype and whole.is_floating_point() else whole
 
     def _whole_of(self, batch: list[Request]) -> torch.Tensor | None:
-        """Give samples as one tensor that the model takes as it is; None: they are read one by one."""
+        """Give samples as one tensor that the model takes as it is; None: they have to be read one by one."""
         if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
             return None
         if self._signature.rows not in (None, len(batch)) or self._options.ragged == "pad":
-            return None  # axes may have to grow to a multiple
+            return None  # the batch size is fixed, or axes may have to be padded to a multiple
         whole = self._place.carried(batch)
         if whole is None and len(batch) > 1:
             whole = self._place.stacked(batch)
@@ -275,7 +275,7 @@ class TorchModule(TensorBackend):
         places: Sequence[int],
         outcomes: list[Exception | None],
     ) -> list[int]:
-        """Give the members of a group that fit its first one; the others fail."""
+        """Give the members of a group that can run with its first one; the others get an error as outcome."""
         from headrace_torch.items import refuse_ragged
 
         keys = [self._keys[port.name] for port in self._signature.inputs]
@@ -290,11 +290,11 @@ class TorchModule(TensorBackend):
         return members
 
     def _run_items(self, items: Sequence[Item], tried: BackendError | None) -> list[Any]:
-        """Run items that fit together: a result or an exception for each.
+        """Run items that fit together; give a result or an exception for each.
 
         Args:
             items: The items.
-            tried: That there is not enough memory for all of them, where they were run already.
+            tried: The error of an earlier run of all items, for which memory was not enough; None: there was none.
         """
         from headrace_torch.running import halved
 
@@ -326,9 +326,9 @@ class TorchModule(TensorBackend):
         return results
 
     def describe(self) -> dict[str, Any]:
-        """Give torch, device, precision, what was loaded and how, its inputs and outputs.
+        """Give torch's version, the device, the precision, the loaded model with its options, its inputs and outputs.
 
-        ``outputs`` is None where the warm-up could not run the model: shapes of inputs are untold.
+        ``outputs`` is None if the warm-up could not run the model, since the shapes of inputs are not known.
         """
         inputs: Mapping[str, Any] = {
             port.name: {"key": self._keys[port.name], **port.describe()}
@@ -337,7 +337,7 @@ class TorchModule(TensorBackend):
         return {**self._built, "batch": self._signature.rows, "inputs": inputs}
 
     def close(self) -> None:
-        """Drop graphs and model; a shared one lives until the node is closed."""
+        """Release the graphs and the model; a shared model lives until the node is closed."""
         if self._runner is not None:
             self._runner.close()
         self._runner = self._owner = None
@@ -345,7 +345,7 @@ class TorchModule(TensorBackend):
 
 
 def _rows_of(outputs: Mapping[str, torch.Tensor], start: int, item: Item) -> Any:
-    """Give one item's rows of the outputs: a tensor of the only one, else a table."""
+    """Give one item's rows of the outputs: a tensor if there is one output, else a table by name."""
     place = start if item.sample else slice(start, start + item.rows)
     found = {name: one[place] for name, one in outputs.items()}
     return next(iter(found.values())) if len(found) == 1 else found

@@ -30,7 +30,7 @@ _FILE: TypeAdapter[Any] = TypeAdapter(headrace.FilePath)
 
 
 def _factory(text: str, info: ValidationInfo) -> str:
-    """Check the form of a factory's name; a file in it is relative like any other."""
+    """Check the form of a factory's name; a file in it is found like any ``FilePath``."""
     if (info.context or {}).get("allow_import") is False:
         raise ValueError(
             f"{text!r} brings in code, and imports are refused here: allow them, or use a torch.export"
@@ -45,7 +45,7 @@ def _factory(text: str, info: ValidationInfo) -> str:
 
 
 def _mode(value: Any) -> Any:
-    """Check the mode of torch.compile, in one error."""
+    """Check the mode of torch.compile; pydantic alone would report one error for each type of the union."""
     if value not in _MODES and type(value) is not bool:
         raise ValueError(f"it is true, false or a mode: {', '.join(_MODES)}")
     return value
@@ -147,5 +147,5 @@ class TorchModuleOptions(headrace.Options):
 
     @property
     def compile_mode(self) -> str | None:
-        """The mode of torch.compile, None where nothing is compiled."""
+        """The mode of torch.compile; None if the model is not compiled."""
         return "default" if self.compile is True else self.compile or None

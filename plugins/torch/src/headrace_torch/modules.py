@@ -1,4 +1,4 @@
-"""Models from code: a factory that makes a module, and the weights that are put into it."""
+"""Models from code: calls a factory that makes a module, and loads weights into it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def load_module(
 
     Args:
         name: ``"package.mod:factory"``, or ``"/folder/file.py:factory"``.
-        args: What the factory is called with, by name.
-        weights: A state dict (loaded with ``weights_only``) or a safetensors file; None: what the
-            factory makes.
-        named: Parameters of its ``forward`` that are inputs although they have a default.
+        args: The keyword arguments for the factory.
+        weights: A state dict (loaded with ``weights_only``) or a safetensors file; None: the weights stay as
+            the factory made them.
+        named: Parameters of the module's ``forward`` that are inputs although they have a default.
 
     Raises:
         MissingDependencyError: The code cannot be imported.
@@ -64,7 +64,7 @@ def load_module(
 
 
 def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[str], int]:
-    """Give the names of the inputs of ``forward``, and how many lead it without a default."""
+    """Give the names of the inputs of ``forward``, and the number of parameters without a default."""
     found, needed = [], 0
     for parameter in inspect.signature(module.forward).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -109,7 +109,7 @@ def _imported(name: str) -> Any:
 
 
 def _of_file(path: Path) -> Any:
-    """Run a file once per process, and again when it has changed."""
+    """Import a file, once per process; if the file has changed, import it again."""
     path = path.resolve()
     if not path.is_file():
         raise SetupError(f"no such file: {str(path)!r}", hint="It is named in `module`.")
@@ -122,7 +122,7 @@ def _of_file(path: Path) -> Any:
         if spec is None or spec.loader is None:
             raise SetupError(f"{str(path)!r} is no Python file")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # annotations and pickles of its classes are resolved there
+        sys.modules[name] = module  # where annotations and pickles of its classes are looked up
         try:
             spec.loader.exec_module(module)
         except Exception as error:
@@ -134,11 +134,14 @@ def _of_file(path: Path) -> Any:
 
 
 def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
-    """Load a state dict, without running code that it may hold.
+    """Load a state dict, without running code that the file may hold.
+
+    Returns:
+        Tensors on the CPU by name.
 
     Raises:
-        SetupError: The file holds something else.
-        MissingDependencyError: It is a safetensors file, and that library is not installed.
+        SetupError: The file holds no state dict, or one that cannot be loaded without running code.
+        MissingDependencyError: The file is a safetensors file, and the library safetensors is not installed.
     """
     kind = kind_of(path)
     if kind == "safetensors":

@@ -1,4 +1,4 @@
-"""`GpuTensor`, `CpuTensor`, `FixTensor`: arrays where, and as, the next element takes them."""
+"""`GpuTensor`, `CpuTensor` and `FixTensor` bring arrays to a device, and into the form that a model takes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["CpuTensor", "FixTensor", "GpuTensor"]
 
 
 class GpuTensor(TensorBackend):
-    """Put an array onto the instance's device: a GPU, or what the node's ``device`` says.
+    """Put an array onto the instance's device: a GPU, or the node's ``device``.
 
-    Shape and dtype stay: an image ``[H, W, C]`` of headrace-cv is one ``[H, W, C]`` there
-    (`FixTensor` turns it round). From the CPU it goes through pinned memory, several of one shape
-    in one copy; what is on the device already is passed on as it is. With ``device = "cpu"``
-    nothing is copied: the tensor and the array stand on the same memory.
+    Shape and dtype stay: an image ``[H, W, C]`` of headrace-cv stays ``[H, W, C]``
+    (`FixTensor` reorders the axes). An array on the CPU is copied through pinned memory, several of one shape
+    in one copy; a tensor that is on the device already is passed on as it is. With ``device = "cpu"``
+    nothing is copied: the tensor shares the memory of the array.
 
     Reads:
         data: An array of any shape and any dtype that torch has: torch, DLPack, numpy, a buffer.
@@ -60,7 +60,7 @@ class GpuTensor(TensorBackend):
         super().close()
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Move what is not there yet."""
+        """Move the arrays that are not on the device yet."""
         from headrace_torch.tensors import ARRAY, as_tensor
         from headrace_torch.transfer import moved_in, moved_together
 
@@ -90,16 +90,16 @@ class GpuTensor(TensorBackend):
 
 
 class CpuTensor(TensorBackend):
-    """Bring a tensor to the CPU, from whatever device, finished.
+    """Bring a tensor from any device to the CPU, and wait until the copy is done.
 
-    All of a batch are copied back with one wait. What is on the CPU already is passed on as it is.
+    All tensors of a batch are copied with one wait. A tensor that is on the CPU already is passed on as it is.
 
     Reads:
         data: An array of any shape and any dtype that torch has, or a table of them by name.
 
     Writes:
-        result: A tensor of the same dtype and shape on the CPU, or with ``numpy`` a numpy array; of
-            a table a table. It may be read at once.
+        result: A tensor of the same dtype and shape on the CPU, or with ``numpy`` a numpy array; for
+            a table a table. Its values are there, so it may be read at once.
 
     Batch:
         1 or more; a bad item fails alone.
@@ -136,7 +136,7 @@ class CpuTensor(TensorBackend):
         super().close()
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Copy what is not there yet, device by device."""
+        """Copy the tensors that are not on the CPU yet, device by device."""
         from headrace_torch.tensors import ARRAY, as_tensor
 
         whole = self._place.carried(batch)
@@ -160,10 +160,10 @@ class CpuTensor(TensorBackend):
         return outcomes if any(outcomes) else None
 
     def _rows_back(self, batch: list[Request], whole: torch.Tensor) -> bool:
-        """Bring the rows of one tensor at once; False where they are to be looked at one by one."""
+        """Copy the rows of one tensor back in one copy; False: the requests have to be read one by one."""
         pinned, here = self._place.stream is not None, whole.device.type == "cpu"
         if here and not self._numpy:
-            return False  # passed on as they are
+            return False  # the tensors are on the CPU, and are passed on as they are
         back = whole
         if not here:
             back = self._staging.copied_out(whole) if pinned else self._back([whole])[0]
@@ -172,13 +172,13 @@ class CpuTensor(TensorBackend):
             return True
         array = self._staging.array_of(back)
         if array is None:
-            return False  # one by one: numpy lacks the dtype, which the error says
+            return False  # numpy lacks the dtype: read one by one, each request gets that error
         array = array.copy() if pinned else array
         put_in_each(batch, "result", [array[index, ...] for index in range(len(batch))])
         return True
 
     def _all_back(self, found: dict[int, dict[str, torch.Tensor]]) -> None:
-        """Put CPU tensors in the place of those that are elsewhere."""
+        """Replace tensors on devices by copies on the CPU."""
         elsewhere: dict[torch.device, list[tuple[int, str]]] = {}
         for index, parts in found.items():
             for name, part in parts.items():
@@ -202,12 +202,12 @@ class CpuTensor(TensorBackend):
 
 
 class FixTensor(TensorBackend):
-    """Make a tensor what the model behind it takes: device, axes, batch axis, dtype where asked.
+    """Give a tensor the form that the model after it takes: device, axes, batch axis, and with ``cast`` the dtype.
 
-    The model tells through ``context.scope`` under ``"inputs"`` (TorchModule and engines do);
-    what it does not tell, the options do. An image ``[H, W, C]`` becomes ``[C, H, W]`` where the
-    model's channels ask for it, and a sample gets its batch axis, which the element that takes the
-    result as it is sees, even where no rank is told. Values stay as they are.
+    The model tells its inputs through ``context.scope`` under ``"inputs"`` (TorchModule and engines do so);
+    the options fill in what it does not tell. An image ``[H, W, C]`` becomes ``[C, H, W]`` if the
+    model's channels ask for it, and a sample gets its batch axis; the next element of this plugin knows of that
+    axis, even if no rank is told. Values stay as they are.
 
     Reads:
         data: An array of the model's dtype (with ``cast`` of another one that it can be converted
@@ -215,14 +215,15 @@ class FixTensor(TensorBackend):
 
     Writes:
         result: A tensor on the instance's device with the model's dtype and axes, batch axis
-            included: new memory, or that of ``data`` where nothing was to be done.
+            included: new memory, or that of ``data`` if nothing had to be changed.
 
     Batch:
         1 or more; a bad item fails alone.
 
     Raises:
         InputError: ``data`` is missing, is no array that torch can read, has other axes than the
-            model, or another dtype where ``cast`` is false.
+            model, or another dtype while ``cast`` is false.
+        BackendError: The model has several inputs, and the option ``input`` names none of them.
 
     Source:
         Own.
@@ -253,7 +254,7 @@ class FixTensor(TensorBackend):
         positional = ("dtype", "shape")
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep where the model will tell: it is built after this element."""
+        """Keep the scope, into which the model, built after this element, will put its inputs."""
         from headrace_torch import fixing
 
         self._fixing = fixing

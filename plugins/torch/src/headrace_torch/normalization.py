@@ -1,4 +1,4 @@
-"""Scale, mean and standard deviation, made once and applied to many images."""
+"""Normalises images by scale, mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Normalization"]
 
 
 class Normalization:
-    """``(x * scale - mean) / std`` as one factor and one offset, made once for many images.
+    """The function ``(x * scale - mean) / std``, as one factor and one offset that are computed once.
 
     Args:
         scale: Multiplied first; None means 1.
@@ -24,10 +24,14 @@ class Normalization:
         std: Divided by last, one number or one per channel, not 0; None means 1.
         dtype: The floating dtype of the result; None: that of a floating image, ``float32`` for
             ``uint8``.
-        device: Where it computes.
+        device: The device of the images.
 
     Attributes:
-        channels: How many channels an image must have; None means any number.
+        channels: The number of channels that an image must have; None means any number.
+
+    Raises:
+        ValueError: ``mean`` and ``std`` have different lengths, ``std`` has a 0, or a quotient is too large for
+            ``float32``.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class Normalization:
         """Normalise ``[N, C, H, W]``, computed in ``float32`` (``float64`` stays); a new tensor.
 
         Raises:
-            InputError: ``images`` have not as many channels as ``mean`` or ``std`` has values.
+            InputError: The number of channels is not the number of values of ``mean`` or ``std``.
         """
         if self.channels not in (None, images.shape[1]):
             raise InputError(
@@ -70,13 +74,13 @@ class Normalization:
             )
         wanted = self.dtype or (images.dtype if images.is_floating_point() else torch.float32)
         if self._factor is not None and self._offset is not None and self._in_one:
-            # One kernel, which converts too: starting three costs more than what they do. (On the
-            # CPU torch computes it many times slower than the three.)
+            # One kernel converts, multiplies and adds: to launch three kernels costs more than their work. (On the
+            # CPU torch computes `addcmul` many times slower than the three steps below.)
             values = torch.addcmul(self._offset, images, self._factor)
             return values if values.dtype == wanted else values.to(wanted)
         wide = torch.float64 if images.dtype == torch.float64 else torch.float32
         values = images if images.dtype == wide else images.to(wide)
-        # What is new memory already is written into: a second tensor would cost as much again.
+        # A tensor that is new already is changed in place, since another new tensor would cost as much again.
         if self._factor is not None:
             values = values * self._factor if values is images else values.mul_(self._factor)
         if self._offset is not None:

@@ -14,13 +14,16 @@ __all__ = ["OwnStream"]
 class OwnStream:
     """A CUDA stream of one instance, in the form that plugins share.
 
-    torch has 32 streams per device and gives them out in turn. Those that are in use here are not
-    given out a second time, as long as there are others; one that is closed is the first to be used
-    again, so that what libraries keep per stream does not grow with every reload.
+    torch has 32 streams per device and gives them out in turn. This class gives no stream to two instances as long
+    as there are unused ones. A closed stream is the first to be used again, so that the memory that libraries keep
+    per stream does not grow with every reload.
+
+    Args:
+        ordinal: The number of the CUDA device.
 
     Attributes:
         handle: The ``cudaStream_t`` as an int.
-        stream: The same for torch.
+        stream: The same stream as torch's object.
     """
 
     _lock = threading.Lock()
@@ -44,7 +47,7 @@ class OwnStream:
         return stream
 
     def close(self) -> None:
-        """Wait for the stream, and leave it to the next instance."""
+        """Wait for the work on the stream, and leave the stream to the next instance."""
         with unless_lost("waiting for a stream that is given up"):
             self.stream.synchronize()
         with OwnStream._lock:

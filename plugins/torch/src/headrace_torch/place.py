@@ -1,8 +1,8 @@
-"""Where an instance computes: its device, its stream, and the end of its batch.
+"""The place of an instance: its device, its stream, and the wait at the end of its batches.
 
-One `Place` per instance and device holds for all elements of this plugin. On CUDA it makes the
-instance's stream current in the instance's thread, so that every call of torch there goes to it, and
-at the end of each batch it waits for that stream once. Other plugins find the stream in
+All elements of this plugin in an instance share one `Place` per device. On CUDA the place makes the
+instance's stream current in the instance's thread, so that every call of torch there goes to that stream, and
+it waits for the stream once at the end of each batch. Other plugins find the stream in
 ``context.instance`` under ``("cuda.stream", ordinal)``: an object with ``handle`` and ``close()``.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
 
 INFERENCE: Any = getattr(torch._C, "_InferenceMode", torch.inference_mode)
-"""What `torch.inference_mode` enters and leaves, where torch has it without the calls of Python around."""
+"""torch's inference mode: the class in C++ if torch has it, which spares the Python calls of its wrapper."""
 
 _DEFAULT = "headrace_torch.default_device"
 _PLACES = "headrace_torch.places"
@@ -52,13 +52,13 @@ class Place:
     """Device and stream of one instance, used by its thread alone.
 
     Attributes:
-        device: Where the instance computes.
-        stream: Its stream on a CUDA device, else None.
-        waits: How often the thread has waited for the stream.
-        used: Whether work was started that the end of the batch has to wait for.
-        turns: How many batches have ended.
-        made: The tensor that an element of this instance gave last as the rows of one request: it is
-            dense, on this device, and ordered.
+        device: The device of the instance.
+        stream: The instance's stream on a CUDA device, else None.
+        waits: The number of times that the thread has waited for the stream.
+        used: Whether work was started for which the end of the batch has to wait.
+        turns: The number of batches that have ended.
+        made: The last tensor that an element of this instance made as the rows of one request. The next element
+            need not check it: it is dense, on this device, and was made on the instance's stream.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None) -> None:
@@ -86,39 +86,38 @@ class Place:
             LivePlaces.add(1)
 
     def _watch(self, device: torch.device) -> None:
-        """Make what waits for the stream, and find the one that others work on."""
+        """Make the events for waiting, and get the device's default stream, on which callers may work."""
         self._waiting, self._default = Waiting(), torch.cuda.default_stream(device)
 
     # Order on the device.
 
     def use(self) -> None:
-        """Note that work is being started, which the end of the batch waits for."""
+        """Note that work is being started, so that the end of the batch waits for it."""
         self.used = True
 
     def take_in(self, tensor: torch.Tensor) -> None:
-        """Order the current stream behind what made a CUDA tensor that comes from elsewhere.
+        """Order the current stream behind the work that makes a CUDA tensor from elsewhere.
 
-        Its memory is not used again before the current stream has passed this point. What the
-        caller has started on the device's default stream comes first; what it has started on
-        another stream, it must have waited for. A tensor that this instance made costs a call that
-        does nothing.
+        Work that the caller has started on the device's default stream comes first. For work on another
+        stream the caller must have waited. The allocator does not reuse the tensor's memory before the
+        current stream has passed this point. For a tensor that this instance has made the call changes nothing.
         """
         self._order()
         tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def _order(self) -> None:
-        """Order the current stream behind the device's default one, once in a batch."""
+        """Order the current stream behind the device's default stream, once in a batch."""
         if not self._ordered:
             self._ordered = True
             if not self._default.query():
                 torch.cuda.current_stream(self.device).wait_stream(self._default)
 
     def on_stream(self) -> AbstractContextManager[Any]:
-        """Give what makes the stream current: nothing is to be done in the instance's thread."""
+        """Give a context manager that makes the stream current; here it does nothing, as the stream is current."""
         return contextlib.nullcontext()
 
     def beside(self, device: torch.device) -> Place:
-        """Give the place for reading on a device: this one, or one with a stream of its own."""
+        """Give the place for reading tensors on a device: this one, or for another device a `Passing`."""
         if device == self.device:
             return self
         if device not in self._others:
@@ -126,15 +125,15 @@ class Place:
         return self._others[device]
 
     def keep(self, thing: Any) -> None:
-        """Keep something alive until the stream has passed: memory that is not torch's."""
+        """Keep an object alive until the end of the batch: it owns memory, not torch's, that the stream may read."""
         self._kept.append(thing)
 
     def wait(self) -> None:
         """Wait for the stream, if anything was started since the last wait.
 
         Raises:
-            InstanceLostError: The device can run nothing more.
-            RuntimeError: Something that was started before has failed.
+            InstanceLostError: The device can run nothing more in this process.
+            RuntimeError: Work that was started before has failed.
         """
         if not self.used:
             return
@@ -150,7 +149,7 @@ class Place:
             self.waits += 1
 
     def end(self) -> None:
-        """End the batch: wait, and let go of what was kept for it."""
+        """End the batch: wait for its work, and drop the objects that were kept for it."""
         try:
             self.wait()
         finally:
@@ -163,31 +162,31 @@ class Place:
             self.turns += 1
 
     def _let_go(self) -> None:
-        """Let go of the tensors of the batch."""
+        """Drop the tensors of the batch."""
         self._whole, self._rows, self.made = None, (), None
         if self._handed is not None:
             self._handed.whole = None
 
     def note_axis(self, request: Mapping[str, Any], result: Any) -> None:
-        """Note that what a request is given has its batch axis, where no `request_size` says so."""
+        """Note that a result has a batch axis, if the request has no `request_size` that says so."""
         if "request_size" not in request:
-            self._with_axis[id(result)] = result  # alive as long as its id is looked up
+            self._with_axis[id(result)] = result  # kept alive, so that no other tensor gets its id
 
     def is_sample(self, request: Mapping[str, Any], tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor, whose rank says nothing, is a sample without batch axis."""
+        """Tell whether a tensor is a sample without batch axis, if its rank cannot tell."""
         return "request_size" not in request and id(tensor) not in self._with_axis
 
-    # Rows that the next element takes as the whole they were.
+    # Rows of one tensor: an element gives them to the requests, and the next element takes the tensor as a whole.
 
     def give(
         self, batch: Sequence[Request], whole: torch.Tensor, *, hands_on: bool = False
     ) -> None:
-        """Give each request one row of ``whole``, which the next element may then take at once.
+        """Give each request one row of ``whole`` as its result; the next element finds ``whole`` by `carried`.
 
         Args:
             batch: As many requests as ``whole`` has rows.
             whole: ``[N, ...]``.
-            hands_on: Give a `Row` in place of a tensor; none of the requests has a `request_size`.
+            hands_on: Give a `Row` in place of a tensor; then no request may have a `request_size`.
         """
         number = len(batch)
         if whole.shape[0] != number:
@@ -204,28 +203,28 @@ class Place:
         self._whole, self._rows = whole, rows
 
     def one_each(self, number: int) -> Sequence[tuple[int, int, bool]]:
-        """Give ``(begin, end, sample)`` for so many samples, one row each, in order."""
+        """Give ``(begin, end, sample)`` for ``number`` samples of one row each, in order."""
         if len(self._one_each) != number:
             self._one_each = [(k, k + 1, True) for k in range(number)]
         return self._one_each
 
     def carried(self, batch: Sequence[Request]) -> torch.Tensor | None:
-        """Give the tensor whose rows are the ``data`` of these samples in order, if there is one."""
+        """Give the tensor of `give` if its rows are the ``data`` of these requests, in order; else None."""
         rows, handed = self._rows, self._handed
         if len(rows) != len(batch) or not each_holds(batch, "data", rows):
             return None
         if handed is not None and rows is handed.rows:
-            return self._whole  # whoever handed them on has looked
+            return self._whole  # rows were handed on only to requests without `request_size`
         return None if any_has(batch, "request_size") else self._whole
 
     def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give samples of one shape and dtype on this device as one new tensor.
 
-        They are tensors, or on the CPU numpy arrays, none of which becomes a tensor of its own.
+        The samples are tensors, or on the CPU numpy arrays, which are stacked without a tensor for each.
 
         Returns:
-            ``[N, ...]``; None where there is one request, or one brings something else: read one by
-            one, it says what is wrong.
+            ``[N, ...]``; None if there is only one request, or a request brings something else. The requests then
+            have to be read one by one, which finds the error.
         """
         if len(batch) == 1 or any_has(batch, "request_size"):
             return None
@@ -236,7 +235,7 @@ class Place:
         if type(first) is not torch.Tensor or first.device != self.device or first.is_quantized:
             return None
         dtype = first.dtype
-        # torch itself refuses to stack other shapes, layouts and devices.
+        # `torch.stack` below refuses tensors of different shapes, layouts or devices.
         of_torch = all(map(is_, map(type, tensors), repeat(torch.Tensor)))
         if not (of_torch and all(map(is_, map(_DTYPE, tensors), repeat(dtype)))):
             return None
@@ -244,18 +243,19 @@ class Place:
             return None
         if self.stream is not None:
             self._order()
-            self._kept.append(tensors)  # to the end of the batch, which waits for the stream
+            self._kept.append(tensors)  # alive until the stream has read them, at the batch's end
         try:
             whole = torch.stack(tensors)
         except RuntimeError:
-            return None  # one by one: it says what is wrong, or there is less to hold
+            return None  # read one by one: that finds the error, or needs less memory at a time
         return whole if whole.layout is torch.strided else None
 
     def rows(self, request: Mapping[str, Any]) -> torch.Tensor | None:
         """Give the `request_size` rows of a request, if they are a dense tensor on this device.
 
         Returns:
-            ``[N, ...]``; None where it brings something else: read on its own, it says what is wrong.
+            ``[N, ...]``; None if the request brings something else. It then has to be read on its own, which finds
+            the error.
         """
         tensor: Any = request.get("data")
         if type(tensor) is not torch.Tensor or tensor.device != self.device:
@@ -269,7 +269,7 @@ class Place:
         return tensor
 
     def close(self) -> None:
-        """Give the thread its device and stream back, and the memory to the device."""
+        """Set the thread's device and stream back to what they were, and give the memory back to the device."""
         self._kept.clear()
         self._with_axis.clear()
         for other in self._others.values():
@@ -294,7 +294,7 @@ class Place:
 
 
 class Passing(Place):
-    """A device on which an instance only reads: a stream of its own, current in no thread."""
+    """The place of an instance on a device from which it only reads: with a stream that is current in no thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._owner = OwnStream(device.index) if device.type == "cuda" else None
@@ -304,25 +304,25 @@ class Passing(Place):
             self._watch(device)
 
     def on_stream(self) -> AbstractContextManager[Any]:
-        """Give what makes the stream, and its device, current for a while."""
+        """Give a context manager that makes the stream and its device current."""
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def close(self) -> None:
-        """Give up the stream."""
+        """Release the stream."""
         if self._owner is not None:
             self._owner.close()
 
 
 def place_of(context: InitContext, default: str | None = None) -> Place:
-    """Give the place of the instance that is being built; its first element makes it.
+    """Give the place of the instance that is being built; the instance's first element of this plugin makes it.
 
     Args:
-        context: What the element is given in ``init``.
-        default: The device where the node's ``device`` is unset. None: that of an element before
-            this one which had such a default, else the CPU.
+        context: The argument of the element's ``init``.
+        default: The device if the node's ``device`` is unset. None: the default of an earlier element of the
+            instance that has one, else the CPU.
 
     Raises:
-        SetupError: There is no such device.
+        SetupError: This machine does not have the device.
     """
     limit_torch_threads(context.threads)
     store = context.instance
@@ -345,13 +345,13 @@ def place_of(context: InitContext, default: str | None = None) -> Place:
 
 
 def places_of(context: InitContext) -> Callable[[], Sequence[Place]]:
-    """Give what gives all places of the instance, those that later elements make too."""
+    """Give a function that gives all places of the instance, also those that later elements make."""
     store = context.instance
     return lambda: store.get(_PLACES, ())
 
 
 def _stream_of(context: InitContext, device: torch.device) -> torch.cuda.Stream | None:
-    """Give the instance's stream on a CUDA device; whoever asks first makes it."""
+    """Give the instance's stream on a CUDA device, for which the first plugin that asks makes the stream."""
     if device.type != "cuda":
         return None
     ordinal = device.index

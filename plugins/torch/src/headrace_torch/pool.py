@@ -1,4 +1,4 @@
-"""Streams that the instances of a node share: the computation of `StreamPool`."""
+"""The streams that `StreamPool` shares among the instances of a node."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class SharedStreams:
     """A few streams of one device.
 
     Args:
-        ordinal: Which CUDA device.
-        number: How many streams.
+        ordinal: The number of the CUDA device.
+        number: The number of streams.
     """
 
     def __init__(self, ordinal: int, number: int) -> None:
@@ -35,10 +35,12 @@ class SharedStreams:
 
     @contextlib.contextmanager
     def around(self, place: Place, batch: Sequence[Request]) -> Iterator[None]:
-        """Make the stream that the fewest use current, behind and before the instance's by events.
+        """Make the stream with the fewest users current for the block.
 
-        What is written inside was made on that stream: its memory is not used again before the
-        instance's stream has passed, too.
+        Events order the pool's stream behind the work that the instance's stream has got before, and the
+        instance's stream behind the work of the block. Tensors that the block writes into the requests were allocated
+        on the pool's stream, so they are also recorded on the instance's stream: the allocator then does not reuse
+        their memory before the instance's stream has read them.
         """
         with self._lock:
             index = self._users.index(min(self._users))
@@ -60,7 +62,7 @@ class SharedStreams:
                 self._users[index] -= 1
 
     def close(self) -> None:
-        """Give the streams up."""
+        """Release the streams."""
         for owner in self._owners:
             owner.close()
 

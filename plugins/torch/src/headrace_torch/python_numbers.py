@@ -1,4 +1,4 @@
-"""Python numbers and lists of them, which carry no dtype, as tensors of the dtype that a model takes."""
+"""Makes tensors of a model's dtype from Python numbers and lists of numbers, which carry no dtype."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN", "tensor_of_numbers"]
 
 PLAIN = frozenset({bool, int, float, list, tuple})
-"""The types of what is read as numbers of Python."""
+"""The types of values that are read as Python numbers."""
 
 _BECOMES = {"b": "b", "i": "if", "u": "if", "f": "f"}
-"""Kinds of dtypes that a kind of Python number may become."""
+"""For each kind of numpy dtype of Python numbers, the kinds to which they may be converted."""
 
 
 def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) -> Any:
-    """Give numbers as a tensor of the port's dtype on a device, if each stays what it is.
+    """Give numbers as a tensor of the port's dtype on a device, unless the dtype would change a value.
 
     Args:
-        value: A number, or numbers in lists.
-        port: The input that they are for.
-        key: The key of the request it stands under, for the error.
-        device: Where the tensor is made.
+        value: A number, or numbers in nested lists.
+        port: The model's input.
+        key: The key of the request with the value, for the error.
+        device: The device of the tensor.
 
     Returns:
-        The tensor; of a list of arrays, which have a dtype, an array.
+        The tensor. For a list of arrays, which have a dtype, an array, which the caller has to check.
 
     Raises:
-        InputError: The dtype does not hold them, none is told, or the lists have no shape.
+        InputError: The dtype does not hold a value, the model tells no dtype, or the lists have different lengths.
     """
     kind = type(value).__name__
     try:
@@ -57,7 +57,7 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
 
 
 def _of_dtype(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:
-    """Give an array of Python's numbers as a tensor of a dtype; None where a value would change."""
+    """Give an array of Python numbers as a tensor of a dtype; None if a value would change."""
     wanted = "f" if dtype.is_floating_point else "b" if dtype == torch.bool else "i"
     if dtype.is_complex or (array.size and wanted not in _BECOMES.get(array.dtype.kind, "")):
         return None

@@ -1,4 +1,4 @@
-"""`Row`: what one word of this plugin hands the next one of in place of a tensor of its own."""
+"""`Row`: what a word of this plugin gives to the next word of this plugin, instead of a tensor for each request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["Handed", "Row"]
 
 
 class Handed:
-    """The rows of a whole that goes from word to word of a batch, while the requests keep their rows.
+    """The N rows of a batch. Each word replaces the whole tensor behind them; the `Row` objects stay the same.
 
     Attributes:
-        whole: ``[N, ...]``, what the last word has made; None between two batches.
-        rows: The N rows of it.
+        whole: ``[N, ...]``, the tensor that the last word has made; None between two batches.
+        rows: The N rows of ``whole``.
     """
 
     __slots__ = ("rows", "whole")
@@ -26,11 +26,11 @@ class Handed:
 
 
 class Row:
-    """A row of a whole, which the next word mostly takes as the whole it is of.
+    """A row of a tensor; the next word usually takes the whole tensor, so the row need not become a tensor.
 
-    A tensor per row costs two calls into torch, to make it and to free it, and each gives up the
-    interpreter's lock. Nobody else sees a row: an element gives them where
-    `headrace.InitContext.followed_by` says that a word of this plugin alone is given its results.
+    A tensor per row would cost two calls into torch, to make and to free it, each of which releases the
+    interpreter lock. Only words of this plugin see a `Row`: an element gives rows only if
+    `headrace.InitContext.followed_by` says that the next word, of this plugin, is the only one to get its results.
     """
 
     __slots__ = ("_handed", "_index")

@@ -1,4 +1,4 @@
-"""Running a loaded model on the rows of a batch: precision, graphs, results that own their memory."""
+"""Runs a loaded model on the rows of a batch: precision, graphs, results that own their memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 """The dtypes that weights are cast to, by name."""
 
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
-"""Modes of torch.compile that replay graphs of their own, whose outputs are used again."""
+"""Modes of torch.compile that use CUDA graphs, whose output memory the next run overwrites."""
 
 
 class SharedModel:
@@ -62,14 +62,15 @@ def prepare_model(
     """Put a model onto its device, in the precision and the layout that were asked for.
 
     Args:
-        model: What was loaded; changed and given back.
-        device: Where it runs.
-        dtype: What floating weights are cast to; None leaves them.
-        channels_last: Keep weights of convolutions in that layout.
+        model: The loaded model; it is changed and given back.
+        device: The device on which the model runs.
+        dtype: The dtype to which floating weights are cast; None leaves them.
+        channels_last: Whether weights of convolutions get that memory layout.
         compile_mode: A mode of ``torch.compile``; None does not compile.
 
     Raises:
-        SetupError: An AOTInductor package cannot be cast, nor it and TorchScript be compiled.
+        SetupError: The weights do not fit into the device's memory; an AOTInductor package is to be cast or laid out
+            anew; or an AOTInductor package or TorchScript is to be compiled.
     """
     module = model.module
     if module is None:
@@ -106,10 +107,10 @@ class Runner:
 
     Args:
         model: The model, on its device.
-        device: That device.
+        device: The device of the model.
         outputs: Names of the outputs to give; None: all.
-        channels_last: Give inputs of four axes in that layout.
-        compile_mode: The mode it was compiled with, if it was.
+        channels_last: Whether to pass inputs of four axes in that memory layout.
+        compile_mode: The mode of ``torch.compile`` with which the model was compiled; None: it was not.
     """
 
     def __init__(
@@ -126,13 +127,14 @@ class Runner:
         self._wanted = outputs
         self._channels_last = channels_last
         self._copies = compile_mode in _WITH_GRAPHS
-        # Whether the model writes into its inputs, which are the callers'. The first run tells.
+        # Whether the model writes into its inputs, which belong to callers: then each run needs copies. None until
+        # the first run has shown it.
         self._writes: bool | None = None
         self.graphs = Graphs(device) if device.type == "cuda" else None
 
     @property
     def likely_dtype(self) -> torch.dtype | None:
-        """The floating dtype of the weights, which that of the inputs often is; None: no weights."""
+        """The floating dtype of the weights, which is often that of the inputs too; None if there are no weights."""
         module = self._model.module
         if module is None:
             return None
@@ -140,14 +142,14 @@ class Runner:
         return next(floating, None)
 
     def call(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Call the model; give its outputs by name, on whatever memory they lie."""
+        """Call the model; give its outputs by name, which may lie on memory of inputs or weights."""
         return named_outputs(self._model.call(*tensors), self._wanted)
 
     def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
         """Run the model on inputs of ``rows`` rows; give its outputs by name, in new memory.
 
         Raises:
-            BackendError: An output has not the rows of the batch.
+            BackendError: An output does not have the rows of the batch.
         """
         if self._channels_last:
             tensors = [
@@ -167,7 +169,7 @@ class Runner:
         return {name: self._owned(one, inputs) for name, one in outputs.items()}
 
     def _owned(self, output: torch.Tensor, inputs: set[int]) -> torch.Tensor:
-        """Give an output on memory that is neither an input's, nor a weight's, nor used again."""
+        """Give an output in memory of its own: not that of an input, of a weight, or of a graph's next run."""
         memory = output.untyped_storage().data_ptr()
         foreign = memory in inputs or memory in self._model.memory
         if self._copies or foreign or 0 in output.stride():
@@ -184,24 +186,24 @@ class Runner:
         return outputs
 
     def close(self) -> None:
-        """Give up the graphs and the model, whoever holds the runner: an error's frames may."""
+        """Release the graphs and the model even if frames of an error still refer to the runner."""
         if self.graphs is not None:
             self.graphs.close()
         del self._model
 
 
 def _copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copy tensors to such as count the writes into them, which those of inference mode do not."""
+    """Copy tensors outside of inference mode, so that torch counts the writes into the copies (``_version``)."""
     with torch.inference_mode(False), torch.no_grad():
         return [one.clone() for one in tensors]
 
 
 def run_or_failure(run: Callable[[], Result], device: torch.device) -> Result | BackendError:
-    """Call ``run``; give an error without frames where memory ran out.
+    """Call ``run``; if memory runs out, give an error without a traceback.
 
     Raises:
-        InstanceLostError: The device can run nothing more.
-        Exception: Whatever else ``run`` raises.
+        InstanceLostError: The device can run nothing more in this process.
+        Exception: Any other error of ``run``.
     """
     try:
         return run()
@@ -222,23 +224,23 @@ def halved(
     halve: bool = True,
     tried: BackendError | None = None,
 ) -> list[Any]:
-    """Run items in one batch; where memory runs out, in halves, down to single ones.
+    """Run items in one batch; if memory runs out, run them in halves, down to single items.
 
-    Nothing of a try that failed is alive at the next one: the error keeps no frames.
+    The memory of a failed run is free for the next one, since the error keeps no traceback.
 
     Args:
-        run: Gives a result per item.
+        run: Runs items and gives a result for each.
         items: The items.
-        device: Where it runs.
-        halve: Try halves; else all items fail.
-        tried: The error of all of them in one batch, where that was tried already.
+        device: The device on which ``run`` runs.
+        halve: Whether to try halves; False: all items fail.
+        tried: The error of an earlier run of all items in one batch; None: there was none.
 
     Returns:
-        Per item its result, or a BackendError.
+        For each item its result, or a BackendError.
 
     Raises:
-        InstanceLostError: The device can run nothing more.
-        Exception: Whatever else ``run`` raises.
+        InstanceLostError: The device can run nothing more in this process.
+        Exception: Any other error of ``run``.
     """
     found = run_or_failure(lambda: run(items), device) if tried is None else tried
     if not isinstance(found, BackendError):

@@ -24,7 +24,7 @@ __all__ = ["ArgMaxTensor", "IndexSelectTensor", "SoftmaxTensor", "TopKTensor"]
 
 
 class _AlongDim(PerTensor):
-    """A function along one axis of each sample."""
+    """A backend that computes a function along one axis of each sample."""
 
     kinds: ClassVar[str] = "real"
 
@@ -34,7 +34,7 @@ class _AlongDim(PerTensor):
         self._dim: int = options.dim if options.dim < 0 else options.dim + 1  # after the rows
 
     def check(self, rows: torch.Tensor) -> None:
-        """Refuse samples without that axis, and numbers of another kind."""
+        """Refuse samples without the axis or with a too short one, and other dtypes."""
         from headrace_torch.tensors import refused
 
         axes, dim = rows.ndim - 1, self._options.dim
@@ -94,14 +94,14 @@ class SoftmaxTensor(_AlongDim):
 class ArgMaxTensor(_AlongDim):
     """Give the index of the greatest value along an axis.
 
-    Of equal ones any may be given. NaN counts as the greatest.
+    If several values are the greatest, the index of any of them is given. NaN counts as the greatest.
 
     Reads:
         data: Real numbers, any shape with that axis: a sample, or with ``request_size = N`` N rows
             of samples.
 
     Writes:
-        result: ``int64``, the shape without that axis: of a sample of one axis a tensor without
+        result: ``int64``, the shape without that axis; for a sample with one axis, a tensor without
             axes. New memory.
 
     Batch:
@@ -165,7 +165,7 @@ class TopKTensor(_AlongDim):
 
     @property
     def least(self) -> int:
-        """The k of the options."""
+        """The option ``k``: the axis must be at least as long."""
         k: int = self._options.k
         return k
 
@@ -174,17 +174,17 @@ class TopKTensor(_AlongDim):
         return whole.topk(self._options.k, self._dim)
 
     def give(self, batch: list[Request], result: Any, *, hands_on: bool = False) -> None:
-        """Give each sample its row of both."""
+        """Give each sample its row of values and indices."""
         rows = zip(batch, result.values.unbind(0), result.indices.unbind(0), strict=True)
         for request, values, indices in rows:
             request["result"] = {"values": values, "indices": indices}
 
     def all_rows(self, result: Any) -> Any:
-        """Give both as a table."""
+        """Give all rows of values and indices as a table."""
         return {"values": result.values, "indices": result.indices}
 
     def rows_of(self, result: Any, start: int, stop: int, *, sample: bool) -> Any:
-        """Give some rows of both."""
+        """Give some rows of values and indices as a table."""
         place = start if sample else slice(start, stop)
         return {"values": result.values[place], "indices": result.indices[place]}
 

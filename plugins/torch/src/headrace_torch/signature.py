@@ -1,4 +1,4 @@
-"""What a model takes and gives: names, shapes and dtypes, as far as it tells."""
+"""Names, shapes and dtypes of a model's inputs and outputs, as far as the model tells them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Port:
     """One input of a model.
 
     Attributes:
-        name: Its name in the model.
-        shape: An int per fixed axis, None per dynamic one, the batch axis first; None: untold.
-        dtype: Its dtype; None: untold.
+        name: The name in the model.
+        shape: An int per fixed axis, None per dynamic one, the batch axis first; None: the model does not tell it.
+        dtype: The dtype; None: the model does not tell it.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Port:
         return f"{kind} [{', '.join('*' if n is None else str(n) for n in axes)}]"
 
     def accepts(self) -> str:
-        """Say what a request may hold for it."""
+        """Give a text for errors that says what a request may hold for the input."""
         if self.shape is None:
             return f"{self.text()}: a sample, or rows with `request_size`"
         return f"{self.text(sample=True)} (one sample) or {self.text()} (`request_size` rows)"
 
     def describe(self) -> dict[str, Any]:
-        """Give dtype and shape, None where untold. JSON-able."""
+        """Give dtype and shape as plain data; None for one that the model does not tell."""
         return {
             "dtype": None if self.dtype is None else dtype_name(self.dtype),
             "shape": None if self.shape is None else list(self.shape),
@@ -58,8 +58,8 @@ class Signature:
     """The inputs of a model, in the order in which it is called with them.
 
     Attributes:
-        inputs: Every input that a run must be given.
-        rows: The batch size that the model is fixed to, or None.
+        inputs: All inputs, each of which a run needs.
+        rows: The batch size to which the model is fixed; None: any.
     """
 
     inputs: tuple[Port, ...]
@@ -67,15 +67,15 @@ class Signature:
 
 
 def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> Signature:
-    """Give the signature with what the option ``shape`` tells of inputs that do not.
+    """Give the signature, completed by the option ``shape`` for inputs whose shape or dtype the model does not tell.
 
     Args:
-        signature: What the model tells.
+        signature: The signature as the model tells it.
         shape: ``"3x224x224"`` or ``"uint8:3x224x224"``, the shape of one sample (-1: any length), for
             the only input, or a table by name.
 
     Raises:
-        SetupError: It names no input, or says something else than the model does.
+        SetupError: ``shape`` names an unknown input, or contradicts the model.
     """
     if shape is None:
         return signature
@@ -104,7 +104,7 @@ def _refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> 
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Give the hint that names the nearest known name; None where none is near."""
+    """Give a hint with the nearest known name; None if no known name is near."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"Did you mean {near[0]!r}?" if near else None
 
@@ -140,11 +140,11 @@ def choose_keys(signature: Signature, inputs: Mapping[str, str]) -> dict[str, st
     """Give the key of the request for each input: ``data`` for the only one, else its name.
 
     Args:
-        signature: What the model takes.
-        inputs: Keys by name of the input, which win.
+        signature: The signature of the model.
+        inputs: The keys of some inputs by the inputs' names, which win over the defaults.
 
     Raises:
-        SetupError: ``inputs`` names what is no input.
+        SetupError: ``inputs`` names an input that the model does not have.
     """
     names = [port.name for port in signature.inputs]
     _refuse_unknown("inputs", inputs, names)
@@ -153,17 +153,17 @@ def choose_keys(signature: Signature, inputs: Mapping[str, str]) -> dict[str, st
 
 
 def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
-    """Give what a model returned as tensors by name.
+    """Give the outputs of a model as tensors by name.
 
     A dict (also one with attributes) has its keys, a named tuple its fields, another tuple or list
     ``output_0``, ``output_1``, ...; a single tensor is ``output``.
 
     Args:
-        result: What the model returned.
-        wanted: Which names to give, in order; None: all that are tensors.
+        result: The value that the model returned.
+        wanted: The names to give, in order; None: all, except values that are None.
 
     Raises:
-        BackendError: It is, or ``wanted`` names, something else than a tensor, or what is not there.
+        BackendError: An output is no tensor, or the model does not give a name in ``wanted``.
     """
     if isinstance(result, torch.Tensor):
         found: dict[str, Any] = {"output": result}

@@ -1,4 +1,4 @@
-"""Pinned memory that one element copies through, from batch to batch: taken once, and looked at once."""
+"""Pinned memory through which one element copies; it is allocated once and used for batch after batch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["Staging"]
 class Staging:
     """Pinned memory of one element, for the rows of one batch.
 
-    The end of a batch waits for the stream, so the next batch may use the memory again; a second use
-    within one batch gets memory of its own.
+    The end of a batch waits for the stream, so no copy uses the memory any more when the next batch takes it. A
+    second use within one batch gets other memory, since the first copy may still be running.
 
     Args:
         place: Device and stream of the instance.
@@ -39,11 +39,11 @@ class Staging:
     def moved_arrays(self, arrays: Sequence[Any]) -> torch.Tensor | None:
         """Move numpy arrays of one shape and dtype to the device as the rows of one tensor.
 
-        No array becomes a tensor of its own: making and freeing one gives up the interpreter's lock.
+        No tensor is made for a single array, since to make and to free one releases the interpreter lock.
 
         Returns:
-            ``[N, ...]``; None where they differ, are something else or of a dtype that torch lacks,
-            or where there is nothing to copy.
+            ``[N, ...]``; None if the arrays differ, one is no numpy array, torch lacks the dtype, or the instance is
+            not on CUDA.
         """
         if self._place.stream is None or not are_alike(arrays):
             return None
@@ -58,7 +58,7 @@ class Staging:
         """Copy a tensor of this instance to the pinned memory, and wait for it.
 
         Returns:
-            The copy, which is to be copied in its turn before the next batch.
+            The copy in pinned memory, which the caller must copy again before the next batch overwrites it.
         """
         staged = self._take(tuple(whole.shape), whole.dtype)
         staged.copy_(whole, non_blocking=True)
@@ -67,7 +67,7 @@ class Staging:
         return staged
 
     def array_of(self, staged: torch.Tensor) -> NDArray[Any] | None:
-        """Give a tensor on the CPU as a numpy array on its memory; None where numpy lacks its dtype."""
+        """Give a tensor on the CPU as a numpy array on the same memory; None if numpy lacks its dtype."""
         if staged is self._rows and self._array is not None:
             return self._array
         try:
@@ -79,7 +79,7 @@ class Staging:
         return array
 
     def _take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        if self._turn == self._place.turns:  # copies of this batch may be on their way
+        if self._turn == self._place.turns:  # an earlier copy of this batch may still be running
             return torch.empty(shape, dtype=dtype, pin_memory=True)
         self._turn = self._place.turns
         rows = self._rows
@@ -93,5 +93,5 @@ class Staging:
         return self._rows
 
     def close(self) -> None:
-        """Give the memory back; its copies are done."""
+        """Release the memory; all copies are done by then."""
         self._memory = self._rows = self._array = None

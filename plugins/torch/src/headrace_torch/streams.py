@@ -1,4 +1,4 @@
-"""`SyncTensor`: wait for the stream here; `StreamPool`: run something on further streams."""
+"""`SyncTensor` waits for the instance's stream; `StreamPool` runs a backend on further streams."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ __all__ = ["StreamPool", "SyncTensor"]
 
 
 class SyncTensor(OnPlace):
-    """Wait for the instance's stream, here, before the batch goes on; otherwise transparent.
+    """Wait for the instance's stream before the batch goes on; results pass through unchanged.
 
     ``SyncTensor[X]`` waits after X, ``S[..., SyncTensor]`` at its place. Results are right without
-    it: every batch is waited for at its end. It helps whoever measures, or reads memory of a device
-    past this plugin. On the CPU there is nothing to wait for.
+    it, since every batch is waited for at its end. It is useful to measure times, or if code outside of this plugin
+    reads memory of the device within the batch. On the CPU there is nothing to wait for.
 
     Reads:
-        data: Anything, which is passed on; with a child what that reads.
+        data: Any value, which is passed on; with a child, the data that the child reads.
 
     Writes:
-        result: ``data``; with a child what that writes.
+        result: The value of ``data``; with a child, the result of the child.
 
     Batch:
         1 or more, or the range of the child.
 
     Raises:
         InputError: ``data`` is missing.
-        BackendError: Something that was started before has failed on the device.
+        BackendError: Work that was started before has failed on the device.
 
     Source:
-        The word of torchpipe; the wait is own.
+        The word of torchpipe; the wait is Headrace's own.
     """
 
     takes = (0, 1)
-    rerun = False  # what is inside has run, when the wait finds that something failed
+    rerun = False  # the child has already run when the wait finds that work has failed
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Take the child, and all places of the instance, those made later as well."""
+        """Keep the child, and a function that gives all places of the instance, also those made later."""
         from headrace_torch.place import places_of
 
         self._child: Backend | None = context.children[0] if context.children else None
         if self._child is not None:
-            self.reads = ()  # itself; the child needs what it needs
+            self.reads = ()  # this word itself reads nothing; the child declares its own keys
         self._places = places_of(context)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -73,27 +73,26 @@ class SyncTensor(OnPlace):
 
 
 class StreamPool(OnPlace):
-    """Let what is inside run on one of a few further streams: ``With[StreamPool(max=2),X]``.
+    """Run the backend inside on one of a few further streams: ``With[StreamPool(max=2),X]``.
 
-    The instances of a node share ``max`` streams, each batch takes the one that the fewest use. It
-    is ordered by events, behind what the instance's stream has been given before and before what it
-    is given after, so results are the same; what several instances run inside shares the device
-    through at most ``max`` streams. On the CPU it does nothing.
+    The instances of a node share ``max`` streams; each batch takes the one with the fewest users. Events
+    order the work inside behind the earlier and before the later work of the instance's stream, so results are
+    the same; but at most ``max`` streams compete for the device. On the CPU the word does nothing.
 
     Reads:
-        data: What the backend inside reads.
+        data: The data that the backend inside reads.
 
     Writes:
-        result: What the backend inside writes.
+        result: The result of the backend inside.
 
     Batch:
         1 or more, or the range of the backend inside.
 
     Raises:
-        BackendError: What the backend inside raises.
+        BackendError: An error of the backend inside.
 
     Source:
-        The word of torchpipe; the order by events is own.
+        The word of torchpipe; the order by events is Headrace's own.
     """
 
     class Options(headrace.Options):
@@ -109,8 +108,8 @@ class StreamPool(OnPlace):
     rerun = False
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Take the node's streams on this device."""
-        self.reads = ()  # itself; what is inside needs what it needs
+        """Get the streams that the node's instances share on this device."""
+        self.reads = ()  # this word itself reads nothing; the backend inside declares its own keys
         self._streams: Any = None
         if self._place.stream is not None:
             from headrace_torch.pool import SharedStreams

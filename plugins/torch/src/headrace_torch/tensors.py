@@ -1,4 +1,4 @@
-"""Whatever callers and other plugins send as arrays, as tensors; nothing is copied on the way in."""
+"""Reads arrays of callers and other plugins as tensors, without a copy if possible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["ARRAY", "as_tensor", "described", "dtype_name", "input_tensor", "refused"]
 
 ARRAY = "a tensor or an array (torch, DLPack, numpy or a buffer)"
-"""What is read as a tensor, in the words of the errors."""
+"""A text for errors that says what is read as a tensor."""
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -24,7 +24,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def described(value: Any) -> str:
-    """Say in words what ``value`` is, by dtype, shape and device when it is an array."""
+    """Give a text that describes a value: dtype, shape and device of an array, else the type."""
     if value is None:
         return "None"
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
@@ -36,21 +36,23 @@ def described(value: Any) -> str:
 
 
 def refused(what: str, expected: str, got: Any, key: str = "data", **more: Any) -> InputError:
-    """Give the InputError for a value that is not what it should be."""
+    """Give the InputError for a value ``got`` where ``expected`` was expected; ``what`` says what is wrong."""
     return InputError(what, key=key, expected=expected, got=described(got), **more)
 
 
 def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Tensor:
-    """Give ``value`` as a tensor on the memory it has, on whatever device that is.
+    """Give ``value`` as a tensor on the same memory, on any device.
+
+    A copy is made only of arrays that torch cannot share: with a foreign byte order, or negative strides.
 
     Args:
-        value: A dense tensor, or what numpy, DLPack or the buffer protocol can read as numbers. An
-            array on a device orders torch's current stream behind its own when it is taken.
-        key: The key of the request it stands under, for the error.
-        expected: What should stand there, for the error.
+        value: A dense tensor, or an array of numbers that numpy, DLPack or the buffer protocol can read. With
+            DLPack, an array on a device orders torch's current stream behind its own stream.
+        key: The key of the request with the value, for the error.
+        expected: A text that says what is expected, for the error.
 
     Raises:
-        InputError: It is no array, one of a kind that torch does not have, or one without data.
+        InputError: ``value`` is no array, of a kind that torch does not have, or a tensor without data (meta).
     """
     tensor = _seen(value, key, expected)
     if tensor.is_meta:
@@ -59,7 +61,7 @@ def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Ten
 
 
 def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
-    """Give ``value`` as `as_tensor` does, wherever it is."""
+    """Give ``value`` as a tensor on the same memory; it may be a meta tensor, without data."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_quantized:
             raise refused("this is no dense tensor", expected, value, key)
@@ -77,7 +79,7 @@ def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Give what numpy can look at without a copy as an array, else None."""
+    """Give ``value`` as a numpy array if it is one, has ``__array__`` or a buffer; else None."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "__array__"):
@@ -94,10 +96,10 @@ def _has_buffer(value: Any) -> bool:
 
 
 class _Writable:
-    """The memory of an array that is only to be read, under an interface that torch accepts.
+    """The memory of a read-only array, presented as writable.
 
-    torch has no tensors that cannot be written to, and warns of each such array once; no backend of
-    this plugin writes into what it reads.
+    torch has no read-only tensors, and warns when it makes a tensor from a read-only array. No backend of this plugin
+    writes into its inputs, so the warning would be wrong.
     """
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
@@ -108,7 +110,7 @@ class _Writable:
 
 
 def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Give an array that torch reads: native byte order, no steps backwards, writable."""
+    """Give an array that torch can read: with native byte order, without negative strides, writable."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(step < 0 for step in array.strides):
@@ -121,10 +123,10 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def input_tensor(
     value: Any, place: Place, key: str = "data", expected: str = ARRAY
 ) -> torch.Tensor:
-    """Give an input of an instance as a tensor on its device, ordered behind what made it.
+    """Give an input as a tensor on the instance's device; its stream is ordered behind the work that makes it.
 
     Raises:
-        InputError: It is no array, or lies on another device than the instance's.
+        InputError: ``value`` is no array, or on another device than the instance.
     """
     tensor = _seen(value, key, expected)
     if tensor.device != place.device:

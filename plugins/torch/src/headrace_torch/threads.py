@@ -1,4 +1,4 @@
-"""torch's own threads: a knob of the whole process, turned here and nowhere else."""
+"""Limits torch's own threads; the limit holds for the whole process, and is set only here."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _limited: int | None = None
 
 
 def limit_torch_threads(threads: int) -> int:
-    """Set how many threads torch uses inside one call on the CPU; only the first call does so.
+    """Set the number of threads that torch uses inside one call on the CPU; only the first call sets it.
 
-    The instances of the pipelines run side by side, so each computes with its share; torch has one
-    number for the process.
+    Instances run side by side, so each should compute with its share of the threads. But torch has one number for
+    the whole process, so later calls, with perhaps other shares, change nothing.
 
     Args:
-        threads: The share of one instance, of `[global] threads`.
+        threads: The share of one instance in `[global] threads`.
 
     Returns:
-        The number that holds: that of the first call.
+        The number that holds, from the first call.
     """
     global _limited
     with _lock:

@@ -1,4 +1,4 @@
-"""Copies between CPU and device: through pinned memory, without waiting, and finished where said."""
+"""Copies between CPU and devices, through pinned memory; only `copied_back` waits for its copies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["as_numpy", "copied_back", "moved_in", "moved_together"]
 
 
 def moved_in(tensor: torch.Tensor, place: Place) -> torch.Tensor:
-    """Give a tensor on the device of an instance; itself where it is there already.
+    """Give a tensor on the device of an instance; a tensor that is there already is given as it is.
 
-    From the CPU to CUDA it goes through pinned memory, which torch's allocator uses again only
-    after the copy has passed the stream.
+    A copy from the CPU to CUDA goes through pinned memory, which torch's allocator reuses only after the stream has
+    done the copy.
     """
     if tensor.device == place.device:
         if place.stream is not None:
@@ -35,7 +35,7 @@ def moved_in(tensor: torch.Tensor, place: Place) -> torch.Tensor:
             ).copy_(tensor)
     elif tensor.device.type == "cuda":
         beside = place.beside(tensor.device)
-        with beside.on_stream():  # torch copies on the stream that is current where it reads
+        with beside.on_stream():  # torch copies on the current stream of the source's device
             beside.take_in(tensor)
             return tensor.to(place.device, non_blocking=True)
     return tensor.to(place.device, non_blocking=True)
@@ -45,7 +45,7 @@ def moved_together(tensors: Sequence[torch.Tensor], place: Place) -> torch.Tenso
     """Move CPU tensors of one shape and dtype to CUDA as the rows of one tensor, in one copy.
 
     Returns:
-        ``[N, ...]``; None where they differ, or lie elsewhere, or there is nothing to copy.
+        ``[N, ...]``; None if the tensors differ, one is not on the CPU, or the instance is not on CUDA.
     """
     first = tensors[0]
     if place.stream is None or any(
@@ -54,19 +54,19 @@ def moved_together(tensors: Sequence[torch.Tensor], place: Place) -> torch.Tenso
     ):
         return None
     pinned = torch.empty((len(tensors), *first.shape), dtype=first.dtype, pin_memory=True)
-    torch.stack(list(tensors), out=pinned)  # one call: each gives up the interpreter's lock
+    torch.stack(list(tensors), out=pinned)  # one call, as each call releases the interpreter lock
     return pinned.to(place.device, non_blocking=True)
 
 
 def copied_back(tensors: Sequence[torch.Tensor], place: Place) -> list[torch.Tensor]:
-    """Give tensors of one device on the CPU, finished: one wait for all of them.
+    """Copy tensors of one device to the CPU, and wait once until all copies are done.
 
     Args:
-        tensors: Tensors on the device of ``place``; those on the CPU stay as they are.
-        place: That device, and the stream on which they were made.
+        tensors: Tensors on the device of ``place``.
+        place: The device of the tensors, with a stream on which they are read.
 
     Returns:
-        Tensors in ordinary memory of their own.
+        Tensors on the CPU, in ordinary (not pinned) memory of their own.
     """
     if place.stream is None:
         if place.device.type == "mps":
@@ -84,7 +84,7 @@ def copied_back(tensors: Sequence[torch.Tensor], place: Place) -> list[torch.Ten
             )
         place.use()
         place.wait()
-    # Pinned memory is scarce, and callers may keep results for long.
+    # The results are copied to ordinary memory: pinned memory is scarce, and callers may keep results for long.
     return [one.clone() for one in staged]
 
 
@@ -92,7 +92,7 @@ def as_numpy(tensor: torch.Tensor, key: str = "data") -> Any:
     """Give a CPU tensor as a numpy array on the same memory.
 
     Raises:
-        InputError: numpy has no such dtype (``bfloat16``).
+        InputError: numpy does not have the dtype (as ``bfloat16``).
     """
     try:
         return tensor.detach().resolve_conj().resolve_neg().numpy()

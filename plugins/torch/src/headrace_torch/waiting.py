@@ -1,4 +1,4 @@
-"""How a thread waits for a CUDA stream: awake where that is short, asleep where it is long."""
+"""How a thread waits for a CUDA stream: by spinning if the wait is short, asleep if it is long."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["SHORT_S", "Waiting"]
 
 SHORT_S = 0.0005
-"""The longest wait that the next one is passed awake after, in seconds.
+"""After a wait shorter than this, in seconds, the next wait spins; after a longer one it sleeps.
 
-The driver wakes a sleeping thread by an interrupt: 20 to 200 us later, on a virtual machine most. Awake,
-a thread sees the end at once, and keeps a processor busy for as long as it waits. It holds the
-interpreter's lock in neither case.
+The driver wakes a sleeping thread by an interrupt, 20 to 200 us after the end of the work, later on a virtual
+machine. A spinning thread sees the end at once, but keeps a processor busy during its wait. The interpreter lock is
+released in both cases.
 """
 
 
@@ -35,7 +35,7 @@ class Waiting:
         self._event = self._asleep
 
     def wait(self, stream: torch.cuda.Stream) -> None:
-        """Wait until what the stream has been given is done."""
+        """Wait until the stream has done all work that it was given so far."""
         event, clock = self._event, self._clock
         event.record(stream)
         began = clock()

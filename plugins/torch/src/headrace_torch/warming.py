@@ -1,4 +1,4 @@
-"""The warm-up of a model: its batch sizes run once, or captured, on inputs of zeros."""
+"""The warm-up of a model: each batch size is run once on inputs of zeros, and captured if graphs are used."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def warm(
     dtype: torch.dtype | None = None,
     graphs: bool = False,
 ) -> dict[str, Any]:
-    """Run each batch size once on zeros, and capture graphs where they were asked for.
+    """Run each batch size once on zeros, and capture graphs if ``graphs`` asks for them.
 
     Args:
-        runner: What runs the model.
-        signature: What it takes. Where it does not tell all shapes, nothing is run.
+        runner: Runs the model.
+        signature: The inputs. If a shape is not known, nothing is run.
         place: Device and stream of the instance.
         sizes: The node's `batch_sizes` or None, and the largest batch in rows.
-        dtype: What floating inputs are cast to.
-        graphs: Capture a graph per size, on CUDA.
+        dtype: The dtype to which floating inputs are cast; None: they are not cast.
+        graphs: Whether to capture a graph per size, on CUDA.
 
     Returns:
         For ``describe()``: the most memory that was in use, in bytes (CUDA only), the sizes that
-        were captured, and the outputs as the model gave them. Nothing where nothing was run.
+        were captured, and shapes and dtypes of the outputs. Empty if nothing was run.
 
     Raises:
-        SetupError: The model fails on inputs of a dtype that it tells, memory runs out, or it
-            cannot be captured.
+        SetupError: The model fails on inputs of a dtype that it tells, memory runs out, the model
+            cannot be captured, or graphs are asked for while a shape is not known.
     """
     captured = graphs and runner.graphs is not None
     chosen = (signature.rows,) if signature.rows is not None else sizes_to_capture(*sizes)
@@ -80,7 +80,8 @@ def warm(
     outputs: dict[str, Any] = {}
     try:
         for rows in sorted(chosen, reverse=True):
-            # No tensor stays in this frame: the error of a capture that fails would keep it.
+            # Inputs and outputs are not bound to names here: the traceback of a failed capture would keep this frame,
+            # and their memory with it.
             outputs = _described(runner.run(example(rows), rows), signature)
         if captured and runner.graphs is not None:
             runner.graphs.capture(runner.call, example, chosen)
@@ -90,7 +91,7 @@ def warm(
     except Exception as error:  # noqa: BLE001 - whatever the model raises
         if told or captured or is_out_of_memory(error) or isinstance(error, BackendError):
             raise _setup_error(error) from without_frames(error)
-        # The dtype was a guess: the first request will tell.
+        # The model does not tell the dtype, and the guess was wrong; the first request will have the right one.
         _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
     done = runner.graphs.sizes if runner.graphs is not None else ()
@@ -105,7 +106,7 @@ def _described(given: dict[str, torch.Tensor], signature: Signature) -> dict[str
 
 
 def _setup_error(error: Exception) -> SetupError:
-    if isinstance(error, BackendError):  # the model ran, and gives something else than it must
+    if isinstance(error, BackendError):  # the model ran, but its outputs are not what they must be
         return SetupError(error.what, hint=error.hint)
     name, text = type(error).__name__, first_line(error)
     return SetupError(f"the model fails on a batch of zeros: {name}: {text}")
