@@ -353,9 +353,9 @@ def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
     return batch if len(batch) == 1 or fits else None
 
 
-def range_problem(least: object, most: object) -> str | None:
+def range_problem(least: Any, most: Any) -> str | None:
     """Tell what is wrong with a batch range, None for nothing."""
-    if _is_weight(least) and (most is None or (_is_weight(most) and most >= least)):  # type: ignore[operator]
+    if is_count(least) and (most is None or (is_count(most) and most >= least)):
         return None
     return f"min={least!r}, max={most!r} is no batch range"
 
@@ -366,14 +366,15 @@ def largest_size(sizes: Sequence[int], most: int | None) -> int | None:
     return fitting[-1] if fitting else most
 
 
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def is_count(value: Any, least: int = 1) -> bool:
+    """Tell whether a value is an int, and no bool, of at least so many."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _no_weight(request: Request) -> RequestError:
     """Make the error of an item in a batch whose weights cannot be summed up."""
     weight = request.get("request_size", 1)
-    if _is_weight(weight):
+    if is_count(weight):
         return BackendError("another item of the batch has a 'request_size' that is no int")
     return wrong_weight(weight)
 

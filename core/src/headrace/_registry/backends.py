@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace._backend import Backend
+from headrace._checked import is_count
 from headrace._portable import shown
 from headrace.errors import ContractError, InputError, PluginError
 
@@ -101,7 +102,7 @@ def _wrong_words(cls: type[Any]) -> Iterator[str]:
         yield f'prefixes is {shown(cls.prefixes)}, not a tuple of texts like ("or", "key=")'
     if not _is_arity(getattr(cls, "takes", 0)):
         yield f"takes is {shown(cls.takes)}, neither a number of children nor (least, most or None)"
-    if not _is_count(getattr(cls, "phases", 1), 1):
+    if not is_count(getattr(cls, "phases", 1)):
         yield f"phases is {shown(cls.phases)}, not a number of at least 1"
     for name in ("owns_thread", "rerun", "builds_elsewhere"):
         flag = getattr(cls, name, False)
@@ -123,16 +124,12 @@ def _has_forward(cls: type[Any]) -> bool:
     return any(one not in inherited for one in found)
 
 
-def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def _is_arity(takes: Any) -> bool:
     if not isinstance(takes, (tuple, list)):
-        return _is_count(takes, 0)
-    if len(takes) != 2 or not _is_count(takes[0], 0):
+        return is_count(takes, 0)
+    if len(takes) != 2 or not is_count(takes[0], 0):
         return False
-    return takes[1] is None or _is_count(takes[1], takes[0])
+    return takes[1] is None or is_count(takes[1], takes[0])
 
 
 def _are_texts(value: Any) -> bool:

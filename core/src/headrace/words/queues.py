@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from headrace._build.callees import passed_on
+from headrace._build.callees import select
 from headrace._checked import Filler
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
@@ -147,39 +147,22 @@ class QueueUser(Word):
         return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
 
 
-def _deadlines(batch: list[Request]) -> list[float | None]:
-    """Give the deadline of each item.
-
-    An item that a container has made belongs to no entry: it has the latest deadline of the entries that this
-    thread runs, or none when one of them has none.
-    """
-    entries = entries_running_here()
-    known = {id(entry.request): entry.deadline for entry in entries}
-    limits = [deadline for deadline in known.values() if deadline is not None]
-    latest = max(limits) if limits and len(limits) == len(known) else None
-    return [known.get(id(request), latest) for request in batch]
-
-
 def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], None]) -> Outcomes:
     """Call ``action``, which may wait until the deadline, with each request; give the outcomes.
 
-    A filler (`headrace._checked.Filler`) gets the ``result`` of the item before it, and is not queued.
+    An item that a container has made belongs to no entry: it has the latest deadline of the entries that this
+    thread runs, or none when one of them has none. The fillers (`headrace._checked.Filler`) at the end get the
+    ``result`` of the last item, and are not queued.
     """
-    outcomes: Answers = []
-    before: Request = {}
-    for request, deadline in zip(batch, _deadlines(batch), strict=True):
-        if isinstance(request, Filler):
-            if "result" in before:
-                request["result"] = before["result"]
-            outcomes.append(None)
-            continue
-        before = request
-        try:
-            action(request, deadline)
-        except Exception as error:  # noqa: BLE001 - the deadline, or whatever the user's dict raises
-            outcomes.append(passed_on(error))
-        else:
-            outcomes.append(None)
+    known = {id(entry.request): entry.deadline for entry in entries_running_here()}
+    limits = [deadline for deadline in known.values() if deadline is not None]
+    latest = max(limits) if limits and len(limits) == len(known) else None
+    outcomes: Answers = [None] * len(batch)
+    items = [i for i, request in enumerate(batch) if not isinstance(request, Filler)]
+    select(batch, items, lambda one: action(one, known.get(id(one), latest)), outcomes)
+    for filler in batch[len(items) :] if items else ():
+        if "result" in batch[items[-1]]:
+            filler["result"] = batch[items[-1]]["result"]
     return outcomes if any(outcomes) else None
 
 
