@@ -86,13 +86,10 @@ class Mat2Tensor(PerImage):
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Turn one image into a tensor."""
-        from headrace_cv.tensors import Normalization, image_to_tensor
+        from headrace_cv.tensors import Normalization, tensor_maker
 
         normalization = Normalization(options.scale, options.mean, options.std)
-        turned = functools.partial(
-            image_to_tensor, normalization=normalization, max_pixels=options.max_pixels
-        )
-        return of_data(turned, self.expected)
+        return of_data(tensor_maker(normalization, options.max_pixels), self.expected)
 
 
 class Tensor2Mat(PerImage):

@@ -13,11 +13,11 @@ from headrace_cv.images import as_image, dense
 from headrace_cv.limits import MAX_PIXELS, check_pixels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["Normalization", "image_to_tensor", "tensor_to_image"]
+__all__ = ["Normalization", "image_to_tensor", "tensor_maker", "tensor_to_image"]
 
 
 class Normalization:
@@ -110,25 +110,38 @@ def image_to_tensor(
     Raises:
         InputError: ``image`` is none, is too large, or has another number of channels than ``normalization``.
     """
-    pixels = as_image(image, max_pixels)
-    shape = pixels.shape
-    channels = shape[2] if len(shape) == 3 else 1
-    if normalization.channels not in (None, channels):
-        raise InputError(
-            "mean and std do not fit the image",
-            expected=f"{normalization.channels} channel(s), one per value of mean and std",
-            got=f"{pixels.dtype} {list(pixels.shape)}",
-        )
-    if channels == 1:
-        tensor = pixels.reshape(1, *shape[:2]).astype(np.float32, order="C")
-    else:
-        # Splitting first and converting then is faster than one strided pass.
-        planes = np.empty((channels, *shape[:2]), pixels.dtype)
-        cv2.split(pixels if pixels.flags.c_contiguous else dense(pixels), list(planes))
-        tensor = planes.astype(np.float32, copy=False)
-    if normalization.changes:
-        normalization.apply(tensor, limit=255 if pixels.dtype == np.uint8 else None)
-    return tensor
+    return tensor_maker(normalization, max_pixels)(image)
+
+
+def tensor_maker(
+    normalization: Normalization, max_pixels: int
+) -> Callable[[Any], NDArray[np.float32]]:
+    """Give `image_to_tensor` with its options, for many images."""
+    wanted, changes = normalization.channels, normalization.changes
+    empty, split, float32 = np.empty, cv2.split, np.dtype(np.float32)
+
+    def turned(image: Any) -> NDArray[np.float32]:
+        pixels = as_image(image, max_pixels)
+        shape = pixels.shape
+        channels = shape[2] if len(shape) == 3 else 1
+        if wanted is not None and wanted != channels:
+            raise InputError(
+                "mean and std do not fit the image",
+                expected=f"{wanted} channel(s), one per value of mean and std",
+                got=f"{pixels.dtype} {list(shape)}",
+            )
+        if channels == 1:
+            tensor = pixels.reshape(1, *shape[:2]).astype(float32, order="C")
+        else:
+            # Splitting first and converting then is faster than one strided pass.
+            planes = empty((channels, *shape[:2]), pixels.dtype)
+            split(pixels if pixels.flags.c_contiguous else dense(pixels), list(planes))
+            tensor = planes.astype(float32, copy=False)
+        if changes:
+            normalization.apply(tensor, limit=255 if pixels.dtype == np.uint8 else None)
+        return tensor
+
+    return turned
 
 
 def tensor_to_image(
