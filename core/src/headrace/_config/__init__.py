@@ -1,1 +1,1 @@
-"""The configuration as text and tables: read, merged, sorted by node; nothing is looked up yet."""
+"""The configuration as tables of texts: read, merged and sorted by node; names have no meaning yet."""

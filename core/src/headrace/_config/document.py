@@ -1,4 +1,4 @@
-"""Reading a configuration as written: files, ``extends`` and ``import``; not yet its meaning."""
+"""Reading a configuration as it is written: its files, ``extends`` and ``import``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)"
 
 @dataclass(frozen=True)
 class Written:
-    """A value as written, and where.
+    """A value as it is written, and where.
 
     Attributes:
         value: The value, placeholders not yet replaced.
-        base: The folder that relative paths in it start from.
+        base: The folder from which relative paths in it start.
         file: The file that holds it, None for a dict.
     """
 
@@ -47,12 +47,12 @@ class Written:
 
 @dataclass(frozen=True)
 class Table(Written):
-    """A table as written, perhaps in several files.
+    """A table as it is written, perhaps in several files.
 
     Attributes:
-        value: What it holds. A text of another folder than ``base`` knows its own.
-        base, file: Those of the last file that has the table.
-        keys: What it holds, each with its place.
+        value: The table as a dict. A text from another folder than ``base`` carries its own folder.
+        base, file: The folder and path of the last file that has the table.
+        keys: The values of the table by key, each with its place.
     """
 
     keys: dict[str, Written] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Table(Written):
 
     @classmethod
     def read(cls, values: dict[str, Any], base: Path, file: str | None) -> Table:
-        """Make the table that one file, or a dict, holds."""
+        """Make a table that one file, or one dict, holds."""
         keys: dict[str, Written] = {}
         for key, value in values.items():
             make = cls.read if isinstance(value, dict) else Written
@@ -82,8 +82,9 @@ class Document:
 
     Attributes:
         top: The top-level keys.
-        imports: What ``import`` lists, base files first, each with the folder it is relative to.
-        file: The file that was asked for, None for a dict.
+        imports: The items of ``import``, those of extended files first, each with the folder from which a
+            relative path starts.
+        file: The file that the user named, None for a dict.
     """
 
     top: dict[str, Written] = field(default_factory=dict)
@@ -98,11 +99,11 @@ def read_document(
 
     Args:
         source: The dict, or the path.
-        base: The folder that relative paths in a dict start from; None: the working directory.
+        base: The folder from which relative paths in a dict start; None for the working directory.
 
     Raises:
-        ConfigError: A file cannot be read or is no TOML, or ``extends`` and ``import`` are wrong;
-            all that is wrong in that way.
+        ConfigError: Files cannot be read or are no TOML, or ``extends`` and ``import`` are wrong; it names all
+            of these problems.
         TypeError: ``source`` is neither a path nor a mapping, or a file is given a ``base``.
     """
     reader = _Reader()
@@ -121,14 +122,14 @@ def read_document(
 
 
 class _Reader:
-    """Reads a source and all that it extends; what is wrong goes to `problems`."""
+    """Reads a source and all that it extends; ``problems`` takes what is wrong."""
 
     def __init__(self) -> None:
         self.problems = Problems()
         self._read: dict[Path, Document] = {}
 
     def file(self, path: Path, stack: tuple[Path, ...], by: dict[str, Any]) -> Document:
-        """Read one file, named at the place ``by``, from inside the files of ``stack``."""
+        """Read one file, which is named at the place ``by`` and extended by the files of ``stack``."""
         try:
             resolved = path.resolve()
             if resolved in stack:
@@ -150,7 +151,7 @@ class _Reader:
             reason = getattr(error, "strerror", None) or error
             return self._refused("unreadable", f"cannot read {str(path)!r}: {reason}", by)
         tables = self._parsed(text, str(path))
-        if tables is not None:  # several files may extend this one; it is read once
+        if tables is not None:  # kept, since other files may extend this one as well
             document = self.tables(tables, resolved.parent, str(path), (*stack, resolved))
             self._read[resolved] = document
         return self._read.get(resolved, Document())
@@ -158,7 +159,7 @@ class _Reader:
     def _refused(
         self, code: str, message: str, by: dict[str, Any], hint: str | None = None
     ) -> Document:
-        """Report a file that cannot be read, at the place that names it."""
+        """Report a file that cannot be read, at the place where it is named."""
         self.problems.add(code, message, **by, hint=hint)
         return Document()
 
@@ -167,7 +168,7 @@ class _Reader:
             tables: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             self.problems.add("toml", file=file, **_toml_problem(str(error), text))
-        except ValueError:  # an integer of more digits than the interpreter converts
+        except ValueError:  # an integer has more digits than the interpreter converts
             start, end = next((one.span() for one in _MANY_DIGITS.finditer(text)), (0, 0))
             before = text[:start].split("\n")
             place = {"line": len(before), "column": len(before[-1]) + 1}
@@ -183,7 +184,7 @@ class _Reader:
     def tables(
         self, tables: Mapping[str, Any], base: Path, file: str | None, stack: tuple[Path, ...]
     ) -> Document:
-        """Read what one file or dict holds, after all that it extends."""
+        """Read the tables of one file or dict, after the files that it extends."""
         document = Document()
         if not self._well_formed(tables, file):
             return document
@@ -200,7 +201,7 @@ class _Reader:
         return document
 
     def _well_formed(self, tables: Mapping[Any, Any], file: str | None) -> bool:
-        """Check depth, keys and numbers of a source, which may be any dict, and hold itself."""
+        """Check depth, keys and numbers of a source: a user's dict may hold anything, even itself."""
         before = len(self.problems)
         level: list[tuple[str | None, Any]] = [(None, tables)]
         for _ in range(MAX_DEPTH + 2):
@@ -225,7 +226,7 @@ class _Reader:
         return False
 
     def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
-        """Take a list of texts out of ``own``, or one text alone."""
+        """Take the value of a key out of ``own``: a list of texts, or a single text."""
         value = own.pop(key, None)
         if value is None:
             return []
@@ -246,7 +247,7 @@ class _Reader:
 
 def _text_of(path: Path) -> str:
     mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading it might never end
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe or a device might never end
         raise ValueError("it is a pipe or a device, not a TOML file")
     try:
         return path.read_bytes().decode("utf-8-sig")
@@ -255,7 +256,7 @@ def _text_of(path: Path) -> str:
 
 
 def _toml_problem(message: str, text: str) -> dict[str, Any]:
-    """Say where a text is no TOML, from the message of the parser."""
+    """Make the problem of a text that is no TOML, with the place that the parser's message names."""
     place = _TOML_PLACE.search(message)
     if place is None:
         return {"message": f"this is no TOML: {message}"}
@@ -277,7 +278,7 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
 
 
 def _laid_over(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Written]:
-    """Lay new keys over known ones: table by table, key by key, the new one wins."""
+    """Merge new keys into known ones, table by table and key by key; the new value wins."""
     merged = dict(known)
     for key, one in new.items():
         below = merged.get(key)
@@ -288,7 +289,7 @@ def _laid_over(known: dict[str, Written], new: dict[str, Written]) -> dict[str, 
 
 
 def _with_base(value: Any, base: Path) -> Any:
-    """Let every text of a value keep the folder that it was written in, unless it does already."""
+    """Give every text of a value the folder in which it was written, unless it carries one already."""
 
     def leaf(part: Any) -> Any:
         plain = isinstance(part, str) and not isinstance(part, TextWithBase)

@@ -1,9 +1,10 @@
-"""Collecting everything that is wrong, so that it can be reported together, each in its line of a file.
+"""Collecting problems, so that all are reported together, each with its line of a file.
 
-What is nested too deep for the call stack is refused here, too.
+A configuration that is nested too deep for the call stack is refused here as well.
 
-The TOML parser gives values without their places. Only the lines that begin a table or a key are looked
-for, which needs no second parser, and only when there is something to report; a value stands before the next one.
+The TOML parser gives values without their places. So, once there is a problem, a file is searched for the
+lines that begin a table or a key, which needs no second parser: a value stands between its key and the next
+such line.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from headrace._portable import nearest, shown
 from headrace.errors import ConfigError, Problem, SetupError
 
 MAX_DEPTH = 100
-"""Greatest nesting of anything but ``S`` directly in ``S``."""
+"""How deep tables, files and expressions may be nested; ``S`` directly in ``S`` does not count."""
 
 _ROOM = 700
-"""Frames that planning or building a tree of the greatest depth may need."""
+"""How many frames planning or building a tree of the greatest depth may need."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 SUGGESTED = 100
-"""How many problems get a suggestion."""
+"""How many problems of a configuration may get a suggestion."""
 
 UNBUILDABLE = "fallback"
-"""Code of the problem that nothing a word may choose from can be built on this machine."""
+"""The code of the problem that none of the children of a `Fallback` can be built on this machine."""
 
 _LONGEST = 60
-"""Longest value that the line of a key shows, in characters."""
+"""How many characters of a value an error shows."""
 
 
 class Problems:
-    """The problems found so far; one that is reported twice for the same place counts once.
+    """The problems found so far; a problem that is reported twice for the same place counts once.
 
-    A definition that two nodes use is looked at in each, and each may know other names: of two such
-    problems the one that has a suggestion is kept.
+    A definition that two nodes use is planned in each of them, and they may know different names: of two
+    equal problems the one that has a suggestion is kept.
     """
 
     def __init__(self) -> None:
@@ -57,13 +58,13 @@ class Problems:
         return iter(self._found.values())
 
     def add(self, code: str, message: str, **place: Any) -> None:
-        """Add one problem: its place, ``suggestion`` and ``hint`` as of `headrace.errors.Problem`."""
+        """Add one problem; its place, ``suggestion`` and ``hint`` are those of `headrace.errors.Problem`."""
         self._take(Problem(code, message, **place))
 
     def extend(
         self, problems: Iterable[Problem], *, file: str | None = None, path: str | None = None
     ) -> None:
-        """Add problems of another list; a place that is missing is filled in."""
+        """Add other problems, with ``file`` and ``path`` where they have none."""
         for problem in problems:
             self._take(replace(problem, file=problem.file or file, path=problem.path or path))
 
@@ -76,16 +77,16 @@ class Problems:
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
         """Give the known name most like a wrong one; None once there are many problems.
 
-        Each comparison takes time, and whoever has a hundred problems repairs the first ones first.
+        Each comparison takes time, and a user with a hundred problems mends the first ones first.
         """
         return nearest(name, known) if len(self) < SUGGESTED else None
 
     def raise_if_any(self) -> None:
-        """Raise one error with all of them, if there are any.
+        """Raise one error with all problems, if there are any.
 
         Raises:
-            SetupError: The configuration is right, but this machine lacks what it names.
-            ConfigError: Anything else.
+            SetupError: The configuration is right, but this machine lacks the backends that it names.
+            ConfigError: There is any other problem.
         """
         found = with_lines(self)
         if found and all(problem.code == UNBUILDABLE for problem in found):
@@ -97,12 +98,12 @@ class Problems:
 def key_place(
     file: str | None, path: str, key: str, value: Any, *, at_key: bool = False
 ) -> dict[str, Any]:
-    """Give the place of a key for a problem: its line as TOML has it, and what of it is wrong.
+    """Give the place of a key for a problem: its line as TOML has it, and the wrong part of that line.
 
     Args:
-        file: The file that holds it, None for a dict.
-        path: The keys that lead to it.
-        key: The last of them.
+        file: The file that holds the key, None for a dict.
+        path: The keys that lead to it, and itself.
+        key: The key.
         value: Its value.
         at_key: Whether the key is wrong, and not its value.
     """
@@ -113,10 +114,10 @@ def key_place(
 
 
 def shown_value(value: Any) -> str:
-    """Write a value in one short line, as TOML or close to it, whatever its ``repr`` does."""
+    """Write a value in one short line, as TOML or close to it, even if its ``repr`` raises."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=_shown)
-    except Exception:  # noqa: BLE001 - foreign code; and integers may have too many digits
+    except Exception:  # noqa: BLE001 - a user's repr may raise, and an integer have too many digits
         text = shown(value)
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
@@ -135,11 +136,11 @@ _LONG_TEXT = re.compile(r'"""|' + "'''")
 T = TypeVar("T")
 
 _Pieces = dict[str, tuple[int, int, str]]
-"""Per key, with those that lead to it, where it is in the text of the file, where the next one is, and the text."""
+"""By path of a key: the offset of its line, the offset of the next key's line, and the text of the file."""
 
 
 def with_lines(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Give problems with the line and column of the file in which each was written, if it is found."""
+    """Give problems with line and column, where these are found in the file of the problem."""
     pieces_of = cache(_pieces_of)  # each file is read once
     return tuple(
         one if one.file is None or one.path is None else _placed(one, one.path, pieces_of(one.file))
@@ -164,7 +165,7 @@ def _pieces_of(file: str) -> _Pieces:
         offset += len(line)
     ends = [start for _, start in starts[1:]] + [offset]
     pieces = [(key, (start, end, text)) for (key, start), end in zip(starts, ends, strict=True)]
-    return dict(reversed(pieces))  # of two tables with one name the first counts
+    return dict(reversed(pieces))  # of two tables with the same name the first one counts
 
 
 def _plain(name: str) -> str:
@@ -172,7 +173,7 @@ def _plain(name: str) -> str:
 
 
 def _placed(problem: Problem, path: str, pieces: _Pieces) -> Problem:
-    """Look for the key, for the same key at the top of the file, then for the table around it."""
+    """Give a problem the line of its key, else of the same key at the top of the file, else of its table."""
     node, _, key = path.partition(".")
     for name in (path, key, node):
         if name in pieces:
@@ -184,7 +185,7 @@ def _placed(problem: Problem, path: str, pieces: _Pieces) -> Problem:
 
 
 def _offset(problem: Problem, piece: str) -> int:
-    """Look in what is written for a key for the text of a problem, then for what is wrong in it."""
+    """Find the text of a problem in the lines of its key, else the wrong part of it; give the offset."""
     text, (first, last) = problem.text or "", problem.span or (0, 0)
     if text and (at := piece.find(text)) >= 0:
         return at + first
@@ -194,9 +195,9 @@ def _offset(problem: Problem, piece: str) -> int:
 
 
 def with_room(function: Callable[[], T]) -> T:
-    """Call ``function`` with room for its recursion, however deep the stack of the caller is.
+    """Call ``function``, which recurses, however deep the stack of the caller is: in a new thread if need be.
 
-    What is planned and built is at most `MAX_DEPTH` levels deep, so that a fresh stack is enough.
+    Plans are at most `MAX_DEPTH` levels deep, so that the stack of a new thread is deep enough.
     """
     depth = sum(1 for _ in traceback.walk_stack(None))
     if sys.getrecursionlimit() - depth >= _ROOM:
@@ -206,10 +207,10 @@ def with_room(function: Callable[[], T]) -> T:
     def run() -> None:
         try:
             outcome.set_result(_called(function))
-        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - the calling thread raises it
             outcome.set_exception(error)
 
-    # An interrupt ends the wait alone, so no executor, which waits for its thread when it is left.
+    # An executor would wait for its thread when an interrupt leaves it. Here an interrupt ends the wait.
     threading.Thread(target=run, name="headrace-room", daemon=True).start()
     return outcome.result()
 

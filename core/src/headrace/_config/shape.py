@@ -25,7 +25,7 @@ _Name = Annotated[str, Field(min_length=1)]
 
 
 class NodeKeys(Options):
-    """The keys that configure a node itself; options of its backends stand beside them."""
+    """The keys that configure a node itself; the options of its backends stand beside them in a table."""
 
     backend: str | None = Field(None, description="The expression of what an instance computes.")
     instance_num: int = Field(1, ge=1, le=4096, description="How many instances run side by side.")
@@ -101,7 +101,7 @@ _EXPECTED = {
 
 
 class LinkKeys(Options):
-    """The keys that link a node to others, as written; `headrace._plan.links` reads what they say."""
+    """The keys that link a node to others, as written; `headrace._plan.links` parses their values."""
 
     next: str | tuple[str, ...] = Field(
         (), description="The nodes that come after this one: a, or a,b, or a list."
@@ -131,7 +131,7 @@ class LinkKeys(Options):
 
 
 TOP_KEYS = ("extends", "import", "global", "define")
-"""What stands at the top of a configuration only."""
+"""The keys that stand at the top of a configuration only."""
 
 NODE_KEYS = tuple(NodeKeys.model_fields)
 GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
@@ -139,11 +139,11 @@ EXPRESSION_KEYS = (
     *("backend", "init", "node_entrypoint"),
     *("entrypoint", "batch_policy", "dispatch_policy", "probes"),
 )
-"""Keys whose value is an expression, or a list of some: it is parsed first, then its placeholders are replaced."""
+"""Keys whose value is an expression or a list of expressions; the parser replaces their placeholders."""
 
 LINK_KEYS = tuple(keys_of(LinkKeys))
 NODE_ONLY = ("next", "map", "or", "each")
-"""Those of `LINK_KEYS` that cannot be a default of all nodes."""
+"""The link keys that cannot stand in ``[global]`` as the default of all nodes."""
 
 _NAMES_ELSEWHERE = {
     "max": "batch_size max_batch max_batch_size",
@@ -153,11 +153,11 @@ _NAMES_ELSEWHERE = {
     "timeout_ms": "timeout deadline_ms",
 }
 KEYS_ELSEWHERE = {name: key for key, names in _NAMES_ELSEWHERE.items() for name in names.split()}
-"""What other systems call a key of a node, and its name here: meant where no backend has such an option."""
+"""The names of node keys in other systems, and here: suggested for a key that is an option of no backend."""
 
 
 def key_schemas() -> dict[str, dict[str, Any]]:
-    """Give the JSON Schema of each key, see `PipelineConfig.key_schemas`."""
+    """Give the JSON Schema of each key; see `PipelineConfig.key_schemas`."""
     links = _schemas(LinkKeys)
     return {
         "node": {**_schemas(NodeKeys), **{k: v for k, v in links.items() if k not in NODE_ONLY}},
@@ -174,7 +174,7 @@ def _schemas(model: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-# Which key belongs where.
+# Sorting the keys of a document by node.
 
 MAIN = "main"
 """The name of the only node of a configuration without tables."""
@@ -186,14 +186,14 @@ _BACKEND = ("backend",)
 
 @dataclass
 class Shape:
-    """A configuration by its parts; every value as written.
+    """A configuration by its parts, every value as written.
 
     Attributes:
-        nodes: Per node, in file order, its keys.
-        globals: The keys of ``[global]``, and of the top level beside tables.
+        nodes: The keys of each node, in file order.
+        globals: The keys of ``[global]``, and those of the top level beside tables.
         definitions: The keys of ``[define]``.
-        single: Whether it is one node without a table of its own.
-        file: The file that was asked for, None for a dict.
+        single: Whether the configuration is one node without a table of its own.
+        file: The file that the user named, None for a dict.
     """
 
     nodes: dict[str, dict[str, Written]] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class Shape:
 
 
 def read_shape(document: Document, problems: Problems) -> Shape:
-    """Sort the keys of ``document`` by the part of the configuration they belong to."""
+    """Sort the keys of ``document`` by the part of the configuration to which they belong."""
     shape = Shape(file=document.file)
     before = len(problems)
     for name, part in (("global", shape.globals), ("define", shape.definitions)):
@@ -276,7 +276,7 @@ def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -
 
 
 def _place(key: str, written: Written, path: str = "", *, at_key: bool = False) -> dict[str, Any]:
-    """Give the place of a key for a problem; its ``path``, where that is not the key alone."""
+    """Give the place of a key for a problem; ``path`` is needed where it is not the key alone."""
     return key_place(written.file, path or key, key, written.value, at_key=at_key)
 
 
@@ -292,14 +292,14 @@ def misspelt_table(name: str) -> str | None:
 
 
 def _misspelt_by(name: str, table: Table, shape: Shape, problems: Problems) -> str | None:
-    """Give the reserved table that is misspelt by the name of one that cannot be a node, or None."""
+    """Give the reserved table that was probably meant by a table that cannot be a node, or None."""
     callable_by = ("backend", "init", "node_entrypoint")
     makes_a_node = any(key in table.keys or key in shape.globals for key in callable_by)
     return None if makes_a_node else problems.nearest(name, _RESERVED)
 
 
 def _read_as(meant: str, name: str, table: Table, shape: Shape, problems: Problems) -> None:
-    """Report a misspelt table, and read its keys as those of the one that was meant."""
+    """Report a misspelt table, and read its keys as those of the table that was meant."""
     part, holds = shape.definitions, "names for expressions"
     if meant == "global":
         part, holds = shape.globals, "the defaults of all nodes"

@@ -1,1 +1,1 @@
-"""The composition expression: text to tree, tree to text, and its placeholders."""
+"""The composition expression: from text to tree and back, with its placeholders."""

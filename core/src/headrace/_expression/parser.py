@@ -14,18 +14,18 @@
     word       := name characters and : + @ % ~ *
     quoted     := '"' JSON's escapes '"' | "'" no escapes "'"
 
-White space (space, tab, newline, carriage return) is free outside quotes. A rule that needs another
-one yields it, and `run` keeps those that wait on a list of its own, so that nothing recurses however
-deep a text is nested. Time and memory are linear in the text.
+White space (space, tab, newline, carriage return) is free outside quotes. A rule is a generator: when it
+needs another rule it yields that one, and `run` keeps the waiting rules on a list of its own, so that
+nothing recurses however deep a text is nested. Time and memory are linear in the text.
 
-`read_expression` replaces placeholders where they are read, so that what one brings in can neither
-end a name or text nor begin another:
+`read_expression` replaces a placeholder where it is read, so that its value can neither end a name or
+text nor begin another:
 
-- In a name it becomes part of the name, which must still be a name.
-- In quotes it becomes part of the text.
+- In a name the value becomes part of the name, which must still be a name.
+- In quotes the value becomes part of the text.
 - A bare word with ``${...}`` in it is read as a word again: with ``M`` being 8, ``max=${M}`` and
-  ``max=1${M}`` are numbers and ``x${M}`` is a text. If the word is one ``${NAME}``, that may also be
-  a list, an expression or quoted text; what is none of these is a text as it stands.
+  ``max=1${M}`` are numbers and ``x${M}`` is a text. If the word is one ``${NAME}``, the value may also be
+  a list, an expression or quoted text; any other value is a text as it stands.
 - An expression that is one ``${NAME}`` is replaced and then parsed.
 """
 
@@ -56,7 +56,7 @@ _Rule: TypeAlias = "Generator[_Rule, Any, Any]"
 
 
 class _Parser(Scanner):
-    """The rules of the grammar, each a generator: it yields a rule and is sent what that has read."""
+    """The rules of the grammar, each a generator: it yields another rule and is sent its result."""
 
     source: Any = None
 
@@ -116,7 +116,7 @@ class _Parser(Scanner):
         return tuple(map(tuple, phases))
 
     def arguments(self, *, may_be_empty: bool = True) -> _Rule:
-        """Read what stands in parentheses: values first, then keys with values."""
+        """Read the content of parentheses: values first, then keys with values."""
         bracket = self.enter(")", "',' or ')'")
         if self.peek() == ")" and not may_be_empty:
             hint = "Remove the '()' in front of the name."
@@ -130,7 +130,7 @@ class _Parser(Scanner):
             start, word = self.at, self.word()
             if word and self.peek() == "=":
                 self._begin_value(bracket, word, start)
-            else:  # it is the value, or begins it
+            else:  # the word is no key: it is the value, or begins the value
                 self.at = start
             value = yield self.value()
             span = (start, self.end)
@@ -176,7 +176,7 @@ class _Parser(Scanner):
         if not word:
             key = self.open[-1].key if self.open else None
             raise self.unexpected("a value" if key is None else f"a value for {shorten(key)!r}")
-        if self.peek() in ("(", "["):  # it is the name of an expression
+        if self.peek() in ("(", "["):  # the word is the name of an expression
             self.at = start
             return (yield self.element())
         return self._word_value(word, start)
@@ -198,7 +198,7 @@ class _Parser(Scanner):
             return Template(word)
         text = self.joined(pieces, start)
         if Placeholder(None, None) in pieces:
-            return text  # the name of a node is a text, whatever it looks like
+            return text  # with {node_name} a word is a text, even if it reads as a number
         try:
             value = read_word(text)
         except NumberError as error:
@@ -236,20 +236,20 @@ def parse(text: str) -> Call:
 def read_expression(
     text: str, *, node_name: str | None, environ: Mapping[str, str], source: Any = None
 ) -> Call:
-    """Parse an expression of a configuration and put values in the place of its placeholders.
+    """Parse an expression of a configuration and replace its placeholders.
 
-    If all of it is one ``${NAME:-default}``, the default may be any expression without a
-    placeholder: it is replaced first, then parsed.
+    If the whole text is one ``${NAME:-default}``, the default may be any expression without a
+    placeholder: the placeholder is replaced first, and the value is parsed.
 
     Args:
         text: The expression.
         node_name: What ``{node_name}`` stands for; None refuses it.
         environ: The environment, ``os.environ`` or the like.
-        source: What every name of the tree is to know of the text.
+        source: The ``source`` of every `Call` of the tree.
 
     Raises:
-        ConfigError: The text is no expression, or placeholders have no value, or one that does not
-            fit: all of them, with code ``placeholder``.
+        ConfigError: The text is no expression; or placeholders have no value, or a value that does not
+            fit, each a problem with code ``placeholder``.
         TypeError: ``text`` is no str.
     """
     values = Values(node_name, environ)
@@ -280,7 +280,8 @@ def _parsed(
     return tree
 
 
-# A pickled tree is its text: nothing recurses, and its spans point into that text.
+# A tree is pickled as its text: so nothing recurses, and the spans of the tree that is made of it again
+# point into that text.
 
 
 def _restored_args(text: str) -> Args:

@@ -1,4 +1,4 @@
-"""Reading one token of an expression at a time, and what is said when it does not fit."""
+"""Reading one token of an expression at a time, and making the errors of tokens that do not fit."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Open:
     """A ``(`` or ``[`` that is not closed yet.
 
     Attributes:
-        at: Its place.
+        at: The offset of the bracket.
         closer: The character that closes it.
         wants: What may follow a value in it, for errors.
-        key: The key whose value is being read, None when that has none.
+        key: The key whose value is being read, None for a value without a key.
     """
 
     at: int
@@ -53,15 +53,15 @@ class Open:
 
 
 class Scanner:
-    """A place in a text, and what is read there.
+    """Reads the tokens of a text one after the other.
 
     Attributes:
         text: The whole text.
         at: The offset of the next token.
         end: The offset after the last token.
-        literal: Placeholders are not known: ``$``, ``{`` and ``}`` are ordinary characters.
-        values: What placeholders stand for; None keeps them as they are written.
-        problems: What is wrong with placeholders.
+        literal: Whether there are no placeholders: ``$``, ``{`` and ``}`` are ordinary characters then.
+        values: The values of placeholders; None keeps placeholders as they are written.
+        problems: The problems of placeholders.
         open: The brackets that are not closed yet, the innermost last.
     """
 
@@ -109,7 +109,7 @@ class Scanner:
         return found
 
     def word(self) -> str:
-        """Read a word as written, placeholders included; ``""`` if none begins here."""
+        """Read a word as written, placeholders included; ``""`` if no word begins here."""
         start = self.at
         match = _WIDE_WORD.match(self.text, start)
         if match is not None:
@@ -123,7 +123,7 @@ class Scanner:
         return split_bare(self.text, start, start + len(word))
 
     def quoted(self) -> str:
-        """Read a quoted text, placeholders replaced or kept."""
+        """Read a quoted text, and replace its placeholders or keep them."""
         start, mark = self.at, self.text[self.at]
         match = _INSIDE[mark].match(self.text, start + 1)
         close = match.end() if match else start + 1
@@ -140,7 +140,7 @@ class Scanner:
         return self.joined(pieces, start)
 
     def name_of(self, word: str, start: int) -> str:
-        """Give the name that a word is, placeholders replaced or kept."""
+        """Give the name that a word is, with its placeholders replaced or kept."""
         pieces = self.pieces_of(word, start)
         if not (PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word))):
             hint = (
@@ -159,7 +159,7 @@ class Scanner:
         return word
 
     def joined(self, pieces: list[Piece], start: int, otherwise: str = "") -> str:
-        """Put pieces together; a placeholder that has no value is noted."""
+        """Join pieces to a text; when a placeholder has no value, note that and give ``otherwise``."""
         try:
             return (self.values or _NO_VALUES).join(pieces)
         except MissingError as error:
@@ -167,12 +167,12 @@ class Scanner:
             return otherwise
 
     def note(self, message: str, start: int, hint: str) -> None:
-        """Take note of a placeholder that is wrong, in the token that was just read."""
+        """Add a problem of a placeholder in the token that was just read."""
         span = (start, self.end)
         self.problems.append(Problem("placeholder", message, span=span, text=self.text, hint=hint))
 
     def finish(self) -> None:
-        """Refuse whatever follows the finished expression."""
+        """Refuse any text that follows the finished expression."""
         found, hint = self.peek(), None
         if found and found in ")]":
             hint = "Nothing is open that it could close."
@@ -181,16 +181,16 @@ class Scanner:
         if found:
             raise self.unexpected("the end of the text", hint)
 
-    # The errors, which the caller raises.
+    # Making errors, which the caller raises.
 
     def refuse(
         self, message: str, start: int, end: int | None = None, *, hint: str | None = None
     ) -> ConfigError:
-        """Make the error for a place."""
+        """Make the error for a place in the text."""
         return refused(self.text, start, message, hint, end=end)
 
     def unexpected(self, expected: str, hint: str | None = None) -> ConfigError:
-        """Make the error for what follows where ``expected`` has to stand."""
+        """Make the error for a token that stands where ``expected`` has to stand."""
         found, bracket = self.peek(), self.open[-1] if self.open else None
         if not found:
             return self._ended(expected, bracket)

@@ -1,12 +1,12 @@
-"""Texts that hold placeholders: how they are cut into pieces, written, and what they stand for.
+"""Placeholders: cutting a text into literal pieces and placeholders, and replacing these by their values.
 
 ``{node_name}``, ``${NAME}`` and ``${NAME:-default}`` are placeholders. Outside quotes ``$$``,
 ``{{`` and ``}}`` are the characters ``$``, ``{`` and ``}``, and a single one is an error. Inside
-quotes ``$``, ``{`` and ``}`` are themselves; only the exact ``{node_name}`` and ``${`` count, and
-``$${`` and ``{{node_name}}`` are the texts ``${`` and ``{node_name}``. What a JSON escape brings
-in is never part of a placeholder. A default holds no placeholder; outside quotes it is made of
-word characters. ``${NAME:-default}`` takes the default, as in a shell, when the variable is unset or
-empty. Replacement happens once: what a placeholder brings in is never searched again.
+quotes ``$``, ``{`` and ``}`` are ordinary characters; only the exact ``{node_name}`` and ``${`` begin a
+placeholder, and ``$${`` and ``{{node_name}}`` are the texts ``${`` and ``{node_name}``. A character that is
+written as a JSON escape is never part of a placeholder. A default holds no placeholder; outside quotes it is
+made of word characters. As in a shell, ``${NAME:-default}`` takes the default when the variable is unset or
+empty. Replacement happens once: the value of a placeholder is never searched for placeholders.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _DOUBLE = re.compile(
 _ESCAPED = re.compile(rf"(?P<plain>[^\\]+|{_ESCAPES}+)")
 _SINGLE = re.compile(_QUOTED.format(escapes=r"\\", name=_NAME, default=r"[^}]*"))
 _LITERALS = {"$$": "$", "{{": "{", "}}": "}", "$${": "${", "{{node_name}}": "{node_name}"}
-"""What is written for a character, or a beginning, that would else be read as a placeholder."""
+"""How characters and texts are written that would otherwise be read as part of a placeholder."""
 _INNER = re.compile(r"\$\{|\{node_name")
 
 
 class Placeholder(NamedTuple):
-    """One placeholder: ``name`` None is ``{node_name}``, else an environment variable."""
+    """One placeholder: an environment variable called ``name``; None stands for ``{node_name}``."""
 
     name: str | None
     default: str | None
@@ -59,13 +59,13 @@ def refused(
     end: int | None = None,
     code: str = "syntax",
 ) -> ConfigError:
-    """Make the error for a place in an expression: one character, unless its ``end`` is given."""
+    """Make the error for a place in an expression, which is one character unless ``end`` is given."""
     span = (at, min(at + 1, len(text)) if end is None else end)
     return ConfigError(Problem(code, message, span=span, text=text, hint=hint))
 
 
 def _wrong(text: str, at: int, *, quoted: bool) -> ConfigError:
-    """Say what is wrong at ``at``, where no piece of a word or quoted text begins."""
+    """Make the error for the offset ``at``, where no piece of a word or quoted text begins."""
     character, message = text[at], f"{text[at]!r} belongs to no placeholder"
     if character == "\\":
         hint = "Double quotes have JSON's escapes: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX."
@@ -81,16 +81,16 @@ def _wrong(text: str, at: int, *, quoted: bool) -> ConfigError:
 
 
 def split_bare(text: str, start: int, end: int) -> list[Piece]:
-    """Cut a bare word or name, a part of a text, into literal texts and placeholders.
+    """Cut a bare word or name, which is a part of ``text``, into literal texts and placeholders.
 
     Raises:
-        ConfigError: Something in it is no piece of a word.
+        ConfigError: A part of it is neither.
     """
     return _split(text, start, end, _BARE)
 
 
 def split_quoted(text: str, start: int, end: int, *, double: bool, literal: bool) -> list[Piece]:
-    """Cut what stands between quotes into literal texts and placeholders, escapes decoded.
+    """Cut the text between quotes into literal texts, with their escapes decoded, and placeholders.
 
     With ``literal`` there are no placeholders.
 
@@ -149,23 +149,23 @@ def _decoded(text: str, at: int, run: str, *, double: bool) -> str:
     return decoded
 
 
-# What placeholders stand for.
+# The values of placeholders.
 
 
 class MissingError(ValueError):
-    """A placeholder has no value; what to do is in ``hint``."""
+    """A placeholder has no value; ``hint`` says what to do."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.hint = hint
         super().__init__(message)
 
     def problem(self, span: Span, text: str) -> Problem:
-        """Give the problem that it is at a place of a text."""
+        """Make the problem of this error at a place of a text."""
         return Problem("placeholder", str(self), span=span, text=text, hint=self.hint)
 
 
 class Values(NamedTuple):
-    """What placeholders stand for.
+    """The values of placeholders.
 
     Attributes:
         node_name: What ``{node_name}`` stands for; None refuses it.
@@ -176,10 +176,10 @@ class Values(NamedTuple):
     environ: Mapping[str, str]
 
     def of(self, placeholder: Placeholder) -> str:
-        """Give the text of one placeholder.
+        """Give the value of one placeholder.
 
         Raises:
-            MissingError: It has none.
+            MissingError: The placeholder has no value.
         """
         name, default = placeholder
         if name is None:
@@ -199,7 +199,7 @@ class Values(NamedTuple):
         return value
 
     def join(self, pieces: Sequence[Piece]) -> str:
-        """Put pieces together, each placeholder replaced; it raises as `of` does."""
+        """Join pieces to a text, each placeholder replaced; it raises as `of` does."""
         return "".join(p if isinstance(p, str) else self.of(p) for p in pieces)
 
 
@@ -209,18 +209,18 @@ _IN_TEXT = re.compile(rf"\$\$|{_VARIABLE}|\$\{{")
 
 
 def whole_placeholder(text: str) -> Placeholder | None:
-    """Give the environment variable that all of a text is, None if it is not just one."""
+    """Give the placeholder of an environment variable when it is the whole text, else None."""
     match = _WHOLE.fullmatch(text)
     return None if match is None else Placeholder(match["name"], match["default"])
 
 
 def substitute_text(text: str, environ: Mapping[str, str]) -> str:
-    """Put values in the place of the placeholders of a plain text of a configuration.
+    """Replace the placeholders of a plain text of a configuration, which is no expression.
 
     ``$$`` is ``$``, a ``$`` before anything but ``{`` is itself, and braces are ordinary characters.
 
     Raises:
-        ConfigError: Placeholders that are wrong or have no value; all of them.
+        ConfigError: Placeholders are wrong or have no value; it names all of them.
     """
     values = Values(None, environ)
     problems: list[Problem] = []

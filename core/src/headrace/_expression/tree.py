@@ -1,9 +1,9 @@
 """The tree that an expression is parsed into, and its leaves: frozen, compared by type and value.
 
-Two trees are equal when they are written the same, so ``1``, ``1.0``, ``true`` and ``"1"`` differ
-and where a tree was written (``span``, ``text``) does not count. Nothing here recurses.
+Two trees are equal when they are written the same, so ``1``, ``1.0``, ``true`` and ``"1"`` differ. The
+place where a tree was written (``span``, ``text``) does not count. Nothing here recurses.
 
-A *word* is a run of ASCII letters, digits and ``_ . - / : + @ % ~ *``. One that is wholly
+A *word* is a run of ASCII letters, digits and ``_ . - / : + @ % ~ *``. A word that is wholly
 ``[+-]?digits[.digits][e[+-]digits]`` is a number (an int without ``.`` and ``e``), ``true``,
 ``false`` and ``none`` are those values, every other word is text.
 """
@@ -29,7 +29,7 @@ Value: TypeAlias = "int | float | bool | str | tuple[Value, ...] | Call | None"
 
 
 class _Node:
-    """What `Call` and `Args` share: equal when written the same, and never copied."""
+    """Base of `Call` and `Args`: two are equal when they are written the same, and none is ever copied."""
 
     __slots__ = ()
 
@@ -56,14 +56,14 @@ class _Node:
 @final
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Args(_Node):
-    """What stands in one pair of parentheses.
+    """The content of one pair of parentheses.
 
     Attributes:
         positional: The values without a key, in order. A list is a tuple.
         named: The ``(key, value)`` pairs, in order.
         spans: Where each argument stands in the text, positional ones first, keys included;
-            empty for one that was not parsed.
-        span: Where the whole stands, parentheses included, or None.
+            empty for args that were not parsed.
+        span: Where the args stand in the text, parentheses included, or None.
     """
 
     positional: tuple[Value, ...] = ()
@@ -96,16 +96,17 @@ class Call(_Node):
     Attributes:
         name: The name as written, a plugin's qualifier included.
         args: The options; empty when absent.
-        phases: What stands in ``[ ]``, cut at ``;`` and then at ``,``; empty without a bracket.
+        phases: The content of ``[ ]``, cut at ``;`` and then at ``,``; empty without a bracket.
         prefix: The arguments in front of the name, or None.
         span: Where the element stands in ``text``, prefix included, or None.
         name_span: Where the name stands, or None.
-        text: The whole text that the element was parsed from, or None.
-        source: What whoever reads it knows of that text, or None; see `headrace._plan.element.Source`.
+        text: The whole text from which the element was parsed, or None.
+        source: What the planner knows of that text, a `headrace._plan.element.Source`; or None.
     """
 
     name: str
-    # A factory: `python -OO` has dataclass show defaults, which cannot be written down here yet.
+    # This is a factory: under `python -OO` dataclass makes a docstring with the repr() of plain defaults,
+    # which needs functions that are defined further below.
     args: Args = field(default_factory=lambda: EMPTY)
     phases: tuple[tuple[Call, ...], ...] = ()
     prefix: Args | None = field(default=None, kw_only=True)
@@ -127,7 +128,7 @@ class Call(_Node):
 
     @property
     def children(self) -> tuple[Call, ...]:
-        """What stands in ``[ ]``, all phases one after the other."""
+        """The content of ``[ ]``, all phases one after the other."""
         return tuple(child for phase in self.phases for child in phase)
 
     def replace(self, **changes: Any) -> Call:
@@ -141,13 +142,13 @@ class Call(_Node):
 class Template(str):
     """A word or quoted text with placeholders, as it was written, quotes included.
 
-    Only `parse` makes it; `read_expression` puts the text or value in its place.
+    Only trees of `parse` have it; `read_expression` replaces it by its text or value.
     """
 
     __slots__ = ()
 
 
-# The canonical text: no blanks, quotes only where they are needed.
+# The canonical text of a tree: without blanks, with quotes only where they are needed.
 
 
 def _written(root: Any) -> str:
@@ -163,7 +164,7 @@ def _written(root: Any) -> str:
 
 
 def _pieces(item: Any) -> list[Any]:
-    """Give texts, and lists, args and calls that are still to be written, in order."""
+    """Give the pieces of an item in order: texts, and lists, args and calls that have pieces in turn."""
     if isinstance(item, tuple):
         return ["[", *_joined(",", map(_value_pieces, item)), "]"]
     if isinstance(item, Args):
@@ -192,10 +193,10 @@ def _value_pieces(value: Any) -> list[Any]:
     return [spell(value)]
 
 
-# Characters, words and quoted texts: what a leaf means and how it is written.
+# The leaves: the meaning of words and quoted texts, and how values are written.
 
 MAX_DIGITS = 640
-"""Most digits of a number: what every interpreter converts, whatever limit it was given."""
+"""How many digits a number may have: the lowest limit that can be set for Python's own conversion."""
 
 WORD_CHARACTER = r"[A-Za-z0-9_.\-/:+@%~*]"
 _PLACEHOLDER = rf"\{{node_name\}}|\$\{{[A-Za-z_][A-Za-z0-9_]*(?::-{WORD_CHARACTER}*)?\}}"
@@ -208,7 +209,7 @@ NAME = re.compile(
     rf"(?:[A-Za-z_]|{_PLACEHOLDER})(?:[A-Za-z0-9_.\-/]|{_PLACEHOLDER})*"
 )
 _QUALIFIER = re.compile(r"^(?:[^:{]|\{[^}]*\})*:")
-"""The plugin in front of a name; a placeholder in that may have a ``:`` of its own."""
+"""The plugin in front of a name; a placeholder in it may contain a ``:`` of its own."""
 _NUMBER = re.compile(r"[+-]?([0-9]+)(\.[0-9]+)?(e[+-]?[0-9]+)?")
 _CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "none": None}
 _SHOWN = 40
@@ -224,12 +225,12 @@ _LOOKS_LIKE_PLACEHOLDER = re.compile(r"\$\{|\{node_name\}")
 
 
 def shorten(text: str) -> str:
-    """Cut a text that is shown inside the sentence of an error."""
+    """Shorten a text that is shown inside the sentence of an error."""
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 class NumberError(ValueError):
-    """A word is a number by the rule, but not one that can be kept."""
+    """A word is a number by the rule, but has too many digits or is not finite."""
 
 
 def read_word(word: str) -> int | float | bool | str | None:
@@ -279,7 +280,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def escape(text: str) -> str:
-    """Write ``text`` as it stands inside double quotes, none of it read as a placeholder."""
+    """Write ``text`` as it stands inside double quotes, so that no part of it reads as a placeholder."""
     body = json.dumps(text, ensure_ascii=False)[1:-1]
     body = _LOOKS_LIKE_PLACEHOLDER.sub(lambda m: "$${" if m[0] == "${" else "{{node_name}}", body)
     if body.isascii() and body.isprintable():
@@ -293,13 +294,13 @@ def _escape_odd(match: re.Match[str]) -> str:
 
 
 def escape_of(character: str) -> str:
-    """Give the escape of JSON for one character that is not to be read as it is."""
+    """Give the JSON escape of one character."""
     short = json.dumps(character)[1:-1]
     return short if short.startswith("\\") else f"\\u{ord(character):04x}"
 
 
 def spell(value: float | bool | str | None) -> str:
-    """Write a leaf so that it is read back as the same value of the same type."""
+    """Write a leaf so that parsing it gives the same value of the same type."""
     if isinstance(value, str):
         plain = WORD.fullmatch(value) and value not in _CONSTANTS and not _NUMBER.fullmatch(value)
         return value if plain else f'"{escape(value)}"'

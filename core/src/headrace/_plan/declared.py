@@ -1,4 +1,4 @@
-"""What classes declare, and what follows from it: the range of an element, the keys it reads and writes."""
+"""What backend classes declare: the range of an element follows from it, and the keys it reads and writes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def static_range(element: Element) -> Range:
-    """Give the range of an element whose children have theirs.
+    """Give the range of an element whose children have their ranges already.
 
     Raises:
-        ValueError: It is empty, a branch of a container asks for more than one item, or the class
-            states what is no range.
+        ValueError: The range is empty, a branch of a container asks for more than one item, or what the
+            class states is no range.
     """
     cls = element.cls
     problem = range_problem(cls.min, cls.max)
@@ -36,7 +36,7 @@ def of_children(
     """Give the range that children make for a container; None where the class states its own.
 
     Raises:
-        ValueError: It is empty, or a branch asks for more than one item.
+        ValueError: The range is empty, or a branch asks for more than one item.
     """
     combine = getattr(cls, "combine_ranges", None)
     if not children or (combine is None and states_range(cls)):
@@ -48,12 +48,12 @@ def of_children(
 
 
 def states_range(cls: type[Backend]) -> bool:
-    """Tell whether a class says what its range is; else it is that of what is inside."""
+    """Tell whether a class states its range; otherwise it has the range of its children."""
     return cls.min != 1 or cls.max is not None
 
 
 def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
-    """Give the range of a node: its keys narrow what the classes tell; 1 if neither says a max."""
+    """Give the range of a node: its keys narrow the range of its backend. Without any max the max is 1."""
     low, high = found
     least, most, sizes = keys.min, keys.max, keys.batch_sizes
     if sizes:
@@ -67,16 +67,16 @@ def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
     return low, max(1, low) if high is None else high
 
 
-# How the ranges of children make the range of a container; the same at check and at build.
+# How the ranges of children make the range of a container: planning and building use the same functions.
 
 
 class Ranged(NamedTuple):
     """A child of a container.
 
     Attributes:
-        name: How it is called.
+        name: Its name, for errors.
         range: Its range.
-        conditional: Whether a condition stands before it, so that a part of a batch may come.
+        conditional: Whether a condition stands before it, so that it may get a part of a batch only.
     """
 
     name: str
@@ -87,12 +87,12 @@ class Ranged(NamedTuple):
 def sequence(ranges: Sequence[Ranged]) -> Range:
     """Give the range of elements that run one after the other.
 
-    Elements whose max is 1 are run item by item and do not count, unless all are: else the largest
-    min and the smallest max.
+    This is the largest min and the smallest max. Elements with a max of 1 are run item by item and do not
+    count, unless all have a max of 1.
 
     Raises:
-        ValueError: The range is empty, and the text names the two elements; or an element that a
-            condition leaves a part of a batch has a min above 1.
+        ValueError: The range is empty, and the text names the two elements; or an element with a
+            condition, which may get a single item, has a min above 1.
     """
     _refuse_min([one for one in ranges if one.conditional])
     counted = [one for one in ranges if one.range[1] != 1]
@@ -102,10 +102,12 @@ def sequence(ranges: Sequence[Ranged]) -> Range:
 
 
 def branches(ranges: Sequence[Ranged]) -> Range:
-    """Give the range of branches that divide a batch: the smallest max; max 1 goes item by item.
+    """Give the range of branches that divide a batch: 1 to the smallest max.
+
+    A branch with a max of 1 is run item by item and does not count.
 
     Raises:
-        ValueError: A branch has a min above 1, which a part of a batch need not reach.
+        ValueError: A branch has a min above 1, but may get a single item of the batch.
     """
     _refuse_min(ranges)
     bounded = [one.range[1] for one in ranges if one.range[1] not in (None, 1)]
@@ -121,7 +123,7 @@ def _refuse_min(ranges: Sequence[Ranged]) -> None:
 
 
 def inside(ranges: Sequence[Ranged]) -> Range:
-    """Give the range of a container that hands its whole batch to each child: what all take.
+    """Give the range of a container that hands its whole batch to each child: the weights that all take.
 
     Raises:
         ValueError: The range is empty; the text names the two children.
@@ -137,14 +139,14 @@ def inside(ranges: Sequence[Ranged]) -> Range:
 
 
 def range_of(place: int) -> Any:
-    """Give what combines ranges where that of one child counts: of the one at a place."""
+    """Give the ``combine_ranges`` of a container that has the range of its child at one place."""
     return staticmethod(lambda ranges: ranges[place].range)
 
 
-# Keys.
+# The keys that backends read and write.
 
 OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
-"""Keys that are there, or that a backend does without."""
+"""Reserved keys that no request needs to bring: core provides them, or backends do without them."""
 
 Needs = dict[str, str]
 """The keys that every request needs somewhere, each with the name of a backend that reads it."""
@@ -156,8 +158,8 @@ def keys_named(
     """Give the keys that a backend names in ``reads`` or ``writes``.
 
     Args:
-        backend: The class, or an instance, whose `init` may have named others.
-        options: Its checked options, in which ``{option}`` is looked up; None for none.
+        backend: The class; or an instance, whose `init` may have named other keys.
+        options: Its checked options, from which the key of ``{option}`` is taken; None for none.
         what: ``"reads"`` or ``"writes"``.
         optional: Whether the optional keys of a TypedDict count.
     """
@@ -180,7 +182,7 @@ def keys_named(
 
 
 def _typed_keys(named: type, *, optional: bool) -> list[str]:
-    """Give the keys of a TypedDict; those that may be missing only if ``optional``."""
+    """Give the keys of a TypedDict, with ``optional`` also those that may be missing."""
     required: Iterable[str] = getattr(named, "__required_keys__", ())
     every = list(getattr(named, "__annotations__", {}))
     if optional:
@@ -189,7 +191,7 @@ def _typed_keys(named: type, *, optional: bool) -> list[str]:
 
 
 def _may_be_missing(named: type, key: str) -> bool:
-    """Tell whether an annotation that is still text says ``NotRequired``."""
+    """Tell whether a key is ``NotRequired`` by its annotation, where that is a text not evaluated yet."""
     for cls in (named, *getattr(named, "__orig_bases__", ())):
         annotation = getattr(cls, "__annotations__", {}).get(key)
         text = getattr(annotation, "__forward_arg__", annotation)

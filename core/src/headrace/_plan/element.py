@@ -1,4 +1,4 @@
-"""The plan: a tree of elements per expression, with every name resolved and every option checked."""
+"""The plan: a tree of elements per expression, in which every name is resolved and every option checked."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Range = tuple[int, "int | None"]
 """Least and greatest weight, both included; None for unbounded."""
 
 Place = dict[str, Any]
-"""Where something was written: ``file``, ``path``, ``span`` and ``text``, as a problem has them."""
+"""A place in the configuration: ``file``, ``path``, ``span`` and ``text`` of a problem."""
 
 Prefix = tuple[tuple[Any, ...], dict[str, Any]]
-"""The prefix before a child: positional values and named ones."""
+"""The prefix before a child: its positional values and its named ones."""
 
 
 @dataclass(eq=False)
@@ -36,10 +36,10 @@ class DefinitionUse:
     """One use of a definition: the args of ``Z(a=1)`` hold for every backend of Z that has them.
 
     Attributes:
-        call: Where it was written.
+        call: The use, as it was written.
         values: The args, by key.
-        used: Keys that some backend of the definition has.
-        asked: All keys that backends of the definition have.
+        used: Those keys of ``values`` that a backend of the definition has.
+        asked: All option keys that backends of the definition have.
     """
 
     call: Call
@@ -50,15 +50,15 @@ class DefinitionUse:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The text that a name was written in; every `Call` of a configuration has its ``source``.
+    """The text in which a name was written; every `Call` of a configuration has its ``source``.
 
     Attributes:
         path: The keys that lead to the text, ``main.backend`` or ``define.Z``.
-        file: The file that holds it, None for a dict.
-        base: The folder that relative paths in it start from, as text.
-        origin: What its args are: ``inline``, or ``definition`` where they are defaults.
-        expanding: The definitions that have led to the text, outermost first.
-        uses: Their uses.
+        file: The file that holds the text, None for a dict.
+        base: The folder from which relative paths in the text start, as text.
+        origin: The origin of args in the text: ``inline``, or ``definition`` where they are defaults.
+        expanding: The names of the definitions that have led to the text, outermost first.
+        uses: The uses of these definitions.
     """
 
     path: str
@@ -92,23 +92,23 @@ class Element:
     """One name of an expression, resolved.
 
     Attributes:
-        name: As written.
-        call: Where it was written.
-        spec, cls: The backend it means. For a name that stands for an instance, those of that
-            instance.
+        name: The name, as written.
+        call: The part of the expression that it was made of.
+        spec, cls: The backend that the name means, with its class. For a name that stands for an instance,
+            those of the instance.
         options: The checked options.
-        origins: Where the value of each option came from: ``inline``, ``node``, ``global``,
+        origins: Where the value of each option comes from: ``inline``, ``node``, ``global``,
             ``definition`` or ``default``.
         phases: The elements in its bracket, by phase.
-        prefixes: Per child, the prefix before it.
-        named: The instance that the name stands for, or None when it means a backend.
-        range: The range as the classes tell, before any ``init``.
+        prefixes: The prefix before each child.
+        named: The instance for which the name stands, or None when it means a backend.
+        range: The range that the classes state, before any ``init``.
         own_thread: Whether a `BackgroundThread` is put around it.
-        definition: The definition that this is the outermost name of, or None.
+        definition: The definition whose outermost name this is, or None.
         frames: The instances of enclosing ``IoC``s that it can name.
         target: The node at which a `Repost` lets the request go on, or None.
         parameter: The parameter in which a `Reflect` has found its expression, or None.
-        unavailable: Children that cannot be built here, or that were not chosen, and why.
+        unavailable: Children that cannot be built here, or were not chosen, each with the reason.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Element:
 
     @property
     def is_bare(self) -> bool:
-        """Whether it is built without what it depends on, which is given to it at each call."""
+        """Whether it is built without its dependency, which is given to it at each call."""
         return takes_dependency(self.cls) and not self.children
 
     @property
@@ -142,7 +142,7 @@ class Element:
         """Give this element and all below it, parents first.
 
         Args:
-            into: Tells whether what stands in an element is looked at; None for all.
+            into: Tells whether the children of an element are given as well; None for always.
         """
         todo = [self]
         while todo:
@@ -157,12 +157,11 @@ class Named:
     """An instance that a name stands for.
 
     Attributes:
-        name: The name: that of an earlier element of an enclosing ``IoC``, or a registered one.
-        element: What it was built from; None when that is wrong, which has been reported.
-        node: The node that registered it, so that the whole pipeline knows it; None for an element
-            of an ``IoC``.
-        index: Which of the node's instances it is, None when it is none of them.
-        used: Whether some expression names it.
+        name: The name of an earlier element of an enclosing ``IoC``, or a registered name.
+        element: The element from which it is built; None when that is wrong, which has been reported.
+        node: The node that registered it for the whole pipeline; None for an element of an ``IoC``.
+        index: Its index among the instances of the node, None when it is none of them.
+        used: Whether an expression names it.
     """
 
     name: str
@@ -173,7 +172,7 @@ class Named:
 
     @property
     def registered(self) -> bool:
-        """Whether the whole pipeline knows it."""
+        """Whether the name is known in the whole pipeline."""
         return self.node is not None
 
 
@@ -182,11 +181,11 @@ class NamedPlan:
     """A policy of a node, or a probe of the pipeline.
 
     Attributes:
-        text: As written, placeholders not replaced; the name of a probe in ``stats()``.
-        args: What was written in ``( )``.
+        text: The text as written, placeholders not replaced; for a probe, its name in ``stats()``.
+        args: The args in ``( )``.
         cls: Its class.
         options: Its checked options, None when the class has no ``Options``.
-        distribution, version: Who brings it; empty when no plugin does.
+        distribution, version: The plugin that brings it; empty when no plugin does.
     """
 
     text: str
@@ -204,11 +203,11 @@ class NodePlan:
     Attributes:
         name: Its name.
         keys: Its keys, checked.
-        origins: Where each key came from: ``node``, ``global`` or ``default``.
-        init: What is built before it, or None.
-        entry: The whole node.
-        alias_of: The node that it is a second door to, or None.
-        instance: What an instance is built from, None when the node registers none.
+        origins: Where each key comes from: ``node``, ``global`` or ``default``.
+        init: The expression that is built before the node, or None.
+        entry: The expression of the whole node.
+        alias_of: The node behind it, when it is a second door; else None.
+        instance: The element from which each instance is built, None when the node registers none.
         batch_policy, dispatch_policy: Its policies.
     """
 
@@ -224,18 +223,18 @@ class NodePlan:
 
     @property
     def instance_num(self) -> int:
-        """How many instances it registers."""
+        """How many instances the node registers."""
         return self.keys.instance_num if self.instance is not None else 0
 
     @property
     def expression(self) -> str:
-        """The expression of an instance, or of the node where it registers none."""
+        """The text of the expression of an instance, or of the node where it registers no instance."""
         reflects = self.instance is not None and self.keys.backend is not None
         return str(((self.backend if reflects else self.instance) or self.entry).call)
 
     @property
     def roots(self) -> list[Element]:
-        """Its expressions."""
+        """The expressions of the node."""
         return [self.entry, *([self.init] if self.init is not None else [])]
 
     @property
@@ -246,7 +245,7 @@ class NodePlan:
 
     @property
     def backend(self) -> Element | None:
-        """What the key ``backend`` became, or None when nothing reflects it."""
+        """The element planned from the key ``backend``, or None when no `Reflect` reads that key."""
         instance = [self.instance] if self.instance is not None else []
         for element in (one for root in (*instance, *self.roots) for one in root.walk()):
             if element.parameter is not None:
@@ -259,17 +258,16 @@ class PipelinePlan:
     """A whole pipeline.
 
     Attributes:
-        nodes: Per node its plan, in the order in which they are built.
+        nodes: The plans of the nodes by name, in the order in which the nodes are built.
         entrypoint: The front that the configuration asks for, None for the default.
         keys: The keys of the pipeline as a whole.
         files: The files that the configuration imports, and what each has registered.
-        late: Plans an expression that a backend asks for in its ``init``: the text, the name of the
+        late: Plans an expression that a backend asks for in its ``init``, given its text, the name of the
             node (None for the front) and the instances of enclosing ``IoC``s.
         links: How each node is linked to the others, in file order.
         probes: The probes that are switched on.
-        allow_import: Whether the configuration may bring in code.
-        warnings: What is allowed but hardly meant, as far as planning has seen it; see
-            `headrace._plan.warnings`.
+        allow_import: Whether the configuration may import code.
+        warnings: The warnings that planning itself finds; see `headrace._plan.warnings` for all others.
     """
 
     nodes: dict[str, NodePlan]
@@ -300,11 +298,11 @@ class PipelinePlan:
         return max(1, sum(max(1, node.instance_num) for node in own))
 
 
-# Walking the elements of a pipeline.
+# Functions over the elements of all nodes.
 
 
 def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
-    """Give a node and, while it is a second door, the node behind it; the last is no door."""
+    """Give a node and, as long as the last one found is a second door, the node behind it."""
     found = [name]
     while (behind := nodes[found[-1]].alias_of) is not None and behind in nodes:
         found.append(behind)
@@ -312,20 +310,20 @@ def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
 
 
 def registered_in(roots: Iterable[Element]) -> Iterator[Named]:
-    """Give the registered instances that are named in expressions, ``Forward[node.x]`` or other."""
+    """Give the registered instances that expressions name, by ``Forward[node.x]`` or otherwise."""
     named = (element.named for root in roots for element in root.walk())
     return (one for one in named if one is not None and one.registered)
 
 
 def nodes_named(roots: Iterable[Element]) -> list[str]:
-    """Give the nodes of which some instance is named in expressions."""
+    """Give the nodes of which expressions name an instance."""
     return list(dict.fromkeys(str(one.node) for one in registered_in(roots)))
 
 
 def elements_run(nodes: Mapping[str, NodePlan], roots: Iterable[Element]) -> list[Element]:
-    """Give all elements that a call of ``roots`` may run, those of named instances and nodes too.
+    """Give all elements that a call of ``roots`` may run, also those of the instances and nodes they name.
 
-    Everything that stands in a node counts, also what only its ``init`` builds.
+    All elements of such a node count, also those that only its ``init`` builds.
     """
     found: dict[int, Element] = {}
     todo = list(roots)

@@ -1,8 +1,9 @@
-"""How nodes are linked: what their keys say, what their expressions say, and whether that goes together.
+"""How nodes are linked: what their keys and their expressions say of it, and whether the two agree.
 
-The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A `Repost` ends a walk and lets it go
-on elsewhere, which is not possible everywhere. A ``map`` makes a dict with exactly the keys it names,
-``context`` and ``request_id``: what the first backend after it reads must be among them.
+The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A `Repost` ends the way of a request
+here and lets it go on at another node, which is not possible everywhere. A ``map`` makes a dict with
+exactly the keys that it names, ``context`` and ``request_id``: all that the first backend after it reads
+must be among them.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def plan_links(
 
     Args:
         shape: The configuration.
-        nodes: The nodes that are planned; not all, where some are wrong.
-        front: What stands before the nodes, None for the default.
-        problems: Where what is wrong goes.
+        nodes: The nodes that are planned; nodes that are wrong are missing.
+        front: The front of the pipeline, None for the default.
+        problems: Takes the problems that are found.
     """
     graph = _Graph(shape, nodes, problems)
     good = graph.check()
@@ -57,12 +58,12 @@ def plan_links(
 
 
 class _Graph:
-    """All nodes and how they are linked; what is wrong goes to ``problems``.
+    """All nodes and how they are linked; ``problems`` takes what is wrong.
 
     Attributes:
-        links: Per node how it is linked.
-        places: Per node and key where that was written.
-        reposts: Per node the nodes at which a `Repost` lets a request go on, and that `Repost`.
+        links: How each node is linked.
+        places: By node and key, the place where the key was written.
+        reposts: By node, the targets of the reposts in it, each with its `Repost`.
         complete: Whether all keys could be read.
     """
 
@@ -75,10 +76,10 @@ class _Graph:
         self.links = {name: self._read(name, shape) for name in shape.nodes}
 
     def wrong(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
-        """Report what is wrong with a key of a node."""
+        """Report a problem with a key of a node."""
         self.problems.add(code, message, **{**self.places[name][key], **more})
 
-    # What the keys of one node say.
+    # Reading the keys of one node.
 
     def _read(self, name: str, shape: Shape) -> Links:
         before, table = len(self.problems), shape.nodes[name]
@@ -161,13 +162,13 @@ class _Graph:
             self.wrong(name, "each", f"elements cannot go to 'result': {_WRITES_IT}")
         return Each(name, match[1], match[2] or "data", keys.each_errors == "none")
 
-    # What the keys of all nodes say together.
+    # Checking the keys of all nodes together.
 
     def check(self) -> bool:
         """Check that the nodes make a graph, and that ``or`` and ``map`` fit it.
 
         Returns:
-            Whether all names in ``next`` are nodes, and none comes after itself.
+            Whether all names in ``next`` are nodes, and these form no cycle.
         """
         links = self.links
         for one in links.values():
@@ -187,7 +188,7 @@ class _Graph:
         return all(name in links for one in links.values() for name in one.next)
 
     def _check_predecessors(self, one: Links, all_before: Mapping[str, list[str]]) -> None:
-        """Check ``or`` and ``map`` against what comes before the node."""
+        """Check ``or`` and ``map`` of a node against its predecessors."""
         before, wrong = all_before[one.name], partial(self.wrong, one.name)
         if one.otherwise and len(before) != 1:
             wrong("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
@@ -209,10 +210,10 @@ class _Graph:
             elif name in all_before and not _always_before(name, one.name, all_before):
                 wrong("map", f"a request can reach {one.name!r} without passing {name!r}")
 
-    # What the keys and the expressions of nodes say together.
+    # Checking the keys of nodes together with their expressions.
 
     def add_calls(self) -> None:
-        """Add to the links what the expressions say: where `Repost` leads, which nodes are called and how."""
+        """Add to the links what the expressions say: the targets of reposts, second doors, called nodes."""
         own = {name: one.each for name, one in self.links.items()}
         for name, node in self.nodes.items():
             *chain, _ = doors(self.nodes, name)
@@ -229,7 +230,7 @@ class _Graph:
             )
 
     def check_reposts(self) -> None:
-        """Check that every walk that a `Repost` ends can go on. The nodes must form no cycle."""
+        """Check that every request that a `Repost` sends on can go on. The nodes must form no cycle."""
         links = self.links
         following = {name: one.next for name, one in links.items()}
         after = {name: _closure(name, following) for name in links}
@@ -266,7 +267,7 @@ class _Graph:
                 self.problems.add("graph", what, hint=hint, **place_of(call))
 
     def check_front(self, front: Element) -> None:
-        """Check what an ``entrypoint`` does to the graph: there is no walk where nothing walks."""
+        """Check the ``entrypoint``: without a DagDispatcher in it, no request goes from node to node."""
         run = elements_run(self.nodes, [front])
         for one in run:
             if one.target is not None:
@@ -286,12 +287,13 @@ class _Graph:
                 self.wrong(name, "next", what, hint=hint)
 
     def check_keys_read(self) -> None:
-        """Report each key that a node reads first and that its own ``map`` does not bring.
+        """Report each key that a node reads first and that the ``map`` before it does not bring.
 
-        A key that a later backend misses, or that a ``map`` takes where nobody has written it, is named
-        by the first request.
+        Other missing keys are found only when a request runs: those that a later backend reads, and those
+        that a ``map`` takes from a node that has not written them.
         """
-        entered = {name for one in self.links.values() for name in one.reposts}  # past their map
+        # Requests that a `Repost` sends to a node come to it without its map.
+        entered = {name for one in self.links.values() for name in one.reposts}
         for name, one in self.links.items():
             if one.map is None or name in entered:
                 continue
@@ -326,7 +328,7 @@ def _twice(names: list[str]) -> list[str]:
 
 
 def _cycle(before: Mapping[str, list[str]]) -> list[str] | None:
-    """Find nodes that follow each other in a cycle; it begins at the first of them in the file."""
+    """Find nodes that follow each other in a cycle, beginning with the first of them in the file."""
     try:
         TopologicalSorter(before).prepare()
     except CycleError as error:

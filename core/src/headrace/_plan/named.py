@@ -1,4 +1,4 @@
-"""What ``Name(a=1)`` means: the options of a backend, a policy or a probe; which policies and probes are named."""
+"""Reading ``Name(a=1)``: the options of a backend, a policy or a probe; and finding policies and probes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 Given: TypeAlias = "Mapping[str, tuple[Any, str]]"
-"""Values that are there already, by key, with their origins."""
+"""Values that keys of the node give to options, by key, with their origins."""
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class OptionsReader:
         call: The element.
         options: The class of its options.
         planning: The planner, with the keys of its node.
-        plugin: The qualifier of the plugin that brings it, empty where none does.
+        plugin: The qualifier of the plugin that brings the backend, empty where none does.
         lenient: Whether options may be missing.
     """
 
@@ -72,11 +72,10 @@ class OptionsReader:
         """Find the options and check them.
 
         Args:
-            given: Values that are there already, by key, with their origins; args win over them.
+            given: Values that keys of the node give to the options, with their origins; args win over them.
 
         Returns:
-            The checked options, None when they are wrong (which is reported), and per option where
-            its value came from.
+            The checked options, None when they are wrong (which is reported), and the origin of each value.
         """
         if not _is_options(self.options):
             self._add("contract", f"{self.call.name}.Options is no subclass of headrace.Options")
@@ -92,12 +91,13 @@ class OptionsReader:
             elif given is not None and key in given:
                 values[key], origins[key] = given[key]
         options = self._validated(values)
-        if options is None and self.lenient:  # what is not written is None, or its default
+        # A missing option becomes None, any other has its default.
+        if options is None and self.lenient:
             options = self.options.model_construct(**dict.fromkeys(self._lacking) | values)
         return None if self._wrong else options, origins
 
     def _arguments(self) -> dict[str, Found]:
-        """Give the args of the element by key, and report those it cannot have."""
+        """Give the args of the element by key, and report those that its class does not take."""
         call = self.call
         positional = getattr(self.options, "positional", ())
         found: dict[str, Found] = {}
@@ -149,15 +149,15 @@ class OptionsReader:
             try:
                 for detail in wrong_values(error, self.options):
                     self._report(detail)
-            except Exception as broken:  # noqa: BLE001 - the text of what a validator raised
+            except Exception as broken:  # noqa: BLE001 - the str() of a validator's error may raise
                 self._add_raised(broken)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - a validator or a default of the class
+        except BaseException as error:  # noqa: BLE001 - the author's validators may raise anything
             self._add_raised(error)
         return None
 
-    # What is wrong.
+    # Reporting.
 
     def _add(self, code: str, message: str, which: int | str | None = None, **more: Any) -> None:
         self._wrong = True
@@ -169,10 +169,11 @@ class OptionsReader:
         self._add("option", message, hint=f"Ask the author of {cls} for a correction.")
 
     def _report(self, detail: ErrorDetails) -> None:
-        """Report one thing that is wrong with a value, where the value was written."""
+        """Report one problem of a value at the place where the value was written."""
         location = detail["loc"]
         key = str(location[0]) if location else None
-        elsewhere = key is None and self.lenient  # what lacks may be written there
+        # A problem of several options together may be gone once those are written that are missing here.
+        elsewhere = key is None and self.lenient
         if key in self._reported or elsewhere:
             return
         if detail["type"] == "missing" and len(location) == 1:
@@ -201,7 +202,7 @@ def _is_options(options: Any) -> bool:
 
 
 def _of_the_node(key: str) -> str | None:
-    """Say where a key of a node stands, that was written as an option."""
+    """Give the hint for a key of a node that was written as an option; None for another key."""
     meant = KEYS_ELSEWHERE.get(key, key)
     return f"{meant!r} is a key of the node: {meant} = ..." if meant in NODE_KEYS else None
 
@@ -214,14 +215,14 @@ def _known(keys: Mapping[str, str]) -> str:
 
 
 class Kind(NamedTuple):
-    """What a key may name, as ``Name`` or ``Name(a=1)``.
+    """The kinds of things that a key may name as ``Name`` or ``Name(a=1)``: two policies, and the probe.
 
     Attributes:
-        noun: What it is called.
-        hook: The table of hooks in which plugins offer it.
-        wanted: What its class has to be.
-        base: The class that it derives from; None for a probe, which has some of `PROBE_METHODS`.
-        method: The method of a policy that decides, which a class of its own has to have.
+        noun: The word for one of the kind, in errors.
+        hook: The table of hooks in which plugins offer the kind.
+        wanted: What a class of the kind has to be, in errors.
+        base: The base class; None for a probe, which has some of `PROBE_METHODS` instead.
+        method: The method with which a policy decides, and which its class has to define.
     """
 
     noun: str
@@ -238,7 +239,7 @@ class Kind(NamedTuple):
         return isinstance(cls, type) and any(map(callable, methods))
 
     def lacks(self, cls: Any) -> str | None:
-        """Say what a class of this kind lacks to decide anything; None for nothing."""
+        """Say what a class of this kind lacks to be usable; None when it lacks nothing."""
         decides = getattr(cls, self.method, None)
         if self.base is None or (callable(decides) and decides is not vars(self.base)[self.method]):
             awaited = inspect.iscoroutinefunction(decides)
@@ -254,7 +255,7 @@ PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS
 def _named(
     planning: Planning, kind: Kind, text: str, source: Source, given: Given | None = None
 ) -> NamedPlan | None:
-    """Find the class that is named, and check its options; report what is in the way."""
+    """Find the class that a text names, and check its options; report all problems."""
     call = planning.read(text, source)
     offer = None if call is None else _offer(planning, kind, call)
     if call is None or offer is None:
@@ -270,7 +271,7 @@ def _named(
 
 
 def _offer(planning: Planning, kind: Kind, call: Call) -> Offer | None:
-    """Give what a name means, with its class; None where that is wrong, which is reported."""
+    """Give the offer that a name means, with its class; None where that is wrong, which is reported."""
     try:
         offer = _find(planning, kind, call.name)
     except PluginError as error:
@@ -292,7 +293,7 @@ def _offer(planning: Planning, kind: Kind, call: Call) -> Offer | None:
 
 
 def _find(planning: Planning, kind: Kind, name: str) -> Offer | None:
-    """Find who offers a name, with what should be its class; None for an unknown name.
+    """Find the offer of a name, with the object that should be its class; None for an unknown name.
 
     Raises:
         PluginError: Two plugins offer the name, or its class cannot be imported.
@@ -309,7 +310,7 @@ def _find(planning: Planning, kind: Kind, name: str) -> Offer | None:
 
 
 def _without_plugins(planning: Planning) -> Iterator[tuple[str, Any]]:
-    """Give what core, imported files and the program itself have registered, in this order."""
+    """Give what core, the imported files and the program itself have registered, in this order."""
     yield from ((name, found(path)) for name, path in CORE_POLICIES.items())
     for table in (*(table for _, table in planning.files), registry.local):
         yield from table.items()
@@ -334,14 +335,15 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
 
 
 def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
-    """Plan the two policies of the node that was entered; None when one is wrong."""
+    """Plan the two policies of the present node; None when one is wrong."""
     batch = _policy(planning, "batch_policy", BATCH_POLICY)
     dispatch = _policy(planning, "dispatch_policy", DISPATCH_POLICY)
     if batch is None or dispatch is None:
         return None
     if batch.cls is not dispatch.cls:
         return batch, dispatch
-    found = planning.parameters.key("dispatch_policy")  # it is made once, with the args of either
+    # One class for both keys makes one object for both, with the args of the key that has some.
+    found = planning.parameters.key("dispatch_policy")
     if found is not None and len(batch.args) and len(dispatch.args) and batch.args != dispatch.args:
         what = f"{dispatch.text!r} stands for both policies and is made once, with other args in batch_policy"
         hint = "Write its args at one of the two."
@@ -351,7 +353,7 @@ def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
 
 
 def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
-    """Plan a policy: what its options may be are keys of the node as well."""
+    """Plan a policy, whose options may also be set by the keys of the node of the same name."""
     parameters = planning.parameters
     found, default = parameters.key(key), NodeKeys.model_fields[key].default
     origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
@@ -365,7 +367,10 @@ def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
 
 
 def plan_probes(planning: Planning) -> tuple[NamedPlan, ...]:
-    """Plan what ``[global] probes`` lists, whose keys were entered; what is wrong is left out."""
+    """Plan the probes that ``[global] probes`` lists, and leave out those that are wrong.
+
+    The present parameters must be those of ``[global]``.
+    """
     found = planning.parameters.key("probes")
     if found is None:
         return ()

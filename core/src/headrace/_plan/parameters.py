@@ -1,4 +1,4 @@
-"""Where values are written, which one wins (stated here alone), which keys no backend has; the keys of nodes."""
+"""Option values: where they are written, which one wins (stated here alone), and which keys no backend has."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Options)
 
 OWN_KEYS = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
-"""Keys that configure nodes and the pipeline; they are never options."""
+"""Keys that configure nodes and the pipeline, and are never options."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Found:
     """A value that is written for an option, or for a key of the node itself.
 
     Attributes:
-        origin: Where: ``inline``, ``node``, ``global`` or ``definition``.
-        value: As written.
-        source: The text that it is, or that it is an argument in.
-        key: The key it is written under, or the argument.
-        call: The element that it is an argument of, None for the value of a key.
+        origin: Where it is written: ``inline``, ``node``, ``global`` or ``definition``.
+        value: The value, as written.
+        source: The text that is the value, or in which it is an argument.
+        key: The key under which it is written, or the key or place of the argument.
+        call: The element whose argument it is, None for the value of a key.
     """
 
     origin: str
@@ -63,17 +63,17 @@ class Found:
     call: Call | None = None
 
     def place(self, *, at_key: bool = False) -> dict[str, Any]:
-        """Give its place for a problem."""
+        """Give the place of the value, for a problem."""
         if self.call is not None:
             return place_of(self.call, self.key)
         source = self.source
         return key_place(source.file, source.path, str(self.key), self.value, at_key=at_key)
 
     def read(self, problems: Problems) -> Any:
-        """Give the value, placeholders replaced; those that are wrong are reported.
+        """Give the value with its placeholders replaced, and report those that are wrong.
 
         Raises:
-            ConfigError: Placeholders are wrong or have no value; it has been reported.
+            ConfigError: Placeholders are wrong or have no value, which has been reported.
         """
         if self.call is not None:
             return self.value  # the placeholders of an expression are replaced already
@@ -85,10 +85,10 @@ class Found:
 
 
 def _replaced(value: Any) -> Any:
-    """Replace ``${NAME}`` in a text of the configuration; everything else stays.
+    """Replace ``${NAME}`` in a text of the configuration; give any other value unchanged.
 
     Raises:
-        ConfigError: Placeholders that are wrong or have no value.
+        ConfigError: Placeholders are wrong or have no value.
     """
     if not isinstance(value, str):
         return value
@@ -97,17 +97,17 @@ def _replaced(value: Any) -> Any:
 
 
 def argument(call: Call, which: int | str, value: Any) -> Found:
-    """Give a value that is an argument of ``call``."""
+    """Make the `Found` of an argument of ``call``."""
     return Found(call.source.origin, value, call.source, which, call)
 
 
 def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
-    """Give what is written under a key of a table."""
+    """Make the `Found` of a key of a table."""
     return Found(origin, written.value, Source.of(written, f"{owner}.{key}"), key)
 
 
 def written_key(key: str, node: str, shape: Shape) -> Found | None:
-    """Give what is written under a key: in the table of a node, else in ``[global]``."""
+    """Give the value under a key in the table of a node, else in ``[global]``."""
     return next(_written(key, node, shape), None)
 
 
@@ -127,18 +127,17 @@ class Parameters:
         node: Name of the node; ``global`` for the front of the pipeline.
         shape: The configuration.
         keys: The keys of the node itself, checked; None for the front.
-        origins: Where each of those came from.
+        origins: Where each of those keys comes from.
 
     Attributes:
-        asked: The keys that some element would have taken its options from.
+        asked: The keys that would have set an option of some element.
         effective: The paths of the keys whose value some element has.
-        overruled: Per path of a key, the key and the elements that have it and take another value.
-        unresolved: How many texts and names of the node could not be understood. A key that no
-            known backend has may belong to one of them, so it is reported only where it looks like a
+        overruled: By path of a key, the key and the elements whose option has a value from elsewhere.
+        unresolved: How many texts and names of the node could not be understood. A key that no known
+            backend has may belong to one of these, so it is reported only where it looks like a
             misspelt key of a node.
-        brought: How many elements definitions, and parameters reflected in others, have brought.
-        excused: Whether a branch that is not built cannot be looked into, so that any key may
-            belong to it.
+        brought: How many elements come from definitions, and from parameters reflected in others.
+        excused: Whether the node has a branch that cannot be built here, so that any key may belong to it.
     """
 
     node: str
@@ -153,9 +152,9 @@ class Parameters:
     brought: int = 0
 
     def key(self, key: str) -> Found | None:
-        """Give one of the keys of the node itself, from the node, else from ``[global]``.
+        """Give a key of the node itself, from the node, else from ``[global]``.
 
-        None stands for no key, also in the node, whatever ``[global]`` says.
+        A key that is None in the node counts as missing, also where ``[global]`` has it.
         """
         found = written_key(key, self.node, self.shape)
         return None if found is None or found.value is None else found
@@ -163,9 +162,9 @@ class Parameters:
     def find(
         self, names: Sequence[str], key: str, source: Source, own: Found | None = None
     ) -> Found | None:
-        """Give the value of an option of an element; this is the rule of who wins.
+        """Give the value of an option of an element: this is the rule which of several values wins.
 
-        Of these the first that is written, None leaves the option its default:
+        The first of these that is written wins; None leaves the option its default:
 
         1. args of the expression as the user wrote it: of the definition that is used there, else
            of the element itself;
@@ -173,12 +172,12 @@ class Parameters:
         3. ``Name::key`` of ``[global]``, then its ``key``;
         4. args inside definitions: of an outer use, of an inner one, of the element itself.
 
-        All places where it is written count as known from now on.
+        All keys that set the option count as known from now on.
 
         Args:
             names: The names of the element that may stand before ``::``.
-            key: The option.
-            source: The text that the element stands in.
+            key: The key of the option.
+            source: The text in which the element stands.
             own: The option among the args of the element itself.
         """
         args = [*_args_of_definitions(source, key), *([own] if own is not None else [])]
@@ -193,7 +192,7 @@ class Parameters:
         return ranked[0] if ranked else None
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
-        """Give the keys of the node, then those of ``[global]``, that hold an option."""
+        """Give the keys of the node, then those of ``[global]``, that set an option."""
         spelt = [*(f"{name}::{key}" for name in names), *([key] if key not in OWN_KEYS else [])]
         self.asked.update(spelt)
         found = [one for key in spelt for one in _written(key, self.node, self.shape)]
@@ -201,18 +200,18 @@ class Parameters:
 
     @property
     def used(self) -> set[str]:
-        """The paths of the keys that some backend has asked for so far."""
+        """The paths of the keys that set an option of some backend, as far as planning has come."""
         return self.effective | self.overruled.keys()
 
     def unused(self) -> list[str]:
-        """Give the keys of the node that no backend has asked for so far."""
+        """Give the keys of the node that set no option, as far as planning has come."""
         node, used = self.node, self.used
         others = (key for key in self.shape.nodes.get(node, {}) if key not in OWN_KEYS)
         return [key for key in others if f"{node}.{key}" not in used]
 
 
 def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
-    """Give what the uses of definitions around an element say of an option, outermost first."""
+    """Give the args for an option in the uses of definitions around an element, outermost first."""
     for use in source.uses:
         use.asked.add(key)
         if key in use.values:
@@ -221,19 +220,19 @@ def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
 
 
 def report_keys(nodes: Sequence[Parameters], shape: Shape, problems: Problems) -> Problems:
-    """Report the keys that belong elsewhere, and those that no backend has; give warnings about others."""
+    """Report keys that belong elsewhere, and keys that no backend has; give warnings about overruled keys."""
     for one in nodes:
         _report_unknown(one.node, shape.nodes.get(one.node, {}), [one], problems)
     if shape.nodes:
         _report_unknown("global", shape.globals, nodes, problems)
     warnings = Problems()
-    if not any(one.excused for one in nodes):  # else a backend that is not here may take a key
+    if not any(one.excused for one in nodes):  # a backend that is not here may use the key
         _report_overruled(nodes, warnings)
     return warnings
 
 
 def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
-    """Report the keys whose value no backend takes, since all that have the option find a nearer one."""
+    """Report the keys whose value no backend has: all that know the option find a value that wins."""
     effective = {path for one in nodes for path in one.effective}
     overruled: dict[str, tuple[Found, list[str]]] = {}
     for path, (found, names) in (item for one in nodes for item in one.overruled.items()):
@@ -249,7 +248,7 @@ def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
 def _report_unknown(
     owner: str, table: Mapping[str, Written], nodes: Sequence[Parameters], problems: Problems
 ) -> None:
-    """Report the keys of a node, or of ``[global]``, that belong elsewhere, and those that nobody has."""
+    """Report the keys of a node, or of ``[global]``, that belong elsewhere or to no backend."""
     used = {path for one in nodes for path in one.used}
     known = {*NODE_KEYS, *LINK_KEYS}.union(*(one.asked for one in nodes))
     excused = any(one.excused for one in nodes)
@@ -278,10 +277,10 @@ def _report_unknown(
 
 
 def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: bool) -> str | None:
-    """Give the known key that was probably meant by one that nobody has, or None.
+    """Give the known key that was probably meant by a key that no backend has, or None.
 
-    That is ``max`` for ``Name::max``, since node keys have no scope, and for ``batch_size``. Where
-    some backend is not known, whose option it may be, only a key of nodes that is nearly the same.
+    For ``Name::max`` that is ``max``, since node keys have no scope, and for ``batch_size`` as well. Where
+    the key may be an option of a backend that is not known, only a nearly equal key of nodes is given.
     """
     key = str(found.key)
     scope, _, part = key.rpartition("::")
@@ -295,7 +294,7 @@ def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: b
     return KEYS_ELSEWHERE.get(part) or problems.nearest(key, {*known, "extends", "import"})
 
 
-# Keys of nodes.
+# The keys of nodes themselves.
 
 
 def check_keys(
@@ -304,21 +303,21 @@ def check_keys(
     """Read the keys of ``model`` from the table of a node, else from ``[global]``.
 
     Returns:
-        The checked keys, with the default in place of a value that is wrong, so that the rest can
-        be checked with them; and per key where its value came from.
+        The checked keys, with the default in place of a wrong value, so that planning can go on; and the
+        origin of each key.
     """
     values: dict[str, Any] = {}
     places: dict[str, dict[str, Any]] = {}
     origins = dict.fromkeys(keys_of(model), "default")
     for key in origins:
         found = written_key(key, name, shape)
-        if found is None or found.value is None:  # None stands for no key
+        if found is None or found.value is None:  # a key that is None counts as missing
             continue
         places[key], origins[key] = found.place(), found.origin
         if key not in EXPRESSION_KEYS:
             with suppress(ConfigError):
                 values[key] = found.read(problems)
-        elif isinstance(found.value, str):  # else it is reported where it is parsed
+        elif isinstance(found.value, str):  # the parser reports any other type
             values[key] = found.value
     while True:
         try:
@@ -332,7 +331,7 @@ def check_keys(
 def _report_keys(
     error: ValidationError, places: dict[str, dict[str, Any]], name: str, problems: Problems
 ) -> set[str]:
-    """Report what is wrong with keys of a node; give the keys."""
+    """Report the wrong keys of a node, and give them."""
     wrong: set[str] = set()
     for detail in error.errors():
         message = detail["msg"].removeprefix("Value error, ")
@@ -342,7 +341,7 @@ def _report_keys(
             problems.add("key", message, **places[among[-1]] if among else {"path": name})
             continue
         key = str(detail["loc"][0])
-        if key not in wrong:  # one is enough of the alternatives of a type
+        if key not in wrong:  # pydantic reports every alternative of a type: one report is enough
             what = f"{key}: {message}, got {shown_value(detail['input'])}"
             problems.add("key", what, suggestion=nearest_choice(detail), **places[key])
         wrong.add(key)
@@ -350,7 +349,7 @@ def _report_keys(
 
 
 def nearest_choice(detail: ErrorDetails) -> str | None:
-    """Give the choice most like a text that is none of those an option has, or None."""
+    """Give the choice of an option that is most like a text which is none of its choices; or None."""
     got, expected = detail["input"], detail.get("ctx", {}).get("expected")
     if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
         return None

@@ -1,4 +1,4 @@
-"""Planning all nodes of a configuration, and reporting all that is wrong with it."""
+"""Planning all nodes of a configuration, and reporting all its problems."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OF_A_DOOR = ("backend", "timeout_ms")
 
 
 class Planner(Resolver):
-    """Plans the nodes of one configuration; each when it is first named, else in file order."""
+    """Plans the nodes of one configuration, each when it is first named, else in file order."""
 
     def pipeline(self) -> PipelinePlan:
         """Plan everything."""
@@ -71,7 +71,7 @@ class Planner(Resolver):
             return element, keys, plan_probes(self)
 
     def plan_node(self, name: str) -> None:
-        """Plan one node; a name that it should register and does not is known as wrong."""
+        """Plan one node. When it is wrong, its name is registered as wrong, so that uses are no errors."""
         self._begun.append(name)
         self._unfinished.append(name)
         keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
@@ -86,9 +86,9 @@ class Planner(Resolver):
             self.register_wrong(name, 0)
 
     def _registered_names(self) -> dict[str, str]:
-        """Find the names that each node will register: its own, and those that its texts say."""
+        """Find the names that the nodes will register: the standard ones, and those in their texts."""
         standard = {f"node.{name}": name for name in self.shape.nodes}
-        standard |= {f"{name}.": name for name in self.shape.nodes}  # and a number
+        standard |= {f"{name}.": name for name in self.shape.nodes}  # stands for x.0, x.1, ...
         homes: dict[str, str] = {}
         for name in self.shape.nodes:
             read: set[str] = set()
@@ -107,7 +107,7 @@ class Planner(Resolver):
         return {**standard, **homes}
 
     def _check_definitions(self) -> None:
-        """Check every definition of the configuration by itself, used or not."""
+        """Check every definition of the configuration on its own, whether it is used or not."""
         node = next(iter(self.shape.nodes), "main")
         for name in self.shape.definitions:
             (one,) = self.definitions[name]
@@ -116,7 +116,7 @@ class Planner(Resolver):
                 self.by_itself(one.path, source)
 
     def by_itself(self, text: Any, source: Source) -> Element | None:
-        """Plan an expression that is looked at by itself: options and instances may be missing."""
+        """Plan an expression outside of any node: options and instances may be missing."""
         call = None if self.too_large else self.read(text, source)
         if call is None:
             return None
@@ -125,7 +125,7 @@ class Planner(Resolver):
     # One node.
 
     def _planned_node(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
-        """Plan the node that was entered."""
+        """Plan the present node."""
         policies = plan_policies(self)
         alias_of = self._second_door()
         init = self._key("init")
@@ -139,7 +139,7 @@ class Planner(Resolver):
         return plan
 
     def _key(self, key: str, *, entry: bool = True) -> Element | None:
-        """Plan the expression under a key of what was entered; None where there is none.
+        """Plan the expression under a key of the present node or front; None where the key is missing.
 
         Args:
             key: The key.
@@ -151,7 +151,7 @@ class Planner(Resolver):
         return self.planned(found.value, found.source, Scope(entry=entry))
 
     def _entry(self) -> Element | None:
-        """Plan the whole node: what the user, a plugin or `DEFAULT_NODE` says that it is."""
+        """Plan the expression of the whole node, which the user, a plugin or `DEFAULT_NODE` gives."""
         if self.parameters.key("node_entrypoint") is not None:
             return self._key("node_entrypoint")
         text, source = DEFAULT_NODE, Source(f"{self.node}.node_entrypoint")
@@ -175,12 +175,12 @@ class Planner(Resolver):
         return self.planned(text, source, Scope(depth=-_AROUND, entry=True))
 
     def _only_prepares(self) -> bool:
-        """Tell whether ``init`` leaves the instances of ``backend`` to the default expression."""
+        """Tell whether ``init`` registers no instances, so that the default expression builds ``backend``."""
         made = self.registered.keys() & {f"node.{self.node}", f"{self.node}.0"}
         return self.parameters.key("backend") is not None and not made
 
     def _finish(self, plan: NodePlan) -> None:
-        """Find what the node is called through, and check that it can be."""
+        """Find the element through which the node is called, and check that it can be called."""
         name = f"node.{plan.name}"
         named = self.registered.setdefault(name, Named(name, plan.entry, plan.name))
         if named.element is None:
@@ -201,11 +201,11 @@ class Planner(Resolver):
         self._check_range(plan, callee)
 
     def _check_range(self, plan: NodePlan, callee: Element) -> None:
-        """Check that the keys of the node leave something of the range that the classes state.
+        """Check that some weight fits both the keys of the node and the range that the classes state.
 
         Args:
             plan: The node.
-            callee: What the node is called through.
+            callee: The element through which the node is called.
         """
         root = plan.instance
         if root is None:
@@ -222,7 +222,7 @@ class Planner(Resolver):
         self.problems.add("range", message, **keys[-1].place())
 
     def _second_door(self) -> str | None:
-        """Give the node that this one is another door to: its backend is ``Forward[node.x]``."""
+        """Give the node to which this one is a second door (its backend is ``Forward[node.x]``), or None."""
         found = self.parameters.key("backend")
         others = ("init", "node_entrypoint")
         if found is None or any(self.parameters.key(key) is not None for key in others):
@@ -241,13 +241,14 @@ class Planner(Resolver):
             place = key_of(self.node, key, table[key], "node").place(at_key=True)
             self.problems.add("door", what, hint=f"Write it in {target!r}.", **place)
 
-    # What is built late.
+    # Expressions that backends build in their ``init``.
 
     def late(self, text: str, node: str | None, frames: tuple[dict[str, Named], ...]) -> Element:
         """Plan an expression that a backend asks for while the pipeline is built.
 
         Raises:
-            ConfigError: It is wrong.
+            ConfigError: The expression is wrong.
+            SetupError: The expression cannot be built late.
         """
         other = Planner(self.shape, self.files, Problems(), refused=self.refused)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
@@ -269,7 +270,7 @@ class Planner(Resolver):
 
 
 def _parsed_quietly(text: Any, node: str) -> list[Call]:
-    """Read an expression, or nothing: what is wrong is reported when its node is planned."""
+    """Parse an expression; give nothing where it is wrong, which is reported when its node is planned."""
     try:
         return [read_expression(text, node_name=node, environ=os.environ)]
     except (ConfigError, TypeError):
@@ -277,7 +278,7 @@ def _parsed_quietly(text: Any, node: str) -> list[Call]:
 
 
 def plan_expression(text: str, files: Files, problems: Problems) -> Element | None:
-    """Plan one expression by itself, as ``explain`` does: options may be missing."""
+    """Plan one expression outside of any configuration, as ``explain`` does: options may be missing."""
     planner = Planner(Shape(), files, problems)
     with planner.within(Parameters("main", planner.shape, NodeKeys())):
         element = planner.by_itself(text, Source("expression"))

@@ -1,4 +1,4 @@
-"""What is known while a configuration is planned: what stands around a name, the definitions, the nodes."""
+"""The state of planning: the scope around a name, the definitions, and the nodes planned so far."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 
 MAX_ELEMENTS = 10_000
-"""Most elements that an expression may become through definitions and parameters."""
+"""How many elements an expression may become through definitions and parameters."""
 
 
 Phases = tuple[tuple[Call, ...], ...]
-"""What stands in a bracket, by phase."""
+"""The content of a bracket, by phase."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """Where the planner stands.
+    """Where in an expression the planner stands.
 
     Attributes:
         frames: The instances of the enclosing ``IoC``s, outermost first.
         depth: How deep the nesting is.
         entry: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
-        named: Whether this element gets a name, so that it need not be callable as it is.
-        parent: The class of what this element stands in, where that is what calls it.
-        slot: The open slot of an expression that is looked at by itself: it may lack its bracket.
+        named: Whether this element gets a name, so that it may be built without its dependency.
+        parent: The class of the element that will call this one, None where none will.
+        slot: The open slot of an expression outside of any node, which may lack its bracket.
         reflecting: The parameters that are being reflected.
-        lenient: Whether options and instances may be missing: an expression by itself.
+        lenient: Whether options and instances may be missing: in an expression outside of any node.
     """
 
     frames: tuple[dict[str, Named], ...] = ()
@@ -57,11 +57,11 @@ class Scope:
     lenient: bool = False
 
     def within(self, **changes: Any) -> Scope:
-        """Give the scope one level deeper, with changes; what concerns one element is dropped."""
+        """Give the scope one level deeper, with changes; ``named`` and ``parent`` are not passed on."""
         return replace(self, **{"depth": self.depth + 1, "named": False, "parent": None, **changes})
 
     def lookup(self, name: str) -> Named | None:
-        """Give the instance of an enclosing ``IoC`` that ``name`` stands for, or None."""
+        """Give the instance of an enclosing ``IoC`` for which ``name`` stands, or None."""
         for frame in reversed(self.frames):
             if name in frame:
                 return frame[name]
@@ -70,7 +70,7 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Definition(Offer):
-    """One definition, whose text is its ``path``; no plugin brings one of the configuration.
+    """One definition; its ``path`` is its text. A definition of the configuration has no distribution.
 
     Attributes:
         source: Where the text was written.
@@ -82,10 +82,10 @@ class Definition(Offer):
 def known_definitions(
     own: Mapping[str, Written], files: Files, problems: Problems
 ) -> dict[str, list[Definition]]:
-    """Give every definition that each name may mean: those of plugins, or the configuration's own."""
+    """Give the definitions that each name may mean: the configuration's own, else those of plugins."""
     known: dict[str, list[Definition]] = {}
     for one in registry.offers("definitions"):
-        if one.name not in CORE_BACKENDS:  # else it is never used, as a backend of that name is not
+        if one.name not in CORE_BACKENDS:  # a plugin cannot redefine a word of core
             offered = Definition(**vars(one), source=Source(f"{one.name} of {one.distribution}"))
             known.setdefault(one.name, []).append(offered)
     for name, written in own.items():
@@ -108,27 +108,29 @@ def known_definitions(
 class Planning(ABC):
     """The state of planning one configuration, node by node.
 
-    A node is planned when it is first named, else in file order. What is wrong is reported where it
-    stands; what depends on something wrong is left out in silence.
+    A node is planned when it is first named, else in file order. A problem is reported at its own place only:
+    an element that depends on a wrong one is left out without another report.
 
     Args:
         shape: The configuration.
         files: The files that it imports, and what each has registered.
-        problems: Where what is wrong goes.
-        all_names: Whether all names can be known; False when an import has failed.
+        problems: Takes the problems that are found.
+        all_names: Whether all names are known; False when an import has failed.
         refused: Why code that the configuration names may not be imported; None when it may.
 
     Attributes:
         definitions: The definitions that each name may mean.
-        cycles: Definitions that use each other, as far as it is reported.
-        registered: What the names of registered instances mean.
+        cycles: The cycles of definitions that have been reported.
+        registered: The registered instances, by name.
         nodes: The nodes that are planned.
         all_parameters: The keys of all nodes.
         too_large: Whether definitions or parameters have brought more than `MAX_ELEMENTS`.
-        _entered: The keys of the nodes that are being planned, each node named by the one before it.
+        _entered: The keys of the nodes that are being planned; each but the first was named by the one before.
         _begun: The nodes whose planning has begun, finished or not.
-        _unfinished: Those of them that are not finished: who needs one of these needs itself.
-        _homes: Per name that will be registered the node that does so; ``x.`` stands for ``x.0``, ``x.1``, ...
+        _unfinished: The nodes whose planning has begun and not ended: a node that names one of them needs
+            itself.
+        _homes: For each name that will be registered, the node that registers it; ``x.`` stands for ``x.0``,
+            ``x.1``, ...
     """
 
     shape: Shape
@@ -149,7 +151,7 @@ class Planning(ABC):
     def __post_init__(self) -> None:
         self.definitions = known_definitions(self.shape.definitions, self.files, self.problems)
 
-    # What else can be asked.
+    # What `Resolver` and `Planner` add.
 
     @abstractmethod
     def plan(self, call: Call, scope: Scope) -> Element | None:
@@ -157,26 +159,26 @@ class Planning(ABC):
 
     @abstractmethod
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
-        """Plan a name that stands for an instance, perhaps with what it depends on."""
+        """Plan a name that stands for an instance, perhaps with its dependency in a bracket."""
 
     @abstractmethod
     def read(self, text: Any, source: Source) -> Call | None:
-        """Parse an expression and replace its placeholders; None when wrong, which is reported."""
+        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
 
     @abstractmethod
     def plan_node(self, name: str) -> None:
         """Plan one node."""
 
     def plan_all(self, calls: Iterable[Call], scope: Scope) -> None:
-        """Plan what stands in the bracket of a name that is wrong, for what is wrong in it."""
+        """Plan the bracket of a wrong name, so that the problems in it are reported as well."""
         for call in calls:
             self.plan(call, scope.within(named=True))
 
-    # The node that is being planned.
+    # The node that is being planned, called the present node.
 
     @contextmanager
     def within(self, parameters: Parameters) -> Iterator[None]:
-        """Plan something with the keys of a node; nodes that it names may be planned in between."""
+        """Make a node the present one inside the ``with``, where other nodes may be entered in turn."""
         self._entered.append(parameters)
         try:
             yield
@@ -185,17 +187,17 @@ class Planning(ABC):
 
     @property
     def parameters(self) -> Parameters:
-        """Parameters of the node that is being planned, its own keys among them."""
+        """The parameters of the present node."""
         return self._entered[-1]
 
     @property
     def node(self) -> str:
-        """Name of that node."""
+        """The name of the present node."""
         return self.parameters.node
 
     @property
     def known_node(self) -> str | None:
-        """Name of that node; None for the pipeline's front."""
+        """The name of the present node; None for the front of the pipeline."""
         return None if self.parameters.keys is None else self.node
 
     def file_of(self, node: str) -> str | None:
@@ -203,7 +205,7 @@ class Planning(ABC):
         files = [written.file for written in self.shape.nodes.get(node, {}).values()]
         return files[-1] if files else self.shape.file
 
-    # Problems.
+    # Reporting problems.
 
     def add(
         self, code: str, message: str, call: Call, which: int | str | None = None, **more: Any
@@ -212,7 +214,7 @@ class Planning(ABC):
         self.problems.add(code, message, **{**place_of(call, which), **more})
 
     def refuse_bracket(self, call: Call) -> bool:
-        """Report a bracket that a definition has brought to a name that takes none; else say False."""
+        """Report a bracket that a definition has passed to a name that takes none; False for any other."""
         for use in call.source.uses:
             if call.phases and use.call.phases is call.phases:
                 outer, name = use.call, call.name
@@ -222,13 +224,13 @@ class Planning(ABC):
         return False
 
     def add_unknown(self, code: str, what: str, call: Call, name: str, known: list[str]) -> None:
-        """Report a name that stands for nothing, with the nearest one, and all that there are."""
+        """Report an unknown name, with the nearest known one and a list of all."""
         near = nearest(name, known)
         hint = f"There are: {', '.join(known)}." if known else None
         self.add(code, f"no {what} is called {call.name!r}", call, suggestion=near, hint=hint)
 
     def refuse_cycle(self, call: Call) -> bool:
-        """Report a name that a node which is being planned is to register; else say False."""
+        """Report a name that an unfinished node will register: that node needs itself. False for any other."""
         node = self._home(call.name)
         if node is None or node not in self._unfinished:
             return False
@@ -264,12 +266,12 @@ class Planning(ABC):
         self.registered[named.name] = named
 
     def register_wrong(self, node: str, instance_num: int) -> None:
-        """Let all names that a node registers by itself be known as wrong."""
+        """Register the standard names of a node as wrong, so that their uses are no further errors."""
         for name in (f"node.{node}", *(f"{node}.{index}" for index in range(instance_num))):
             self.registered.setdefault(name, Named(name, None, node))
 
 
-# The bracket of a definition's use goes to the open slot, the innermost last name of its text.
+# The bracket of a definition's use goes to the open slot: the innermost last name of the definition's text.
 
 
 def open_slot(tree: Call) -> Call:
@@ -292,11 +294,11 @@ def with_bracket(tree: Call, phases: Phases) -> Call:
     return tree
 
 
-# Nesting. A name that ``joins`` adds no level where it stands directly in another such name.
+# Nesting. A name for which ``joins`` is true adds no level where it stands directly in another such name.
 
 
 def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
-    """Give a name that is nested too deep, lists and expressions in args included; None for none."""
+    """Give a name that is nested too deep, counting lists and expressions in args; None when there is none."""
     todo: list[tuple[Any, int, Call]] = [(tree, 0, tree)]
     while todo:
         item, depth, place = todo.pop()
@@ -317,7 +319,7 @@ def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
 
 
 def joined(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
-    """Put what stands in names that ``joins`` in their place, to any depth, without recursion."""
+    """Replace each name for which ``joins`` is true by its children, to any depth, without recursion."""
     result = []
     for phase in phases:
         flat: list[Call] = []
@@ -336,7 +338,7 @@ def joined(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
 
 
 def prefix_values(prefix: Args | None) -> Prefix:
-    """Give a prefix as a container reads it."""
+    """Give a prefix in the form that containers read."""
     if prefix is None:
         return (), {}
     positional = tuple(plain_value(value) for value in prefix.positional)
@@ -344,7 +346,7 @@ def prefix_values(prefix: Args | None) -> Prefix:
 
 
 def plain_value(value: Any) -> Any:
-    """Give a value of an expression as options read it: an expression is its text."""
+    """Give a value of an expression in the form that options read: an expression becomes its text."""
     if isinstance(value, Call):
         return str(value)
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""What a name in brackets means: an instance in scope, a definition, or a backend."""
+"""Resolving names in expressions: a name means an instance in scope, a definition, or a backend."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 class Resolver(Planning):
     """Gives the names in expressions their meaning.
 
-    A name that is wrong is reported where it stands, and everything else in its bracket is still
-    looked at.
+    A wrong name is reported where it stands, and its bracket is planned all the same, to find other problems.
     """
 
     def plan(self, call: Call, scope: Scope) -> Element | None:
@@ -53,23 +52,26 @@ class Resolver(Planning):
         defined = [d for d in known if call.plugin in (None, d.plugin)]
         if not defined and self.refuse_cycle(call):
             return None
-        # One of the configuration is refused where a backend is called like it, and wins from then on.
+        # A definition of the configuration with the name of a backend has been reported as an error: here it
+        # wins, so that its uses are not reported as ambiguous as well.
         own = any(not d.distribution for d in defined)
         specs = [] if own else registry.find(call.name, self.files)
         if len(defined) == 1 and not specs:
             return self._expand(call, defined[0], scope)
         cls = self._class([*defined, *specs], call, scope)
         if cls is None:
-            # What is nearly a word that takes names has names in its bracket, which are not looked for.
+            # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
+            # are no backends that could be planned.
             near = self._nearest(call, scope) if call.phases else None
             self.plan_all(call.children[core_word(near or "")._names :], scope)
             return None
         return self._backend(call, specs[0], cls, scope)
 
     def _goes_on(self, call: Call, scope: Scope) -> bool:
-        """Tell whether an element stands neither too deep nor below too much; report it if it does.
+        """Check that an element is not nested too deep, and that the expression has not become too large.
 
-        Definitions and reflected parameters may double each other, so what they bring is counted.
+        Definitions and reflected parameters that each use another one twice grow without end in few lines,
+        so the elements that come from them are counted.
         """
         if scope.depth > MAX_DEPTH:
             self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", call)
@@ -96,7 +98,7 @@ class Resolver(Planning):
     # Expressions of the configuration.
 
     def read(self, text: Any, source: Source) -> Call | None:
-        """Parse an expression and replace its placeholders; None when wrong, which is reported."""
+        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
         call = self._parsed(text, source)
         self.parameters.unresolved += call is None
         if call is None or call.prefix is None:
@@ -130,20 +132,20 @@ class Resolver(Planning):
         return None if call is None else self.plan(call, scope)
 
     def check_called(self, element: Element) -> None:
-        """Check that what a node or the pipeline is called through can be called."""
+        """Check that the element through which a node or the pipeline is called can be called."""
         why = why_not_callable(element)
         if why is not None:
             message = f"{element.name} {why} and cannot be called"
             self.add("not_callable", message, element.call)
 
-    # An instance.
+    # Names of instances.
 
     def _instance(self, call: Call, scope: Scope) -> Named | None:
-        """Give the instance that a name stands for here, None when it stands for none."""
+        """Give the instance for which a name stands here, or None."""
         return scope.lookup(call.name) or self.named(call.name)
 
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
-        """Plan a name that stands for an instance, perhaps with what it depends on."""
+        """Plan a name that stands for an instance, perhaps with its dependency in a bracket."""
         named.used = True
         target, children = named.element, call.children
         before = len(self.problems)
@@ -175,10 +177,10 @@ class Resolver(Planning):
         word_of(target.cls)._check(Use(self, element, scope, call.phases))
         return element if len(self.problems) == before else None
 
-    # A definition.
+    # Names of definitions.
 
     def _expand(self, call: Call, definition: Definition, scope: Scope) -> Element | None:
-        """Plan what a definition stands for: args are defaults, the bracket goes to its open slot."""
+        """Plan the text of a definition: args in it are defaults, the bracket goes to its open slot."""
         expanding = call.source.expanding
         if definition.name in expanding:
             self._report_definition_cycle(call, expanding[expanding.index(definition.name) :])
@@ -222,7 +224,7 @@ class Resolver(Planning):
             near = self.problems.nearest(key, use.asked)
             self.add("unknown_option", message, call, key, suggestion=near)
 
-    # A backend.
+    # Names of backends.
 
     def _backend(self, call: Call, spec: Offer, cls: type[Backend], scope: Scope) -> Element | None:
         word = word_of(cls)
@@ -256,7 +258,7 @@ class Resolver(Planning):
     # The class behind a name.
 
     def _class(self, offers: Sequence[Offer], call: Call, scope: Scope) -> type[Backend] | None:
-        """Give the class behind a name; report what is in the way."""
+        """Give the class behind a name; None where that is not possible, which is reported."""
         if not offers:
             self._unknown(call, scope)
             return None
@@ -276,7 +278,7 @@ class Resolver(Planning):
         return None
 
     def _unknown(self, call: Call, scope: Scope) -> None:
-        """Report an unknown name; the options of what was probably meant are no second error."""
+        """Report an unknown name, and count the options of the name that was probably meant as known."""
         if not self.all_names:
             self.parameters.unresolved += 1
             return
@@ -284,7 +286,7 @@ class Resolver(Planning):
         problem = registry.unknown(call.name, [near] if near else [])
         self.problems.extend([replace(problem, **place_of(call))])
         meant = registry.find(near or "", self.files) if problem.suggestion else []
-        # A name that is wrong imports nothing: of a class that is not there yet any key may be.
+        # A wrong name must import nothing. As long as the class is not loaded, any key may be its option.
         if not meant or not all(spec.is_loaded for spec in meant):
             self.parameters.unresolved += 1
             return
@@ -295,7 +297,7 @@ class Resolver(Planning):
     def _nearest(self, call: Call, scope: Scope) -> str | None:
         """Give the known name that is most like an unknown one."""
         if len(self.problems) >= SUGGESTED:
-            return None  # the names are not even listed then
+            return None  # after so many problems the names are not even listed, which takes time
         local = [name for frame in scope.frames for name in frame]
         other = [*self.registered, *self.definitions, *registry.names(self.files)]
         near = self.problems.nearest(call.part, [*local, *other])
@@ -303,7 +305,7 @@ class Resolver(Planning):
         return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
 
 
-# The bracket of a name: how many stand in it, with which prefixes.
+# Checking the bracket of a name: the number of its children, and their prefixes.
 
 
 def _check_arity(use: Use) -> bool:
@@ -338,7 +340,7 @@ def _takes(cls: type[Backend]) -> tuple[int, int | None]:
 
 
 def _joins(call: Call) -> bool:
-    """Tell whether joining an ``S`` with the one around it changes nothing but the nesting."""
+    """Tell whether an ``S`` may be replaced by its children where it stands in another ``S``."""
     if call.prefix is not None or len(call.args) or not core_word(call.name)._joins:
         return False
     return len(call.phases) == 1 and call.phases[0][0].prefix is None

@@ -1,4 +1,4 @@
-"""What a configuration may say and hardly means: the warnings of ``check`` and ``explain``."""
+"""The warnings of ``check`` and ``explain``: what a configuration may say, but hardly means."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CORE = "headrace"
 
 
 _Warning = tuple[str, str, str, str]
-"""Its code, the key that is to be looked at, what to say, and what to do."""
+"""The code of a warning, the key that it is about, its message, and its hint."""
 
 
 def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
-    """Give the warnings about a configuration that is right, nodes in file order."""
+    """Give the warnings about a configuration without problems, nodes in file order."""
     warnings = Problems()
     warnings.extend(plan.warnings)
     for name in plan.order:
@@ -50,7 +50,7 @@ def _place(name: str, key: str, shape: Shape) -> dict[str, Any]:
 
 
 def _of_keys(node: NodePlan) -> Iterator[_Warning]:
-    """Look at keys that ask for what the node does not do."""
+    """Warn of keys that ask for what the node does not do."""
     keys, made = node.keys, max(1, node.instance_num)
     least = narrowed((node.backend or node.entry).range, keys)[0]
     if least > 1 and not keys.batching_timeout and not keys.pad:
@@ -65,7 +65,8 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
         what = f"instance_num is {said}, and what this node is built from makes {made} instance"
         hint = "Leave the key out, or write InstancesRegister[...] in init or node_entrypoint."
         yield "instance_num_unused", "instance_num", what, hint
-    if isinstance(keys.device, tuple) and len(keys.device) > made:  # it is spread over them
+    # The instances take them in turn.
+    if isinstance(keys.device, tuple) and len(keys.device) > made:
         listed, unused = len(keys.device), ", ".join(keys.device[made:])
         what = (
             f"device lists {listed} devices, and there are fewer instances ({made}): nothing runs on "
@@ -76,7 +77,7 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
 
 
 def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
-    """Look for work that a backend which owns its thread takes into it."""
+    """Warn of work that stands in the thread of a backend which owns its thread."""
     if node.instance is None or not node.instance.own_thread:
         return
     before: list[str] = []
@@ -95,7 +96,7 @@ def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
 
 
 def _of_cores(node: NodePlan, instances: int) -> Iterator[_Warning]:
-    """Look for cores that stay idle: one instance is run by one thread at a time."""
+    """Warn of idle cores: one thread at a time runs an instance."""
     computing = list(_computing(node.instance or node.entry))
     cores, device = usable_cpus(), node.keys.device
     could_use_them = computing and not any(one.cls.owns_thread for one in computing)
@@ -113,8 +114,8 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
     """Give the elements that do work of their own, in the order of writing.
 
     Args:
-        root: Where to begin.
-        threads: Whether to look into ``BackgroundThread`` and ``Process`` as well.
+        root: The element at which to begin.
+        threads: Whether elements inside ``BackgroundThread`` and ``Process`` are given as well.
     """
     for element in root.walk(lambda one: threads or not _elsewhere(one)):
         if element.named is None and not element.children and element.spec.distribution != _CORE:
@@ -122,18 +123,18 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
 
 
 def _elsewhere(element: Element) -> bool:
-    """Tell whether what stands in an element has a thread or a process of its own."""
+    """Tell whether the children of an element run in a thread or a process of their own."""
     return word_of(element.cls)._threaded or element.cls.builds_elsewhere
 
 
 def _runs_a_file(element: Element) -> bool:
-    """Tell whether an option names a file: that is a model, which no other node is to run."""
+    """Tell whether an option names a file: the element runs a model, and belongs in this node."""
     options = {} if element.options is None else dict(element.options)
     return any(isinstance(value, Path) for value in options.values())
 
 
 def _of_map(plan: PipelinePlan, name: str) -> Iterator[_Warning]:
-    """Look for keys that the ``map`` of a node takes from one that is known not to write them."""
+    """Warn of keys that the ``map`` of a node takes from a node that is known not to write them."""
     for node, pairs in (plan.links[name].map or {}).items():
         keys = _keys_at_end(plan, node)
         for source, _ in pairs:
@@ -147,9 +148,9 @@ def _of_map(plan: PipelinePlan, name: str) -> Iterator[_Warning]:
 
 
 def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
-    """Give the keys a node ends with, but those of the caller; None when a class does not say."""
+    """Give the keys with which a node ends, without the caller's; None when a class does not state them."""
     way = [name]
-    while plan.links[way[-1]].map is None:  # it has the dict of the one before
+    while plan.links[way[-1]].map is None:  # without a map a node has the dict of its predecessor
         before = [one.name for one in plan.links.values() if way[-1] in one.next]
         if not before:
             break
@@ -159,9 +160,9 @@ def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
     entered = {target for one in plan.links.values() for target in one.reposts}
     for one in way:
         if plan.links[one].otherwise or one in entered:
-            return None  # other dicts come there as well
+            return None  # such a node may also run on dicts that have come another way
         if plan.links[one].levels:
-            continue  # what its elements write stays with them
+            continue  # with `each` the node runs on copies: keys written there are lost
         for element in elements_run(plan.nodes, plan.nodes[one].roots):
             if not _says_what_it_writes(element) or element.target is not None:
                 return None
@@ -170,7 +171,7 @@ def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
 
 
 def _says_what_it_writes(element: Element) -> bool:
-    """Tell whether ``writes`` of a class can be relied on: stated, or that of an installed plugin."""
+    """Tell whether ``writes`` of a class can be relied on: the class states it, or is a plugin's."""
     if issubclass(element.cls, Word):
         return True
     stated = any("writes" in vars(cls) for cls in element.cls.__mro__ if cls is not Backend)

@@ -1,7 +1,7 @@
-"""What planner and builder ask a class of itself: all that makes a backend a word.
+"""The questions that planner and builder ask a backend class: its answers make it a word.
 
-They name no word. They ask the class behind a name, which for a plain backend answers as `Word`
-does. A word of `headrace.words` says otherwise where it is otherwise.
+Planner and builder name no word. They ask the class behind a name. For a plain backend `Word` answers; a word
+of `headrace.words` overrides what is different for it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 class Word(Backend):
-    """A backend that says how it is planned and built; the defaults are those of a plain one.
+    """A backend that says how it is planned and built; the defaults are those of a plain backend.
 
     Attributes:
         _names: How many of its children are names, and no backends.
-        _wiring: Whether it only puts others together, and runs nothing when it is called.
-        _joins: Whether one directly in another one, without prefix, is the same as its children.
-        _threaded: Whether all that stands inside runs in a thread of its own already.
-        _gathers: Whether calls of it wait in the queue of a node.
-        _walks: Whether calls of it walk through the graph of nodes.
-        _reaches_out: Whether it uses something of the pipeline that no other process has.
-        _registers_names: Whether it is there for the names that it registers, not for its own.
-        _needs_of: The child that needs what it needs itself, None where `_needs` says more.
-        _wrong_unused: What is wrong when it has a name, and nothing makes use of that; None for nothing.
+        _wiring: Whether it runs nothing itself: once it is built, its last child is called in its place.
+        _joins: Whether it may be replaced by its children where it stands, without prefix, in another one.
+        _threaded: Whether its children run in a thread of their own already.
+        _gathers: Whether its calls wait in the queue of a node.
+        _walks: Whether its calls walk through the graph of nodes.
+        _reaches_out: Whether it uses something of the pipeline that another process does not have.
+        _registers_names: Whether it registers names for the pipeline, and has none in an ``IoC``.
+        _needs_of: The place of the child whose needed keys are its own, None where `_needs` says more.
+        _wrong_unused: The error when it has a name that no expression uses; None where that is no error.
         _why_not_callable: Why it cannot be called, None when it can.
-        _not_callable_hint: What to do then.
+        _not_callable_hint: What to do where it cannot be called.
     """
 
     _names: ClassVar[int] = 0
@@ -55,29 +55,29 @@ class Word(Backend):
     _why_not_callable: ClassVar[str | None] = None
     _not_callable_hint: ClassVar[str | None] = None
 
-    # What its text says, before any name has a meaning.
+    # Questions about its text, before any name has a meaning.
 
     @classmethod
     def _registers(cls, call: Call) -> str | None:
-        """Give the name under which it will register an instance, where its args say it."""
+        """Give the name under which the word will register an instance, where its args say it."""
         return None
 
     @classmethod
     def _alias_of(cls, call: Call) -> str | None:
-        """Give the node to which a node is a second door that has nothing else as its backend."""
+        """Give the node behind a second door: a node whose whole backend is this call. None for others."""
         return None
 
-    # What it means.
+    # Questions of the planner.
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Plan what stands in its bracket, which is not empty; None when something is wrong.
+        """Plan the bracket of the word, which is not empty; None when something in it is wrong.
 
-        The default plans each child as a backend that is called. All are looked at, so that all
+        The default plans each child as a backend that is called. It plans all children, so that all
         errors are found.
 
         Returns:
-            ``use.element``, which is given its ``phases``, or another one that it only stands for.
+            ``use.element`` with its ``phases``; or another element, when the word only stands for that.
         """
         parent = use.element.cls
         use.element.prefixes = [prefix_values(child.prefix) for child in use.children]
@@ -85,17 +85,17 @@ class Word(Backend):
 
     @classmethod
     def _check(cls, use: Use) -> None:
-        """Check where an element stands, or a name for one, once it is planned; report it if wrong."""
+        """Check whether a planned element, or a name for an instance, may stand where it stands."""
         if use.element.cls.builds_elsewhere:
             _check_stands_alone(use)
 
-    # How a batch goes through it.
+    # Questions about what a batch meets in it.
 
     @classmethod
     def _through(cls, element: Element, place: int) -> Element | None:
         """Give the child that a whole batch passes first (``place`` 0) or last (-1).
 
-        None for one that runs something of its own before or after its children.
+        None for a word that runs something of its own before or after its children.
         """
         return element.children[-1] if cls._wiring else None
 
@@ -103,24 +103,24 @@ class Word(Backend):
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
         """Give the keys that every request needs when it comes here, as far as they are known.
 
-        The default is what the class, or what was built, says that it reads. One with children
-        says so in ``init`` (``self.reads = ()`` for what its only child needs).
+        The default is what the class, or the built backend, says that it reads. A container has to say
+        so in ``init`` (``self.reads = ()`` for just the keys that its only child needs).
 
         Args:
             element: The word.
-            built: What was built, by the identity of its element; see `needs_of` for those inside.
+            built: The built backends by the identity of their elements, for calls of `needs_of`.
         """
         children = element.children
         if children and cls._needs_of is not None:
             return needs_of(children[cls._needs_of], built)
         made = built.get(id(element), element.cls)
         if children and (made is element.cls or "reads" not in vars(made)):
-            return {DATA: element.name}  # it is not known what it does with them
+            return {DATA: element.name}  # a container that does not say which keys it needs
         keys = keys_named(made, element.options, "reads")
         own = {key: element.name for key in keys if key == DATA or key not in OPTIONAL}
         return {**needs_of(children[0], built), **own} if len(children) == 1 else own
 
-    # How it is built.
+    # Questions of the builder.
 
     @classmethod
     def _build(cls, building: Any, element: Element, at: Any) -> Backend:
@@ -128,23 +128,23 @@ class Word(Backend):
 
         Args:
             building: The `headrace._build.elements.ElementBuilder`.
-            element: What to build: the word, or a name for an instance of it with a bracket.
+            element: The word, or a name with a bracket that stands for an instance of it.
             at: The `headrace._build.parts.At`, where the builder stands.
         """
         built: Backend = building.plain(element, at)
         return built
 
     def _prepare(self, building: Any, element: Element, at: Any) -> None:
-        """Take what only the builder can give, after the children are built and before ``init``."""
+        """Take what only the builder can give; called after the children are built and before ``init``."""
 
 
 def word_of(cls: type[Backend]) -> type[Word]:
-    """Give what answers for a class: itself, or the default for a plain one."""
+    """Give the class that answers for a backend class: itself, or `Word` for a plain one."""
     return cls if issubclass(cls, Word) else Word
 
 
 def core_word(name: str) -> type[Word]:
-    """Give what answers for the word of core that is called ``name``; the default if there is none."""
+    """Give the word of core called ``name``; `Word` itself when there is none."""
     plugin, _, part = name.rpartition(":")
     path = CORE_BACKENDS.get(part) if plugin in ("", "headrace") else None
     return Word if path is None else _loaded(path)
@@ -158,12 +158,12 @@ def _loaded(path: str) -> type[Word]:
 def needed_keys(root: Element | None, built: Mapping[int, Backend]) -> tuple[str, ...]:
     """Give the keys without which a request is refused on entry.
 
-    That is ``data`` wherever something reads it that is not known to be made inside. Else it is what
-    the first backend reads: a model with several inputs reads the keys that are called like them.
+    That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
+    with several inputs reads the keys that have the names of the inputs.
 
     Args:
         root: The expression of an instance; None when it is not known.
-        built: What was built from its elements, by their identity.
+        built: The backends built from its elements, by the identity of the elements.
     """
     found = {DATA: ""} if root is None else needs_of(root, built)
     return (DATA,) if DATA in found else tuple(sorted(found))
@@ -178,18 +178,18 @@ def needs_of(element: Element, built: Mapping[int, Backend]) -> Needs:
     return word_of(element.cls)._needs(element, built)
 
 
-# What it is asked with.
+# What a word is given while it is planned.
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One use of a word in an expression: what its class sees of it while it is planned.
+    """One use of a word in an expression, as its class sees it while it is planned.
 
     Attributes:
         planning: The planner.
         element: The word, with its options.
         scope: Where the word stands.
-        phases: What stands in its bracket, by phase.
+        phases: The content of its bracket, by phase.
     """
 
     planning: Planning
@@ -199,30 +199,30 @@ class Use:
 
     @property
     def children(self) -> list[Call]:
-        """What stands in its bracket, all phases one after the other."""
+        """The content of its bracket, all phases one after the other."""
         return [child for phase in self.phases for child in phase]
 
     def add(self, code: str, message: str, at: Call | None = None, **more: Any) -> None:
-        """Report a problem at the word, or at something else."""
+        """Report a problem at the word, or at another call."""
         self.planning.add(code, message, at or self.element.call, **more)
 
     def plan(self, child: Call, **changes: Any) -> Element | None:
-        """Plan a child; ``changes`` are those of its scope."""
+        """Plan a child, in the scope of the word with ``changes``."""
         return self.planning.plan(child, self.scope.within(**changes))
 
     def child(self, child: Call, **changes: Any) -> Element | None:
-        """Plan a child that is going to be called."""
+        """Plan a child that the word will call."""
         planned = self.plan(child, **changes)
         return planned if planned is not None and self.may_call(planned) else None
 
     def holding(self, *phases: list[Element | None]) -> Element | None:
-        """Give the word with what was planned of its bracket; None where some of it is wrong."""
+        """Give the word with its planned children; None where one of them is wrong."""
         rows = [[child for child in phase if child is not None] for phase in phases]
         self.element.phases = rows
         return self.element if list(map(len, rows)) == list(map(len, phases)) else None
 
     def may_call(self, child: Element) -> bool:
-        """Check that an element that is going to be called can be."""
+        """Check that an element which the word will call can be called; report it if not."""
         why = why_not_callable(child)
         if why is not None:
             message = f"{child.name} {why}: {self.element.name} cannot call it"
@@ -231,7 +231,7 @@ class Use:
         return why is None
 
     def name(self, child: Call) -> str | None:
-        """Give a child that is a name and no backend; None when it has args or a bracket."""
+        """Give the name of a child that has to be a plain name; None, and a report, when it is not."""
         if not len(child.args) and not child.phases:
             return child.name
         if not self.planning.refuse_bracket(child):
@@ -240,7 +240,7 @@ class Use:
 
 
 def check_used(planning: Planning, names: Iterable[Named]) -> None:
-    """Report the instances that no expression makes use of, where that is wrong."""
+    """Report the instances that no expression uses, where their word says that this is an error."""
     for named in names:
         element = named.element
         if element is None or named.used or element.named is not None or element.children:
@@ -251,7 +251,7 @@ def check_used(planning: Planning, names: Iterable[Named]) -> None:
 
 
 def _check_stands_alone(use: Use) -> None:
-    """Report what stands in a container that builds elsewhere, and is not there."""
+    """Report elements in a container that builds elsewhere which another process cannot have."""
     inside = [one for child in use.element.children for one in child.walk()]
     own = {id(one) for one in inside}
     for one in inside:
@@ -269,7 +269,7 @@ def _check_stands_alone(use: Use) -> None:
 
 
 def called(element: Element) -> Element:
-    """Follow names, and words that only put others together, to what is called in the end."""
+    """Follow names and wiring words to the element that is called in the end."""
     while True:
         word = word_of(element.cls)
         if element.named is None and word._wiring and not word._why_not_callable:
@@ -282,31 +282,31 @@ def called(element: Element) -> Element:
 
 
 def why_not_callable(element: Element) -> str | None:
-    """Tell why what is built from an element cannot be called; None when it can."""
+    """Tell why the backend of an element cannot be called; None when it can."""
     return word_of(called(element).cls)._why_not_callable
 
 
-# Threads of their own.
+# Elements that own a thread.
 
 
 def needs_thread(element: Element) -> bool:
-    """Tell whether a backend below owns its thread and stands in no thread or process of its own."""
+    """Tell whether a backend in an element owns its thread, and no thread or process is around it yet."""
     return any(one.cls.owns_thread and _runs_here(one) for one in element.walk(_runs_inside))
 
 
 def _runs_inside(element: Element) -> bool:
-    """Tell whether what stands in an element runs in the thread that runs what that stands in."""
+    """Tell whether the children of an element run in the thread that runs the element's parent."""
     return _runs_here(element) and not element.cls.builds_elsewhere
 
 
 def _runs_here(element: Element) -> bool:
-    """Tell whether an element runs in the thread that runs what it stands in."""
+    """Tell whether an element runs in the thread that runs its parent."""
     elsewhere = element.own_thread or word_of(element.cls)._threaded
     return not elsewhere and (element.named is None or bool(element.children))
 
 
 def give_threads_to_instances(root: Element) -> None:
-    """Put a thread around the outermost ``Reflect`` of an instance where something in it needs one."""
+    """Put a thread around the outermost ``Reflect`` of an instance if a backend in it needs a thread."""
     for element in root.walk(lambda one: one.parameter is None and _runs_inside(one)):
         if element.parameter is not None:
             element.own_thread = needs_thread(element)
@@ -314,13 +314,13 @@ def give_threads_to_instances(root: Element) -> None:
 
 
 def give_threads(root: Element) -> None:
-    """Put a thread around what needs one and has none yet."""
+    """Put a thread around each element that needs one and has none yet."""
     for element in root.walk(_holds_others):
         if not _holds_others(element) and _runs_here(element) and needs_thread(element):
             element.own_thread = True
 
 
 def _holds_others(element: Element) -> bool:
-    """Tell whether an element runs nothing by itself, so that threads are put around its children."""
+    """Tell whether an element runs nothing itself, so that threads are put around its children instead."""
     word = word_of(element.cls)
     return not element.own_thread and (word._wiring or word._gathers)

@@ -1,1 +1,1 @@
-"""Which backends, definitions and policies there are, and which distribution brings each."""
+"""The known backends, definitions, policies and probes, and the distribution that brings each."""

@@ -1,4 +1,4 @@
-"""From a class or a function to a backend, with errors that say what is wrong with it."""
+"""Making a backend of a class or a function, with errors that say why it cannot be one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 _METHODS = ("forward", "forward_with_dep", "init", "warm_up", "close", "describe")
 
 _made: dict[Any, type[Backend]] = {}
-"""Per plain class, or function of an entry point, the backend that was made of it."""
+"""By plain class, or function of an entry point, the backend that was made of it."""
 
 _right: WeakSet[type[Any]] = WeakSet()
-"""Backends that `_check_class` has found to be right: a large configuration names each very often."""
+"""Backends that `_check_class` has accepted, so that a large configuration does not check them again."""
 
 
 def as_backend(cls: Any) -> type[Backend]:
     """Give ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
-    if inspect.isroutine(cls):  # what an entry point may name
+    if inspect.isroutine(cls):  # an entry point may name a function
         return _made.get(cls) or _made.setdefault(cls, of_function(cls, batched=False))
     if not isinstance(cls, type):
         hint = "A backend is a class with forward(self, batch), or a function of data."
@@ -54,19 +54,19 @@ def as_backend(cls: Any) -> type[Backend]:
 
 
 def source_of(cls: type[Backend]) -> Any:
-    """Give the function or the plain class of which a backend was made; itself if of none."""
+    """Give the function or the plain class of which a backend was made; else the backend itself."""
     return vars(cls).get("_made_of", cls)
 
 
-# What can be seen of a class without running it.
+# Checking a class without running it.
 
 
 def _check_class(cls: type[Any]) -> None:
     """Refuse a class whose attributes contradict the backend contract.
 
     Raises:
-        PluginError: It has no ``forward``; a method is asynchronous or a generator; or one of
-            its attributes is of a wrong kind. It names the class and all that is wrong.
+        PluginError: The class has no ``forward``, a method is asynchronous or a generator, or an attribute
+            is of a wrong kind. The error names the class and all of its faults.
     """
     wrong = [*_wrong_methods(cls), *_wrong_words(cls)]
     if wrong:
@@ -116,7 +116,7 @@ def _wrong_words(cls: type[Any]) -> Iterator[str]:
 
 
 def _has_forward(cls: type[Any]) -> bool:
-    """Tell whether a class has a ``forward`` of its own; core's words of wiring need none."""
+    """Tell whether a class has a ``forward`` of its own; the words of core need none."""
     if cls.__module__.startswith("headrace.words."):
         return True
     inherited = (Backend.forward, None)
@@ -141,22 +141,22 @@ def _is_typed_dict(value: Any) -> bool:
     return isinstance(value, type) and hasattr(value, "__required_keys__")
 
 
-# Functions.
+# Backends that call a function.
 
 
 class FunctionBackend(Backend):
     """Call a function on ``data``.
 
     Attributes:
-        function: From ``data`` to ``result``; where ``batched``, from a list to a list.
-        batched: Whether it is called once per batch.
+        function: Makes ``result`` of ``data``; where ``batched``, a list of a list.
+        batched: Whether the function is called once per batch.
     """
 
     function: Callable[[Any], Any]
     batched: bool = False
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Call the function per item, so that what it raises fails its item alone, or per batch.
+        """Call the function once per item, so that an error fails its item alone; or once per batch.
 
         Raises:
             ContractError: A function for batches gave another number of results.
@@ -212,7 +212,7 @@ def is_async(function: Any) -> bool:
 def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backend]:
     """Make a backend class of a function, named and documented as it is."""
     if not callable(function) or isinstance(function, Backend):
-        return as_backend(function)  # which says why not
+        return as_backend(function)  # it raises the error
     if is_async(function):
         what = f"{function!r} is asynchronous, and a backend is not awaited"
         raise PluginError(what, hint="Register a function that returns its result.")

@@ -1,8 +1,8 @@
-"""Names that are known without importing a backend: core's own, and those of installed plugins.
+"""The names that are known without importing a backend: those of core and of installed plugins.
 
 A plugin is a distribution with entry points in one of our groups. Its backends, version and range are read
-from metadata; its hooks (`headrace.hookspecs`), which live in light modules, are called once. Its state is
-one of:
+from metadata; its hooks (`headrace.hookspecs`), which live in light modules, are called once. The state of a
+plugin is one of:
 
 ``ok``
     It can be used, as far as its metadata and hooks tell.
@@ -13,7 +13,7 @@ one of:
 ``broken``
     Its metadata cannot be read, or its hooks fail.
 ``missing_dependency``
-    Its module with hooks imports a library that is not there.
+    Its module with hooks imports a library that is not installed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _BACKENDS, _HOOKS = _GROUPS = ("headrace.backends", "headrace.plugins")
 _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
 _BLANKS_AND_EXTRAS = re.compile(r"\s|\[.*\]")
-"""What an entry point may have in its import path: ``odd : Odd [gpu]`` is ``odd:Odd``."""
+"""What the import path of an entry point may contain besides: ``odd : Odd [gpu]`` is ``odd:Odd``."""
 _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 TABLES = ("definitions", "batch_policies", "dispatch_policies", "probes", "commands")
@@ -59,17 +59,17 @@ class Plugin:
             leading ``headrace-``.
         distribution: Name of the distribution, as installed.
         version: Its version, ``"unknown"`` where the metadata do not tell.
-        range: The versions of core it asks for, as ``>=0.1,<0.2``; empty when it names none.
-        backends: Per name of a backend its import path.
-        hooks: What its hooks give, by their short names: ``definitions``, ``batch_policies``,
+        range: The versions of core that it requires, as ``>=0.1,<0.2``; empty when it states none.
+        backends: The import paths of its backends, by name.
+        hooks: The answers of its hooks, by their short names: ``definitions``, ``batch_policies``,
             ``dispatch_policies``, ``probes``, ``commands``, each a table, and ``node_entrypoint``.
         state: ``"ok"``; else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
-            ``"missing_dependency"``. What several plugins do to each other, and what they lack where an
-            instance is built, `headrace plugins doctor` finds.
+            ``"missing_dependency"``. Conflicts between plugins, and libraries that only an instance
+            needs, are found by `headrace plugins doctor`.
         reason: Why it is not ok, in a sentence; None when it is.
         remedy: What to do about that, or None.
         usable: Whether a configuration may use its names.
-        requires: All that it requires, as in ``Requires-Dist``.
+        requires: All its requirements, as in ``Requires-Dist``.
     """
 
     plugin: str
@@ -88,34 +88,34 @@ class Plugin:
         """Import one of its `backends`.
 
         Raises:
-            KeyError: It has none of that name.
+            KeyError: The plugin has no backend of that name.
             PluginLoadError: The module cannot be imported, or has no such class.
             MissingDependencyError: The module needs a library that is not installed.
-            PluginError: It is no class that could be a backend.
+            PluginError: The class is no backend.
         """
         return load_backend(name, self.backends[name], self.distribution)
 
     def load(self, path: str) -> Any:
-        """Import what an entry of `hooks` names: ``"package.module:Name"``.
+        """Import the object that an entry of `hooks` names: ``"package.module:Name"``.
 
         Raises:
-            PluginLoadError: It cannot be imported.
-            MissingDependencyError: It needs a library that is not installed.
+            PluginLoadError: The object cannot be imported.
+            MissingDependencyError: Its module needs a library that is not installed.
         """
         return load(path, self.distribution)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain data for JSON, as ``headrace plugins list --json`` prints it."""
+        """Give the plugin as plain data for JSON, as ``headrace plugins list --json`` prints it."""
         return asdict(self)
 
     def _refused(self, state: str, reason: str, remedy: str = "") -> Plugin:
-        """Give it as one that cannot be used; ``remedy`` is to install it again unless it is given."""
+        """Give the plugin as one that cannot be used. The default ``remedy`` is to install it again."""
         remedy = remedy or f"Install it again: pip install --force-reinstall {self.distribution}"
         return replace(self, state=state, reason=reason, remedy=remedy, usable=False)
 
 
 def qualifier(distribution: str) -> str:
-    """Give what stands before the ``:`` in ``cv:ResizeMat`` for backends of ``Headrace_CV``: ``cv``."""
+    """Give the qualifier of a distribution: for ``Headrace_CV`` it is the ``cv`` of ``cv:ResizeMat``."""
     name = re.sub(r"[-_.]+", "-", distribution).lower()
     return name.removeprefix("headrace-") if name != "headrace" else name
 
@@ -123,8 +123,8 @@ def qualifier(distribution: str) -> str:
 def discover() -> list[Plugin]:
     """List all installed plugins, ordered by name, with their states.
 
-    Of distributions that are no plugins nothing but ``entry_points.txt`` is read, of plugins the
-    head of their metadata too, once.
+    Of a distribution that is no plugin only ``entry_points.txt`` is read; of a plugin the head of its
+    metadata as well.
     """
     from importlib.metadata import entry_points
 
@@ -132,7 +132,7 @@ def discover() -> list[Plugin]:
     try:
         every = entry_points()
         points = [point for group in _GROUPS for point in every.select(group=group)]
-    except Exception:  # noqa: BLE001 - one distribution's file, and each is read by itself
+    except Exception:  # noqa: BLE001 - the file of one distribution is broken: read each by itself
         points = [*_one_by_one(broken)]
     by_source: dict[int, list[EntryPoint]] = {}
     for point in points:
@@ -141,7 +141,7 @@ def discover() -> list[Plugin]:
 
 
 def _one_by_one(broken: list[Plugin]) -> Iterator[EntryPoint]:
-    """Give our entry points of every distribution; plugins whose own cannot be read are ``broken``."""
+    """Give our entry points of every distribution; add plugins that cannot be read to ``broken``."""
     from importlib.metadata import distributions
 
     seen = {""}
@@ -149,18 +149,19 @@ def _one_by_one(broken: list[Plugin]) -> Iterator[EntryPoint]:
         plugin = Plugin("", "", "unknown", "", {}, _hooks_of(()))
         try:
             plugin = _named(plugin, dist)
-            if plugin.plugin not in seen:  # else one before it on the path hides it
+            # The first distribution of a name on the path hides others.
+            if plugin.plugin not in seen:
                 yield from (point for point in dist.entry_points if point.group in _GROUPS)
-        except Exception as error:  # noqa: BLE001 - its metadata are no text, or no entry points
+        except Exception as error:  # noqa: BLE001 - its metadata may be no text, or hold no entry points
             if any(map(_OURS.match, plugin.requires)):
                 broken.append(plugin._refused("broken", f"its metadata cannot be read: {error}"))
         seen.add(plugin.plugin)
 
 
 def _plugin(points: list[EntryPoint]) -> Plugin:
-    """Read what one distribution says of itself, and ask its hooks if it can be used."""
+    """Read the metadata of one distribution, and call its hooks if it can be used."""
     paths = [(point, _BLANKS_AND_EXTRAS.sub("", point.value)) for point in points]
-    name = paths[0][1].partition(":")[0].partition(".")[0]  # however broken the rest is
+    name = paths[0][1].partition(":")[0].partition(".")[0]  # until the metadata tell the true name
     offered = [(point.name, path) for point, path in paths if point.group == _BACKENDS]
     backends = dict(offered)
     plugin = Plugin(qualifier(name), name, "unknown", "", backends, _hooks_of(()))
@@ -178,7 +179,7 @@ def _plugin(points: list[EntryPoint]) -> Plugin:
         return replace(plugin, hooks=_hooks_of(modules)) if plugin.usable else plugin
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - nor must its hooks
+    except BaseException as error:  # noqa: BLE001 - nor must one plugin's bad hooks
         reason = f"its hooks failed: {error_text(error)}"
         lacking = [library_missing(error, path) for path in modules]
         if not all(lacking):
@@ -193,7 +194,7 @@ def _add(table: dict[str, str], noun: str, name: str, path: str) -> None:
 
 
 def _named(plugin: Plugin, dist: Distribution | None) -> Plugin:
-    """Read name, version and requirements; the description after them may be long, and is not read."""
+    """Read name, version and requirements, but not the description after them, which may be long."""
     from email.parser import HeaderParser
 
     names = ("METADATA", "PKG-INFO", "")
@@ -210,7 +211,7 @@ def _named(plugin: Plugin, dist: Distribution | None) -> Plugin:
 
 
 def _compared(plugin: Plugin) -> Plugin:
-    """Compare what the plugin requires of core with the core that runs."""
+    """Compare the version of core that the plugin requires with the one that runs."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -228,7 +229,7 @@ def _compared(plugin: Plugin) -> Plugin:
 
 
 def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
-    """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies, empty none."""
+    """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies it, empty denies all."""
     words = [qualifier(word.strip()) for word in allowed.split(",") if word.strip()]
     denied = {qualifier(word[1:].strip()) for word in words if word.startswith("-")}
     only = {word for word in words if not word.startswith("-")}
@@ -242,7 +243,7 @@ def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
 
 
 def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
-    """Call every hook of some modules, each with a plugin manager of its own; give what they give."""
+    """Call every hook of some modules, each with a plugin manager of its own; give the answers."""
     hooks: dict[str, Any] = {**{name: {} for name in TABLES}, "node_entrypoint": None}
     for module in modules:
         import pluggy
@@ -266,7 +267,7 @@ def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
 
 
 def _is_right(hook: str, answer: Any) -> bool:
-    """Tell whether a hook has given what it should."""
+    """Tell whether the answer of a hook has the right type."""
     if hook == "node_entrypoint" or not isinstance(answer, dict):
         return hook == "node_entrypoint" and isinstance(answer, str)
     if not all(isinstance(text, str) for entry in answer.items() for text in entry):
@@ -274,7 +275,7 @@ def _is_right(hook: str, answer: Any) -> bool:
     return hook != "commands" or all(map(_COMMAND.fullmatch, answer))
 
 
-# Importing what a plugin names.
+# Importing the objects that a plugin names.
 
 
 def found(path: str) -> Any:
@@ -283,7 +284,7 @@ def found(path: str) -> Any:
 
 
 def library_missing(error: BaseException, path: str) -> str | None:
-    """Give the module that an import lacks, when it is another than the one that is imported."""
+    """Give the missing module when an import fails for lack of a module other than its own."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     module = path.partition(":")[0]
@@ -295,12 +296,12 @@ def load(path: str, distribution: str, what: str = "") -> Any:
 
     Args:
         path: The import path.
-        distribution: Who brings it.
-        what: What it is, for the error: ``the backend 'ResizeMat' of headrace-cv``.
+        distribution: The distribution of the plugin.
+        what: A description for errors: ``the backend 'ResizeMat' of headrace-cv``.
 
     Raises:
-        PluginLoadError: It cannot be imported.
-        MissingDependencyError: It needs a library that is not installed.
+        PluginLoadError: The object cannot be imported.
+        MissingDependencyError: Its module needs a library that is not installed.
     """
     about = f"{what} cannot be imported from {path!r}" if what else f"cannot import {path!r}"
     try:
@@ -329,7 +330,7 @@ def load_backend(name: str, path: str, distribution: str) -> type[headrace.Backe
         raise
 
 
-# Core.
+# The names of core, and well-known names of other distributions.
 
 _ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 
@@ -350,14 +351,14 @@ def _words() -> dict[str, str]:
 
 
 CORE_BACKENDS = _words()
-"""The backends of core and where each class is."""
+"""The import paths of core's backends, by name."""
 
 _POLICIES = {
     "batch_policies": {"greedy": "headrace.policies:Greedy"},
     "dispatch_policies": {"best_fit": "headrace.policies:BestFit"},
 }
 CORE_POLICIES = {name: path for table in _POLICIES.values() for name, path in table.items()}
-"""The policies of core and where each class is."""
+"""The import paths of core's policies, by name."""
 
 CORE = Plugin(
     "headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, {**_hooks_of(()), **_POLICIES}
@@ -383,12 +384,12 @@ _BY_DISTRIBUTION = {
 }
 
 KNOWN_ELSEWHERE = {name: by for by, names in _BY_DISTRIBUTION.items() for name in names.split()}
-"""Names of well-known backends and the distribution to install for each."""
+"""The distribution to install for each well-known backend, by name."""
 
 KNOWN_PROBES = dict.fromkeys(
     ("BatchTimes", "OpenTelemetry", "Prometheus", "Trace"), "headrace-observe"
 )
-"""Names of well-known probes, in the same way."""
+"""The distribution to install for each well-known probe, by name."""
 
 
 def how_to_install(distribution: str) -> str:

@@ -1,9 +1,9 @@
 """Running the code that a configuration imports: modules once, files once per version.
 
-One thread at a time runs imported files and modules, and there is an error where waiting for it would
-never end. The code is the user's: it may load a configuration that imports it again, in its own thread
-or in one that it waits for. Python would run a file within itself until memory is used up, and its locks
-would wait for ever.
+One thread at a time runs imported files and modules. Where another thread would wait for it for ever, that
+thread gets an error. For the code is the user's: it may load a configuration that imports the same code
+again, in its own thread or in one for which it waits. Without the error, the file would run within itself
+until memory is used up, or the two threads would wait for each other.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ _YES = ("1", "true", "yes", "on")
 _NO = ("0", "false", "no", "off", "")
 
 _files: dict[Path, tuple[str, dict[str, type[Any]]]] = {}
-"""Per file the digest of what was run, and what that registered."""
+"""By file: the digest of the version that was run, and the classes that it has registered."""
 
 LOOK_S = 1.0
-"""How often a thread that waits looks at the one that imports."""
+"""How often a thread that waits looks at the thread that imports."""
 
 PATIENCE_S = 60.0
-"""How long the importing thread may stand still outside of `threading`: libraries take long to load."""
+"""How long the importing thread may stand still outside of `threading`: libraries may take long to load."""
 
 
 def run_imports(wanted: list[tuple[str, Path]]) -> Files:
-    """Run what ``import`` lists.
+    """Run the files and modules that ``import`` lists.
 
     Args:
-        wanted: Each item as written, and the folder it is relative to.
+        wanted: Each item as written, and the folder from which a relative path starts.
 
     Returns:
-        Per file its path and the classes it registered, by name. What a module registers is
-        registered for the process.
+        The path of each file, and the classes that it has registered, by name. A module registers its
+        classes for the process, so they are not here.
 
     Raises:
         PluginLoadError: The code cannot be found, or raised.
     """
     tables = []
     for item, base in wanted:
-        if item.endswith(".py") or "/" in item or os.sep in item:  # a file, and no module
+        if item.endswith(".py") or "/" in item or os.sep in item:  # it names a file
             path = (base / Path(item).expanduser()).resolve()
             with _alone(str(path)):
                 tables.append((str(path), _run_file(path, item)))
@@ -70,10 +70,10 @@ HOW_TO_ALLOW = (
 
 
 def refused(*, allow_import: bool) -> str | None:
-    """Say why no code may run, None when it may.
+    """Say why no code may be imported; None when it may.
 
-    The environment variable ``HEADRACE_IMPORT`` allows it when it is not set, and when it says yes in a
-    way that is known.
+    The environment variable ``HEADRACE_IMPORT`` allows it when it is unset, or one of the known words for
+    yes.
     """
     if not allow_import:
         return "allow_import=False or --no-import refuses it"
@@ -99,7 +99,7 @@ def _import_module(name: str) -> None:
 
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
-    """Run a file, or give what it has registered if it has not changed since it was run."""
+    """Run a file and give what it registers; if it was run already and has not changed, only the latter."""
     if not path.is_file():
         what = f"import = [{item!r}]: no such file: {str(path)!r}"
         hint = "Paths are relative to the file that holds the configuration."
@@ -117,11 +117,11 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
     if known is not None and known[0] == digest:
         return known[1]
     module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
-    sys.modules[name] = module  # annotations and pickles of its classes are resolved there
+    sys.modules[name] = module  # its classes need it there to resolve annotations and to be pickled
     table: dict[str, type[Any]] = {}
     try:
         with registry.recording(name, table):
-            # Not through the loader, whose cache takes two versions of one second for the same.
+            # `loader.exec_module` is not used: its cache takes two versions from one second for the same.
             exec(spec.loader.source_to_code(source, str(path)), vars(module))  # noqa: S102
     except KeyboardInterrupt:
         raise
@@ -145,9 +145,9 @@ def _line(error: BaseException, path: Path) -> str:
 _gate = threading.RLock()
 """Held by the thread that runs imported code."""
 _running: list[str] = []
-"""What is being imported by that thread, the innermost last."""
+"""What the thread that holds `_gate` is importing, the innermost last."""
 _runner: tuple[int, set[int | None]] = (0, set())
-"""That thread, and the threads that there were when it began."""
+"""The ident of that thread, and the idents of all threads when it began."""
 
 
 @contextmanager
@@ -155,8 +155,8 @@ def _alone(name: str) -> Iterator[None]:
     """Run the body while no other thread runs imported code.
 
     Raises:
-        PluginLoadError: This thread imports ``name`` already; or another one imports, and waits for
-            this one.
+        PluginLoadError: This thread is importing ``name`` already; or another thread imports, and waits
+            for this one.
     """
     global _runner
     _enter(name)
@@ -175,11 +175,11 @@ def _alone(name: str) -> Iterator[None]:
 
 
 def _enter(name: str) -> None:
-    """Wait for `_gate`.
+    """Acquire `_gate`, and raise where that would never end.
 
-    A thread that the imported code has started may be one that it waits for. Where it waits is
-    not known, so a thread that is younger than the import looks whether the importing one stands
-    still; a thread that is older waits for as long as it takes.
+    The imported code may have started this thread and wait for it, in some place that is not known. So a
+    thread that is younger than the import gives up when the importing thread stands still for some time; an
+    older thread waits as long as it takes.
     """
     me, place, still_s = threading.get_ident(), None, 0.0
     while not _gate.acquire(timeout=LOOK_S):

@@ -1,4 +1,4 @@
-"""From a name to the class behind it, without importing anything before it is asked for."""
+"""The registry: from a name to the class behind it, which is imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ Files = tuple[tuple[str, dict[str, type[Any]]], ...]
 
 @dataclass(frozen=True)
 class Offer:
-    """One thing that a name may mean: a backend, a policy, a probe, a definition.
+    """One meaning of a name: a backend, a policy, a probe or a definition.
 
     Attributes:
         name: The name without a qualifier.
         plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
-        distribution, version: Who brings it; ``version`` empty when no distribution does.
+        distribution, version: The distribution that brings it; for a class that is no plugin's, the module or
+            file that registered it, and no version.
         path: Import path ``module:Class``, empty for a registered class; the text of a definition.
         cls: The class, when it was registered.
     """
@@ -62,7 +63,7 @@ class Offer:
         return self.cls is not None or self.path.partition(":")[0] in sys.modules
 
     def load(self) -> type[Backend]:
-        """Give the class, imported if need be; it raises as `headrace.plugins.Plugin.backend` does."""
+        """Give the class, and import it if need be; it raises as `headrace.plugins.Plugin.backend` does."""
         from headrace._registry.backends import as_backend
 
         if self.cls is not None:
@@ -80,20 +81,21 @@ def _brought(plugins: Iterable[Plugin], name: str) -> list[Offer]:
 
 def is_policy(cls: Any) -> bool:
     """Tell whether a class is a policy, and not a backend."""
-    policies = sys.modules.get("headrace.policies")  # before its import no class can be one
+    # Before its import no class can derive from a policy.
+    policies = sys.modules.get("headrace.policies")
     if policies is None or not isinstance(cls, type):
         return False
     return issubclass(cls, (policies.BatchPolicy, policies.DispatchPolicy))
 
 
 def _is_again(known: type[Any], cls: type[Any]) -> bool:
-    """Tell whether a class or function is registered again, perhaps in a new version.
+    """Tell whether a class or function is the known one once more, perhaps in a new version.
 
     A cell of a notebook that is run again makes another class with the same module and qualified name.
     """
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         return False
-    # Lambdas, and what is made inside of a function, may have one name and be different things.
+    # Two lambdas, or two classes that functions make ("<" in the name), may have the same name and differ.
     same = getattr(known, "function", known) is getattr(cls, "function", cls)
     return same or "<" not in cls.__qualname__
 
@@ -111,14 +113,16 @@ class Registry:
         self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
 
     def plugins(self) -> list[Plugin]:
-        """Give what is known of each installed plugin; the first call reads metadata and asks hooks."""
+        """Give all installed plugins; the first call reads their metadata and calls their hooks."""
         found = self._plugins
-        if found is None:  # without a lock, since modules are imported: two threads may come here
+        # No lock is held here, since `discover` imports modules of plugins, which may wait for other threads.
+        # Two threads may both discover: they find the same, and the one that assigns last wins.
+        if found is None:
             found = self._plugins = discover()
         return found
 
     def refresh(self) -> None:
-        """Forget what was discovered, so that the next question reads the metadata again."""
+        """Forget the plugins that were discovered, so that the next call reads the metadata again."""
         self._plugins = None
 
     def add(self, name: str, cls: Any, *, replace: bool, batched: bool) -> None:
@@ -148,8 +152,8 @@ class Registry:
     def _table(self) -> dict[str, type[Any]]:
         """Give the table of the file that this thread is importing, else that of the process.
 
-        A module that the file imports registers for the process: it is not run a second time for
-        another configuration that imports it.
+        A module that the file imports registers for the process, since Python runs the module only once,
+        and another configuration may import it as well.
         """
         recording = self._recording.get(threading.get_ident())
         if not recording:
@@ -162,7 +166,7 @@ class Registry:
 
     @contextmanager
     def recording(self, module: str, table: dict[str, type[Any]]) -> Iterator[None]:
-        """Let what ``module`` registers, while it is imported by this thread, go into ``table``."""
+        """Put what ``module`` registers into ``table`` while this thread imports it."""
         stack = self._recording.setdefault(threading.get_ident(), [])
         stack.append((module, table))
         try:
@@ -174,7 +178,7 @@ class Registry:
         """Give every backend that ``name``, perhaps ``plugin:Name``, may mean here.
 
         Args:
-            name: As written in an expression.
+            name: The name as written in an expression.
             files: The files that the configuration imports, and what each has registered.
         """
         plugin, _, part = name.rpartition(":")
@@ -184,7 +188,7 @@ class Registry:
         return next((specs for specs in nearest_first if specs), [])
 
     def _candidates(self, name: str, files: Files) -> list[list[Offer]]:
-        """Give core's, then what imported files, the process and plugins have under a name."""
+        """Give what core, imported files, the process and plugins have under a name, in this order."""
         classes = {path: table[name] for path, table in files if name in table}
         found = [(path, cls) for path, cls in classes.items() if not is_policy(cls)]
         imported = [Offer(name, Path(path).stem, path, cls=cls) for path, cls in found]
@@ -218,7 +222,7 @@ class Registry:
         near = nearest(name, names) or nearest(part, names)
         return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near)
 
-    # What plugins offer through hooks.
+    # What plugins offer through their hooks.
 
     def offers(self, table: str) -> list[Offer]:
         """Give every entry of one table of the hooks: ``definitions``, ``probes``, ..."""
@@ -229,15 +233,15 @@ class Registry:
         ]
 
     def find_offer(self, table: str, noun: str, name: str) -> Offer | None:
-        """Find who offers ``name``, perhaps ``plugin:Name``; None for an unknown name.
+        """Find the offer of ``name``, perhaps ``plugin:Name``; None for an unknown name.
 
         Args:
             table: The table of the hooks.
-            noun: What it names, for the error.
-            name: As written.
+            noun: The word for what the table holds, for the error.
+            name: The name as written.
 
         Raises:
-            PluginError: Two plugins offer it.
+            PluginError: Two plugins offer the name.
         """
         plugin, _, part = name.rpartition(":")
         named = [offer for offer in self.offers(table) if offer.name == part]
@@ -251,10 +255,10 @@ class Registry:
         raise PluginError(what, hint=hint)
 
     def node_entrypoint(self) -> tuple[str, str] | None:
-        """Give the expression of a node that a plugin sets, with its distribution.
+        """Give the expression of nodes that a plugin sets, with its distribution.
 
         Raises:
-            PluginError: Two plugins set one.
+            PluginError: Two plugins set such an expression.
         """
         texts = [(one.hooks["node_entrypoint"], one.distribution) for one in self.plugins()]
         found = [(text, who) for text, who in texts if text is not None]
@@ -281,25 +285,26 @@ def register(
 ) -> Any:
     """Register a backend or a policy under a name, for the process.
 
-    From a file that a configuration imports, it is seen by configurations that import it only.
-    Also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for the own name of
-    the class or function.
+    A name that a file registers, which a configuration imports, is known only to configurations that
+    import this file. It is also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for
+    the own name of the class or function.
 
     Args:
-        name: A letter or ``_``, then letters, digits and ``_ . - /``; default: that of the class.
+        name: A letter or ``_``, then letters, digits and ``_ . - /``; default: the name of the class.
         cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function:
-            what it returns for ``data`` is ``result``, and what it raises fails that request alone.
-        replace: Whether another class of that name may be replaced. The same one again is no
-            error, nor is one with the same module and qualified name, which takes its place: a cell
-            of a notebook can be run again.
-        batched: The function takes a list of ``data`` and returns a list of as many results; what
-            it raises fails the whole batch.
+            what it returns for ``data`` is ``result``, and an error that it raises fails that request
+            alone.
+        replace: Whether another class of that name may be replaced. Registering the same class again is
+            no error, and a class with the same module and qualified name takes its place: a cell of a
+            notebook can be run again.
+        batched: Whether the function takes a list of ``data`` and returns a list of as many results; an
+            error that it raises fails the whole batch then.
 
     Returns:
         The class or function.
 
     Raises:
-        PluginError: The name is taken, belongs to core or is none; or the class is no backend.
+        PluginError: The name is taken, belongs to core or is not allowed; or the class is no backend.
     """
     if cls is None and name is not None and not isinstance(name, str):
         name, cls = getattr(name, "__name__", None), name

@@ -1,12 +1,12 @@
-"""When a batch is cut and which instance takes it: pure decisions, with no thread and no clock.
+"""Policies decide when a batch is cut and which instance takes it: pure decisions, without thread or clock.
 
 A policy is made once per node. On every arrival, release and ``wake_at`` the scheduler asks
 ``choose(total waiting weight, free)`` for an instance, then ``cut(queue, chosen, now)`` for a
-batch; ``take = 0`` offers the next free instance. All a policy knows comes through its arguments,
-so that a test or a simulator drives it with a clock of its own.
+batch; after ``take = 0`` it offers the next free instance. All that a policy knows comes through its
+arguments, so that a test or a simulator can drive it with a clock of its own.
 
-A class may be both, `BatchPolicy` and `DispatchPolicy`: named for both keys it is made once, and so
-shares what it knows between the two.
+A class may be both a `BatchPolicy` and a `DispatchPolicy`: when it is named for both keys, one object is
+made, which shares its state between the two.
 
 The shortest way to a batch policy is a condition::
 

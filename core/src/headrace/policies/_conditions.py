@@ -12,12 +12,12 @@ from headrace.policies._policy import Cut, InstanceView, Queue, Sized, oldest_of
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a condition says of this moment.
+    """The answer of a condition for this moment.
 
     Attributes:
         due: Whether a batch is due.
-        until: How long that holds at least if nothing arrives, starts or ends: a time in seconds on
-            the clock of ``now``; None for as long as that.
+        until: Until when the answer holds, at least, if no request arrives and no batch starts or ends: a
+            time in seconds on the clock of ``now``. None: until one of these happens.
     """
 
     due: bool
@@ -28,8 +28,8 @@ class Condition:
     """When a batch is due: ``Count(8) | Waited(ms=5) & ~Idle()``.
 
     ``a | b`` is due when one of them is, ``a & b`` when both are, ``~a`` when ``a`` is not. A
-    condition holds no state and may be shared. One of your own has `verdict`; `When` makes one of a
-    function.
+    condition holds no state and may be shared. Your own condition defines `verdict`; `When` makes a
+    condition of a function.
     """
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
@@ -60,18 +60,19 @@ class Condition:
 
 
 class _Both(Condition):
-    """Two conditions, of which one alone may decide: due in ``a | b``, not due in ``a & b``."""
+    """Two conditions, of which one alone may decide: one that is due in ``a | b``, not due in ``a & b``."""
 
     def __init__(self, left: Condition, sign: str, right: Condition) -> None:
         self._parts = (left, right)
         self._sign = sign
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
-        """Tell what they say together."""
+        """Combine the verdicts of both conditions."""
         decides = self._sign == "|"
         verdicts = [part.verdict(queue, instance, now) for part in self._parts]
         deciding = [v.until for v in verdicts if bool(v.due) is decides]
-        # It stays so until the last of those that decide may change; else until the first that may.
+        # If a condition decides, the answer holds until the last deciding one may change. If none does, the
+        # answer holds until the first of the two may change.
         if deciding:
             ends = [until for until in deciding if until is not None]
             return Verdict(decides, max(ends) if len(ends) == len(deciding) else None)
@@ -84,13 +85,13 @@ class _Both(Condition):
 
 
 class _Not(Condition):
-    """Due when another is not."""
+    """Due when another condition is not."""
 
     def __init__(self, inner: Condition) -> None:
         self._inner = inner
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
-        """Tell whether it is not due."""
+        """Turn the verdict of the other condition round."""
         verdict = self._inner.verdict(queue, instance, now)
         return Verdict(not verdict.due, verdict.until)
 
@@ -124,15 +125,15 @@ class Weight(Condition):
         self.weight = _whole(weight, "weight")
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
-        """Compare the weight."""
+        """Compare the waiting weight."""
         return Verdict(queue.weight >= self.weight)
 
 
 class Enough(Condition):
-    """What waits reaches the ``min`` of the instance: ``Idle() & Enough() | Waited(ms=5)``."""
+    """The waiting weight reaches the ``min`` of the instance: ``Idle() & Enough() | Waited(ms=5)``."""
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
-        """Compare the weight with the instance."""
+        """Compare the waiting weight with the ``min`` of the instance."""
         return Verdict(queue.weight >= instance.min)
 
 
@@ -149,7 +150,7 @@ class Waited(Condition):
         self.ms = ms
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
-        """Look at the oldest."""
+        """Compare the arrival of the oldest request with the time."""
         over_at = oldest_of(queue) + self.ms / 1000
         return Verdict(True) if now >= over_at else Verdict(False, over_at)
 
@@ -158,7 +159,7 @@ class FreeInstances(Condition):
     """At least ``n`` instances of the node are free: ``FreeInstances(2) | Waited(ms=5)``.
 
     Args:
-        n: A number of instances, at least 1; the one that is offered counts.
+        n: A number of instances, at least 1; the instance that is offered counts.
     """
 
     def __init__(self, n: int) -> None:
@@ -170,10 +171,10 @@ class FreeInstances(Condition):
 
 
 class Idle(Condition):
-    """No instance of the node runs: ``Idle() | Count(8)``."""
+    """No instance of the node runs a batch: ``Idle() | Count(8)``."""
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
-        """Ask whether one runs."""
+        """Ask whether an instance runs a batch."""
         return Verdict(not getattr(queue, "running", 0))
 
 
@@ -181,9 +182,9 @@ class When(Condition):
     """A function says so: ``When(lambda queue, instance, now: queue[0].priority > 0)``.
 
     Args:
-        function: Called with what `Condition.verdict` is called with. It gives whether a batch is
-            due: True or False, which hold until something arrives, starts or ends; or a `Verdict`,
-            where time alone may change it. It must be pure and quick.
+        function: Called with the arguments of `Condition.verdict`. It says whether a batch is due: True or
+            False, which hold until a request arrives or a batch starts or ends; or a `Verdict`, where time
+            alone may change the answer. It must be pure and quick.
     """
 
     def __init__(self, function: Callable[[Any, Any, float], bool | Verdict]) -> None:
@@ -204,9 +205,9 @@ def _whole(value: int, name: str) -> int:
 
 
 class ConditionPolicy(Sized):
-    """A batch policy of one condition: a batch is cut when it is due.
+    """A batch policy that cuts a batch when its condition is due.
 
-    A subclass gives the condition, or makes it of its options::
+    A subclass states the condition, or makes it of its options::
 
         class Patient(ConditionPolicy):
             condition = Count(8) | Waited(ms=5)
@@ -219,11 +220,11 @@ class ConditionPolicy(Sized):
                 return Idle() | Waited(ms=options.wait_ms)
 
     The batch is the longest head of the queue that the instance takes, within ``batch_sizes`` and
-    ``pad`` of the node, whatever the condition counts. It is cut, too, when it is full, since no
-    company fits in any more, and when no more may come, because the queue is full or the node is
-    closed. Otherwise a condition without `Waited` keeps requests until more come, their deadline,
-    or close. A batch that is due below the instance's ``min`` is filled up or refused, as ``pad``
-    says: see `Enough`.
+    ``pad`` of the node, whatever the condition counts. A batch is also cut when it is full, since no
+    other request fits into it, and when no more requests can come, because the queue is full or the
+    pipeline closes. Otherwise a condition without `Waited` keeps requests until more come, until
+    their deadline, or until close. A batch that is due below the instance's ``min`` is filled up or
+    refused, as ``pad`` says: see `Enough`.
 
     Attributes:
         condition: When a batch is due.

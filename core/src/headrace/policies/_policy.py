@@ -1,4 +1,4 @@
-"""What a policy is, what it sees of a node, and those that a node has when it names none."""
+"""The base classes of policies, what a policy sees of a node, and the default policies."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ class Waiting(Protocol):
 class Queue(Protocol):
     """The requests that wait at a node, in the order of service: ``len(queue)``, ``queue[0]``.
 
-    A fake queue of a test may have only a length, ``weight`` and items; the policies of this module
-    then take it that nothing runs, one instance is free, ``queue[0]`` is the oldest and more may
-    come.
+    A fake queue of a test may have only a length, ``weight`` and items. The policies of this module then
+    assume that no instance runs, one is free, ``queue[0]`` is the oldest request and more may come.
 
     Attributes:
-        weight: Sum of their weights.
+        weight: The sum of the weights of the requests.
         running: How many instances of the node run a batch now.
-        free: How many instances are free, with the one that is offered.
-        oldest: When the oldest arrived, whatever its priority, in seconds on the clock of ``now``.
-        open: Whether more may come: not while the queue is full or the pipeline closes.
-        closing: Whether the pipeline closes. What waits for company is sent then.
+        free: How many instances are free, including the one that is offered.
+        oldest: When the oldest request arrived, whatever its priority, in seconds on the clock of ``now``.
+        open: Whether more requests may come: not while the queue is full or the pipeline closes.
+        closing: Whether the pipeline closes: waiting for more requests is in vain then.
     """
 
     weight: int
@@ -56,11 +55,11 @@ class Queue(Protocol):
 
     @property
     def oldest(self) -> float:
-        """When the oldest arrived."""
+        """When the oldest request arrived."""
 
     @property
     def open(self) -> bool:
-        """Whether more may come."""
+        """Whether more requests may come."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Waiting: ...
@@ -70,11 +69,11 @@ class InstanceView(Protocol):
     """An instance, as a policy sees it.
 
     Attributes:
-        index: Which of the node's instances it is, from 0.
+        index: Its index among the instances of the node, from 0.
         min, max: Its range in weights; ``max`` None for unbounded.
         device: Its device, None when unset.
         busy: Whether it runs a batch.
-        running_weight: Weight of that batch, 0 when idle.
+        running_weight: The weight of that batch, 0 when idle.
         batches: How many batches it has run.
     """
 
@@ -89,7 +88,7 @@ class InstanceView(Protocol):
 
     @property
     def running_weight(self) -> int:
-        """Weight of that batch, 0 when idle."""
+        """The weight of that batch, 0 when idle."""
 
     @property
     def batches(self) -> int:
@@ -102,10 +101,10 @@ class Cut:
 
     Attributes:
         take: How many requests leave the head of the queue as one batch; 0 for none now.
-        wake_at: When to ask again though nothing arrives or ends, in seconds on the clock of
-            ``now``; None for never.
-        wake_weight: With ``take = 0``, the waiting weight from which on to ask again because
-            requests arrive, which saves asking at each of them; None for at every arrival.
+        wake_at: When to ask again even if no request arrives and no batch ends, in seconds on the clock
+            of ``now``; None for never.
+        wake_weight: With ``take = 0``, arrivals are a reason to ask again only once the waiting weight has
+            reached this, which saves calls; None for every arrival.
     """
 
     take: int
@@ -118,16 +117,16 @@ _Choose = TypeVar("_Choose", bound="Callable[..., InstanceView | None]")
 
 
 def takes_what_is_full(cut: _Cut) -> _Cut:
-    """Mark a `cut` that takes all that fits as soon as no more would fit, whatever else it waits for.
+    """Mark a `cut` that always takes a full batch at once, whatever else it waits for.
 
-    So nobody needs to ask it for an instance that takes one request at a time.
+    So the scheduler need not ask it for an instance that takes one request at a time.
     """
     cut.takes_what_is_full = True  # type: ignore[attr-defined]
     return cut
 
 
 def takes_the_only_one(choose: _Choose) -> _Choose:
-    """Mark a `choose` that gives the free instance where there is one alone, so that nobody needs to ask."""
+    """Mark a `choose` that always gives the only free instance, so that the scheduler need not ask it."""
     choose.takes_the_only_one = True  # type: ignore[attr-defined]
     return choose
 
@@ -135,10 +134,10 @@ def takes_the_only_one(choose: _Choose) -> _Choose:
 class BatchPolicy:
     """Decides when a batch is cut.
 
-    A subclass has `cut` and perhaps ``Options``, which `__init__` keeps as ``self.options``. It is
-    asked under the lock of the node: it must be quick, change nothing but itself, and call nothing
-    of the pipeline. What it raises fails all that wait with a ContractError. Whatever it takes, no
-    batch leaves the range of its instance. ::
+    A subclass defines `cut` and perhaps ``Options``, which `__init__` keeps as ``self.options``. `cut` is
+    called under the lock of the node: it must be quick, change nothing but its own object, and call nothing
+    of the pipeline. An error that it raises fails all waiting requests with a ContractError. Whatever it
+    takes, no batch leaves the range of its instance. ::
 
         class Pairs(BatchPolicy):  # two at a time, and what is left over after a second
             def cut(self, queue, instance, now):
@@ -148,9 +147,9 @@ class BatchPolicy:
 
     Attributes:
         Options: Its options; their names are keys of the node.
-        sends_when_idle: True when a request that finds a free instance, nobody waiting and nothing
-            to wait for may skip the queue. It speaks of the `cut` that a class has: a subclass with
-            a `cut` of its own says it again. With a dispatch policy of one's own nobody skips it.
+        sends_when_idle: True when a request may skip the queue if it finds a free instance, an empty queue
+            and nothing to wait for. It speaks of the `cut` of this class: a subclass with a `cut` of its
+            own has to state it again. With a dispatch policy other than the default no request skips.
     """
 
     Options: ClassVar[type[_Options]] = _Options
@@ -162,8 +161,8 @@ class BatchPolicy:
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Decide how many requests ``instance``, which is free, takes from ``queue`` now.
 
-        A batch that was cut and has not begun is asked about a second time, without `choose` before
-        it: it stands at the head of ``queue``, and those after it that are taken, too, join it.
+        Between the cut of a batch and its start `cut` may be called once more, without `choose` before it:
+        the batch stands at the head of ``queue`` then, and the requests after it that are taken join it.
 
         Args:
             queue: The waiting requests, at least one.
@@ -176,7 +175,7 @@ class BatchPolicy:
 class DispatchPolicy:
     """Decides which free instance takes the next batch.
 
-    What is said of `BatchPolicy` about locks, errors and options holds here, too. ::
+    `BatchPolicy` says what holds here as well about locks, errors and options. ::
 
         class LeastLoaded(DispatchPolicy):
             def choose(self, weight, free):
@@ -201,17 +200,17 @@ class DispatchPolicy:
         raise TypeError(f"{type(self).__name__} has no choose")
 
 
-# Those that a node has when it names none.
+# The default policies, which a node has when it names no others.
 
 
 def oldest_of(queue: Queue) -> float:
-    """Give when the oldest arrived; a queue that does not say is taken to be in that order."""
+    """Give when the oldest request arrived; for a queue that does not say so, that of ``queue[0]``."""
     found = getattr(queue, "oldest", None)
     return queue[0].arrival if found is None else found
 
 
 class Sized(BatchPolicy):
-    """Cuts no more than an instance takes, and sizes that the node allows.
+    """Base of policies that cut no more than an instance takes, in the sizes that the node allows.
 
     Attributes:
         Options: ``batch_sizes`` and ``pad`` of the node.
@@ -246,7 +245,7 @@ class Sized(BatchPolicy):
         return largest_size(self._sizes, instance.max) if self._sizes else instance.max
 
     def _fits(self, queue: Queue, most: int | None) -> tuple[int, int, bool]:
-        """Give count and weight of the longest head within ``most``, and if more cannot join."""
+        """Give count and weight of the longest head within ``most``, and whether that batch is full."""
         count, total = len(queue), queue.weight
         if most is None or total <= most:
             return count, total, total == most
@@ -272,11 +271,12 @@ class Sized(BatchPolicy):
 
 
 class Greedy(Sized):
-    """The default: an idle node sends at once, busy instances let batches grow.
+    """The default batch policy: an idle node sends at once, and batches grow while instances are busy.
 
-    While another instance runs, a free one waits for company until its ``max`` is reached, the
-    oldest request has waited ``batching_timeout``, or the pipeline closes. With ``batch_sizes`` the largest size that is
-    filled is cut; with ``pad`` the smallest that holds all that wait. ``batch_policy = "greedy"``.
+    While another instance runs, a free one waits for more requests until its ``max`` is reached, the
+    oldest request has waited ``batching_timeout``, or the pipeline closes. With ``batch_sizes`` it cuts the
+    largest size that is filled; with ``pad`` the smallest size that holds all waiting requests. Its name is
+    ``batch_policy = "greedy"``.
     """
 
     class Options(Sized.Options):
@@ -302,7 +302,7 @@ class Greedy(Sized):
         if not full and self._linger:
             over_at = oldest_of(queue) + self._linger
             if now < over_at:
-                # A queue need not say what runs, nor that the pipeline closes; then nothing does.
+                # A fake queue of a test need not have `running` and `closing`: see `Queue`.
                 closing = getattr(queue, "closing", False)
                 if getattr(queue, "running", False) and not closing:
                     return Cut(0, over_at, most)
@@ -314,11 +314,11 @@ class Greedy(Sized):
 
 
 class BestFit(DispatchPolicy):
-    """The default: the instance that wastes least, the least loaded among equals.
+    """The default dispatch policy: the instance that fits best, and the least loaded among equals.
 
-    Of the free instances whose range holds the waiting weight, the one with the smallest ``max``;
-    if more waits than any can take, the one with the largest; if less than any does, the one with
-    the smallest ``min``.
+    Of the free instances whose range holds the waiting weight it chooses the one with the smallest ``max``;
+    if more waits than any of them takes, the one with the largest ``max``; if less waits than any of them
+    takes, the one with the smallest ``min``.
     """
 
     @takes_the_only_one
