@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import socket
 
 import httpx
 import numpy as np
+import pydantic
 import pytest
 
 import headrace
@@ -134,7 +137,25 @@ def test_several_files_have_an_outcome_each(serving):
     assert sum(Upper.sizes) == 4
 
 
+@dataclasses.dataclass
+class Found:
+    kind: enum.Enum
+    scores: np.ndarray
+
+
+class Box(pydantic.BaseModel):
+    x1: int
+
+
 RESULTS = {
+    "bytearray": (bytearray(b"ab"), 200, "ab"),
+    "view": (memoryview(b"ab"), 200, "ab"),
+    "view of numbers": (memoryview(np.float32([[1, 2]])), 200, [[1, 2]]),
+    "objects": (
+        [Found(enum.Enum("Kind", {"CAT": "cat"}).CAT, np.int32([1])), Box(x1=2)],
+        200,
+        [{"kind": "cat", "scores": [1]}, {"x1": 2}],
+    ),
     "texts": (["a", b"\xc3\xbc"], 200, ["a", "ü"]),
     "bytes": ([b"\xff"], 400, "Accept"),
     "nan": (np.array([np.nan], np.float32), 500, "NaN"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pydantic
 
 from headrace.errors import ContractError
 from headrace_serve.datatypes import DATATYPES, as_bf16_bits, datatype_of
@@ -61,13 +64,20 @@ def outputs_of(model: Model, result: Any) -> dict[str, Any]:
 def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:
     """Give one output of a result: the whole result if it is the model's only output, else its value of that name."""
     if single and not (isinstance(result, dict) and name in result and name != "result"):
-        return result
+        return _read(result)
     if not isinstance(result, dict) or name not in result:
         raise ContractError(
             f"model {model.name!r} gave no output {name!r}",
             hint="Its result must be a dict with a value for each output of its signature.",
         )
-    return result[name]
+    return _read(result[name])
+
+
+def _read(value: Any) -> Any:
+    """Give what is behind a buffer: bytes, or the array that it is a view of; else the value."""
+    if isinstance(value, memoryview) and (value.ndim != 1 or value.format not in "Bc"):
+        return np.asarray(value)
+    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
 
 
 def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Tensor:
@@ -146,7 +156,10 @@ def _from_dlpack(value: Any) -> NDArray[Any]:
 
 
 def as_json_text(value: Any) -> str:
-    """Give a result that is no tensor as JSON text; arrays inside of it become lists.
+    """Give a result that is no tensor as JSON text.
+
+    Arrays inside of it become lists, dataclasses and models of pydantic objects, and members of
+    enumerations their values.
 
     Raises:
         NotJsonError: The result holds NaN or infinity.
@@ -168,6 +181,12 @@ def _as_json_value(value: Any) -> Any:
         raise TypeError("it holds bytes inside of a dict or list")
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value).tolist()
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_dump()
     raise TypeError(f"it holds a {type(value).__name__}")
 
 
