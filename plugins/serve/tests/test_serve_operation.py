@@ -78,6 +78,20 @@ def test_keys_may_be_the_path_of_their_file(serving, keys):
         Server({"a": {"backend": "Identity"}}, keys=5)
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"port": 70000}, ValueError, "port is a number from 0 to 65535, got 70000"),
+        ({"grpc_port": "8001"}, ValueError, "grpc_port is a number"),
+        ({"limits": 5}, TypeError, "expected headrace_serve.Limits, got 5"),
+        ({"tls": ("a", "b")}, TypeError, "expected headrace_serve.Tls"),
+    ],
+)
+def test_a_server_is_told_what_it_cannot_be_given(given, error, words):
+    with pytest.raises(error, match=words):
+        Server({"a": {"backend": "Identity"}}, **given)
+
+
 def test_keys_hold_for_grpc_too(serving, keys):
     server = serving({"a": {"backend": "Identity"}}, keys=Keys.load(keys), grpc_port=0)
     with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as c:

@@ -15,6 +15,7 @@ from headrace.errors import ClosedError, SetupError
 from headrace_serve.draining import stop_grpc, take_last_requests
 from headrace_serve.http_protocol import protocol_class
 from headrace_serve.keys import Keys
+from headrace_serve.limits import Limits
 from headrace_serve.listening import (
     BACKLOG,
     listen,
@@ -26,6 +27,7 @@ from headrace_serve.listening import (
 from headrace_serve.models import build_models
 from headrace_serve.rest import application
 from headrace_serve.service import Service
+from headrace_serve.tls import Tls
 
 if TYPE_CHECKING:
     import socket
@@ -35,9 +37,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from headrace_serve.everywhere import Everywhere
-    from headrace_serve.limits import Limits
     from headrace_serve.models import Catalogue
-    from headrace_serve.tls import Certificates, Tls
+    from headrace_serve.tls import Certificates
 
 __all__ = ["Server"]
 
@@ -45,6 +46,8 @@ logger = logging.getLogger("headrace.serve")
 
 _OLD_S = 30.0
 """Seconds for requests to end in pipelines that a reload has replaced."""
+
+_LAST_PORT = 65535
 
 
 class Server:
@@ -106,8 +109,15 @@ class Server:
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; ConfigError also for a wrong
                 model, file of keys, certificate, origin or name in ``allow``.
-            TypeError, ValueError: ``priority_default`` is no int, or less than 1; ``keys`` is of another type.
+            TypeError, ValueError: A port is no number from 0 to 65535; ``priority_default`` is no int, or less
+                than 1; ``keys``, ``limits`` or ``tls`` is of another type.
         """
+        for name, number in (("port", port), ("grpc_port", grpc_port or 0)):
+            if type(number) is not int or not 0 <= number <= _LAST_PORT:
+                raise ValueError(f"{name} is a number from 0 to {_LAST_PORT}, got {number!r}")
+        for what, kind in ((limits, Limits), (tls, Tls)):
+            if what is not None and not isinstance(what, kind):
+                raise TypeError(f"expected headrace_serve.{kind.__name__}, got {what!r}")
         self.host = host
         self.port = port
         self.grpc_port = grpc_port
