@@ -467,8 +467,9 @@ def test_the_plain_route_answers_in_the_type_that_is_asked_for(serving):
     server = serving({"m": {"backend": "Identity"}, "t": FP32})
     url = f"{server.url}/run/m"
     assert httpx.post(url, content=b"abc").json() == {"result": "abc"}
-    png = httpx.post(url, content=b"\x89PNG\xff", headers={"accept": "image/png"})
-    assert (png.content, png.headers["content-type"]) == (b"\x89PNG\xff", "image/png")
+    sent = b"\x89PNG\r\n\x1a\n\xff"
+    png = httpx.post(url, content=sent, headers={"accept": "image/png"})
+    assert (png.content, png.headers["content-type"]) == (sent, "image/png")
     other = httpx.post(url, content=b"\xff")  # httpx, as curl, takes */*
     assert (other.content, other.headers["content-type"]) == (b"\xff", "application/octet-stream")
     as_json = {"accept": "application/json"}
