@@ -61,11 +61,11 @@ _HOME = {
 }
 _MODULES = ("errors", "hookspecs", "keys", "plugins", "policies")
 
-# What is logged goes where the application says, and nowhere by itself.
+# Records go where the application's handlers put them. Without any handler Python would print warnings.
 logging.getLogger("headrace").addHandler(logging.NullHandler())
 
 
-if not TYPE_CHECKING:  # a type checker is to see that a name is wrong
+if not TYPE_CHECKING:  # with this function a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
         import importlib
@@ -73,7 +73,7 @@ if not TYPE_CHECKING:  # a type checker is to see that a name is wrong
         if name in _MODULES:
             return importlib.import_module(f"headrace.{name}")
         if name not in _HOME:
-            here = sys.modules[__name__]  # by which Python finds the nearest name
+            here = sys.modules[__name__]  # Python looks here for the nearest name to suggest
             text = f"module 'headrace' has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=here)
         value = getattr(importlib.import_module(_HOME[name]), name)

@@ -1,4 +1,4 @@
-"""The backend contract: what authors write, and what they are given at ``init``."""
+"""The backend contract: the methods that authors write, and what ``init`` is given."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress
 class Shared:
     """A store by key: of a node, of one of its instances, or of one copy of an ``IoC``.
 
-    It is closed with what it belongs to: what has a ``close`` method is closed, newest first.
+    It is closed together with its owner: every stored object that has a ``close`` method is closed, newest
+    first.
 
     Args:
-        outer: The store in which `get` looks for what is not in this one; None for none.
+        outer: The store in which `get` looks for keys that this one does not have; None for none.
     """
 
     def __init__(self, outer: Shared | None = None) -> None:
@@ -53,9 +54,9 @@ class Shared:
         self._items: dict[object, Any] = {}
 
     def get(self, key: object, default: Any = None) -> Any:
-        """Give what is stored under ``key``, here or in the stores around; else ``default``.
+        """Give the object under ``key`` in this store or an outer one; else ``default``.
 
-        It does not wait for what another thread is making.
+        It does not wait for an object that another thread is making.
         """
         store: Shared | None = self
         while store is not None:
@@ -65,10 +66,10 @@ class Shared:
         return default
 
     def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
-        """Give what this store has under ``key``; the first one to ask makes it with ``factory``.
+        """Give the object under ``key`` in this store; the first caller makes it with ``factory``.
 
-        The others wait until it is made. An error of the factory is raised and stores nothing.
-        Unlike `get` it does not look into the stores around.
+        Other callers wait until it is made. An error of the factory is raised, and nothing is stored.
+        Unlike `get` this does not look into outer stores.
         """
         with self._lock:
             if key not in self._items:
@@ -77,9 +78,9 @@ class Shared:
             return value
 
     def close(self) -> None:
-        """Close what is stored, newest first: all of it, then the first error is raised.
+        """Close all stored objects, newest first, and raise the first error afterwards.
 
-        An interrupt goes before errors; what is not raised is logged.
+        An interrupt is raised rather than an error; all other errors are logged.
         """
         with self._lock:
             items, self._items = list(self._items.values()), {}
@@ -128,58 +129,58 @@ class Backend(Checked):
                         raise InputError(key="data", expected="a number", got=repr(data))
                     request["result"] = data * self.factor
 
-    **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``; other
-    keys it declares in `reads` and `writes`. It changes no object that it reads: others may hold it.
-    What it writes owns its memory: no view into a buffer that is used again. What a CPU can read is
-    finished when `forward` returns, what is in the memory of a device at the end of the batch: see
-    ``context.at_batch_end``.
+    **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``, and
+    declares all other keys in `reads` and `writes`. It must not change an object that it reads: others may
+    hold the same object. A value that it writes owns its memory: it is no view into a buffer that is used
+    again. A value in the memory of the CPU is finished when `forward` returns, a value in the memory of a
+    device at the end of the batch: see ``context.at_batch_end``.
 
-    **Errors.** A request that is wrong gets a `headrace.errors.InputError`, which names key, what was
-    expected and what came; a model that cannot be built, or an option that does not fit it, a
-    `headrace.errors.SetupError` in `init`. An ImportError in `init` becomes a MissingDependencyError,
-    anything else there a SetupError, anything else in `forward` a BackendError around it. A
-    `headrace.errors.InstanceLostError` takes the instance out of service.
+    **Errors.** For a wrong request a backend raises `headrace.errors.InputError`, which names the key, what
+    was expected and what came. For a model that cannot be built, or an option that does not fit the model, it
+    raises `headrace.errors.SetupError` in `init`. In `init` an ImportError becomes a MissingDependencyError,
+    and any other exception a SetupError; in `forward` any other exception becomes the cause of a
+    BackendError. A `headrace.errors.InstanceLostError` takes the instance out of service.
 
-    **Life.** An instance is made, then `init`, `warm_up`, any number of `forward`, `close`, each
-    once but `forward`; after an `init` that failed nothing more is called. A class is
-    instantiated without arguments: it has no ``__init__`` with parameters.
+    **Life.** An instance is made; then `init` and `warm_up` are called once, `forward` any number of times,
+    and `close` once. After an `init` that failed no other method is called. The class is called without
+    arguments: it has no ``__init__`` with parameters.
 
-    **Threads.** An instance is run by one thread at a time, though not always by the same one unless
-    `owns_thread` is True: it must neither rely on thread-locals or context variables nor leave any
-    changed. Several instances run side by side, so what they share must be safe.
+    **Threads.** One thread at a time runs an instance, but not always the same thread, unless `owns_thread`
+    is True: a backend must not rely on thread-locals or context variables, nor leave any of them changed.
+    Several instances run side by side, so objects that they share must be thread-safe.
 
-    **Imports.** The module of the class imports without the library that computes; `init` imports it.
-    So ``headrace check`` works where that library is not installed.
+    **Imports.** The module of the class can be imported without the library that computes, which `init`
+    imports. So ``headrace check`` works where that library is not installed.
 
     **Docstring.** ``headrace plugins info`` shows it; its sections Reads, Writes, Batch, Raises and
     Source say dtypes, shapes and units, and the conformance kit compares them with what happens.
 
     A plain class with `forward` is enough for ``headrace.register("Name", cls)``; a distribution offers
-    a class in the entry-point group ``headrace.backends``. Everybody else calls the backend,
-    ``backend(batch)``, which checks state and range and gives one outcome per item. Containers do so
-    with their children, ``context.children``, and pass on only the items that are still alive.
+    a class in the entry-point group ``headrace.backends``. To run a backend, call the object itself:
+    ``backend(batch)`` checks state and range and gives one outcome per item. Containers do so with their
+    children, ``context.children``, and pass on only the items that have not failed.
 
     Attributes:
         Options: The typed options, a subclass of `headrace.Options`; unknown keys are refused.
         min, max: The batch range in weights (see ``request_size``), both included; ``max`` None
-            means unbounded. `init` may set them. Where ``max`` is 1 items come one at a time,
+            means unbounded. `init` may set them. With a ``max`` of 1 items come one at a time,
             whatever their weight. `forward` never gets a batch outside the range.
         owns_thread: True when `init`, every `forward` and `close` must run in one thread of the
             backend's own.
-        rerun: True when `forward` has no side effects, so that the items of a batch that failed
-            may be tried one by one. A backend that overwrites a key it reads must leave it False.
+        rerun: True when `forward` has no side effects, so that after a failed batch its items may be
+            tried one by one. A backend that overwrites a key that it reads must leave it False.
         reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands
             for the key that an option names, or for all keys of a list or table; a TypedDict class
-            may stand for the tuple. Where only `init` knows them (the inputs of a model), it may set
-            them on the instance.
+            may be given in place of the tuple. Where only `init` knows the keys (the inputs of a model), it
+            may set these attributes on the instance.
         takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for
             any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
         builds_elsewhere: True for a container whose children live in another place, such as another
-            process. Then ``context.children`` are picklable plans of them, whose ``build()`` makes the
-            backends over there. What stands inside can name nothing outside.
-        prefixes: The flags and keys this container understands before its children: ``"or"``,
-            ``"key="``; ``"*"`` means any positional.
+            process. Then ``context.children`` are picklable plans, whose ``build()`` makes the backends in
+            that place. Names inside the container cannot stand for instances outside of it.
+        prefixes: The flags and keys that this container understands before its children: ``"or"``,
+            ``"key="``; ``"*"`` means any positional value.
     """
 
     Options: ClassVar[type[_Options]] = _Options
@@ -194,37 +195,37 @@ class Backend(Checked):
     builds_elsewhere: ClassVar[bool] = False
     prefixes: ClassVar[tuple[str, ...]] = ()
 
-    # What authors write.
+    # The methods that authors write.
 
     def init(self, options: Any, context: InitContext) -> None:
         """Do the heavy imports and work. The default does nothing.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
-            context: Where this instance stands, and what it may use: its device, threads, children,
-                what the node's instances share; see `headrace.InitContext`.
+            context: Where this instance stands, and what it may use: its device, threads, children, and the
+                store that the node's instances share; see `headrace.InitContext`.
 
         Raises:
-            SetupError: It cannot be built; say what to do in ``hint``. Another exception becomes one,
-                an ImportError a MissingDependencyError.
+            SetupError: The backend cannot be built; ``hint`` says what to do. Any other exception becomes a
+                SetupError, an ImportError becomes a MissingDependencyError.
         """
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Write ``result`` into each request of ``batch``.
 
-        The range has been checked and the batch is never empty. The dicts may be changed, the list
-        not. The requests may come from different callers.
+        The range has been checked and the batch is never empty. The dicts may be changed, but not the
+        list. The requests may come from different callers.
 
         A container with one child may have ``forward_with_dep(batch, dependency)`` instead: the
         dependency is given at each call, and is called as ``dependency(batch)``.
 
         Returns:
-            None when all went well, else a list with an exception or None per item, the one way to
-            fail single items. Anything else is a ContractError for all.
+            None when all went well, else a list with an exception or None per item: this is the one way to
+            fail single items. Any other value is a ContractError for all items.
 
         Raises:
-            Exception: Anything raised fails the whole batch; where `rerun` is True its items are
-                then run one by one, so that only those that are wrong fail.
+            Exception: Any exception fails the whole batch. Where `rerun` is True, the items are then run
+                one by one, so that only the wrong ones fail.
         """
         with_dependency = getattr(self, "forward_with_dep", None)
         if with_dependency is None:
@@ -237,19 +238,19 @@ class Backend(Checked):
     def warm_up(self) -> None:
         """Run once after `init`, before the pipeline is ready. The default does nothing.
 
-        For what the first batch would else pay: a run on zeros, memory, compilation. An exception
-        fails the setup.
+        It is for work that would otherwise slow down the first batch: a run on zeros, memory, compilation.
+        An exception fails the setup.
         """
 
     def describe(self) -> dict[str, Any]:
-        """Give what was really built: provider, precision, shapes. JSON-able.
+        """Describe what was really built: provider, precision, shapes. The dict can be written as JSON.
 
-        It stands under ``built`` in `headrace.Pipeline.describe`. The default gives nothing.
+        It stands under ``built`` in `headrace.Pipeline.describe`. The default gives an empty dict.
         """
         return {}
 
     def close(self) -> None:
-        """Give back what `init` took: memory, files, threads. The default does nothing.
+        """Release what `init` has taken: memory, files, threads. The default does nothing.
 
         Called once, and only after an `init` that succeeded.
         """
@@ -260,7 +261,7 @@ def _never() -> bool:
 
 
 def _no_batch(function: Callable[[], object]) -> None:
-    """Take note of nothing: outside of a pipeline no batch ends."""
+    """Ignore the function: outside of a pipeline there is no end of a batch."""
 
 
 def _no_build(expression: str) -> Backend:
@@ -275,45 +276,46 @@ class InitContext:
 
     Attributes:
         node_name: The node, ``"main"`` when the configuration has no tables.
-        instance_index: Which of the node's instances this is, from 0.
+        instance_index: The index of this instance among those of the node, from 0.
         instance_num: How many instances the node has.
-        device: What the node's key ``device`` says for this instance, as text (``"cuda:0"``); None
-            when unset.
+        device: The device that the node's key ``device`` gives to this instance, as text (``"cuda:0"``);
+            None when unset.
         min, max: The node's keys ``min`` and ``max``, in weights; None when unset. They narrow the
-            range of the class, whatever the backend does.
+            range of the class without the backend's help.
         batch_sizes: The node's key ``batch_sizes``, in weights; None when unset.
         threads: How many threads this instance may use for its computation, at least 1: its share of
             ``[global] threads``. Pass it to the library.
         children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them,
-            ``child(batch)``; they are closed for you. For a class that `builds_elsewhere` their plans:
-            ``name``, ``expression``, ``min``, ``max``, ``reads``, ``writes``, ``keys``, ``build()``.
-        prefixes: Per child the prefix before it, as (positional, {key: value}).
+            ``child(batch)``; they are closed for you. For a class that `builds_elsewhere` these are plans
+            with ``name``, ``expression``, ``min``, ``max``, ``reads``, ``writes``, ``keys``, ``build()``.
+        prefixes: The prefix before each child, as (positional, {key: value}).
         logger: A logger named after the backend; it has no handler of its own.
         shared: One store per node: ``shared.get_or_create(key, factory)`` gives all instances of the
-            node one object, which is closed with the node; ``shared.get(key, default)`` gives what
-            is there.
-        instance: The same for this instance alone: a stream, a memory pool. It is closed after all
-            backends of the instance, in the thread of the instance if it has one. Outside of any
-            instance, for what is being built there.
-        scope: The same for one copy of the innermost ``IoC`` around: what its first phase stores,
-            later elements and the front find. `Shared.get` looks outwards, up to the store of the
+            node one object, which is closed with the node; ``shared.get(key, default)`` gives an object
+            that is there already.
+        instance: A store like ``shared`` for this instance alone: for a stream, a memory pool. It is closed
+            after all backends of the instance, in the thread of the instance if it has one. Outside of any
+            instance it is the store of all that is built together there.
+        scope: A store like ``shared`` for one copy of the innermost ``IoC`` around: later elements and the
+            front find what the first phase has stored. `Shared.get` looks outwards, up to the store of the
             instance. Outside of any ``IoC`` it is `instance` itself.
         at_batch_end: ``at_batch_end(function)``, in ``init`` only: ``function()`` is called once per
-            batch, in the thread that ran it, after the outermost backend has returned and before
-            anything of the batch leaves the instance; in the order of registration. What it raises
-            fails every item that has not failed yet, and the instance goes on.
-        allow_import: False when the configuration was loaded so: a backend that brings in code by
-            path (a module, a plugin library) refuses as well.
-        span: None, or, where a probe listens, ``span(name, started, ended, track)``: it reports what
-            happened inside the backend or on a device, from ``started`` to ``ended`` in seconds on
-            the clock of ``time.monotonic()``; ``track`` names where, as ``"cuda:0"``. A backend
-            measures only where it is not None.
-        followed_by: In a sequence without prefixes the class of the element that alone is given what
-            this one writes, so that two classes that know each other may agree on a form of it that
-            nobody else sees. None where anybody may be given it.
-        progress: ``progress(total, unit)`` gives a context manager for work that takes long; call
-            what it yields with the number of units done since the last call. ``total`` may be None.
-            ``headrace run`` shows it on a terminal; everything else shows nothing.
+            batch, in the thread that ran the batch, after the outermost backend has returned and before
+            any request of the batch leaves the instance. Several functions are called in the order of
+            registration. An error that one raises fails every item that has not failed yet, and the
+            instance goes on.
+        allow_import: False when the configuration may not import code: a backend that loads code by path
+            (a module, a plugin library) has to refuse that as well.
+        span: None, or, where a probe listens, ``span(name, started, ended, track)``: it reports work inside
+            the backend or on a device, from ``started`` to ``ended`` in seconds on the clock of
+            ``time.monotonic()``; ``track`` names the place of the work, as ``"cuda:0"``. A backend measures
+            only where this is not None.
+        followed_by: The class of the one element that is given what this one writes, in a sequence without
+            prefixes. So two classes that know each other may agree on a form of the value that no other
+            backend sees. None where any backend may be given it.
+        progress: ``progress(total, unit)`` gives a context manager for work that takes long, which yields
+            a function to be called with the number of units done since the last call. ``total`` may be
+            None. ``headrace run`` shows a bar on a terminal; everything else shows nothing.
         cancelled: Tells whether the caller gave up, so that long work can end early: ask it between
             steps, and raise.
         build: ``build(expression)`` makes a backend from an expression, as ``Reflect`` does. It

@@ -1,4 +1,4 @@
-"""What is checked around every backend: its state, its range, and what comes out of it."""
+"""The base of every backend, which checks its state, its range and its outcomes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from headrace.errors import (
 from headrace.keys import Request
 
 Answers: TypeAlias = list[Exception | None]
-"One exception or None per item of a batch."
+"One exception or None for each item of a batch."
 
 Outcomes: TypeAlias = Answers | None
-"""What a batch gives: None when all went well, else one exception or None per item."""
+"""The outcomes of a batch: None when all went well, else one exception or None per item."""
 
 Located = TypeVar("Located", RequestError, SetupError)
 
 
 class Filler(dict[str, Any]):
-    """A copy of an item that fills a batch up, and is nobody's request: what it gives is dropped."""
+    """A copy of an item that fills a batch up: no caller has sent it, and its outcome is dropped."""
 
 
 def filler(item: Request) -> Filler:
@@ -41,20 +41,21 @@ def filler(item: Request) -> Filler:
 
 
 def fillers(item: Request, missing: int) -> list[Filler]:
-    """Make so many fillers of an item that they have the weight that is missing."""
+    """Make as many fillers of an item as have the missing weight together."""
     count = -(-missing // item.get("request_size", 1))
     return [filler(item) for _ in range(count)]
 
 
 class Presence:
-    """Whether an instance can serve: it is gone once it is lost for ever, or away for a while.
+    """Whether an instance can serve: it may be gone for ever, or away for a while.
 
     Attributes:
-        gone: Whether it is lost for ever.
-        away: The parts of it that are started again just now. Who waits is served by other instances,
-            or waits until it is back.
-        changed: Called, without a lock, by a thread that has changed any of this while no batch runs.
-        ends: Called when a batch is left behind that runs there: each lets it end.
+        gone: Whether the instance is lost for ever.
+        away: The parts of it that are being started again. Until that is done, waiting requests go to other
+            instances, or wait on.
+        changed: Called, without a lock, when another thread than the one that runs the batch has changed
+            ``gone`` or ``away``.
+        ends: Functions that end what runs in the instance; called when its batch is left behind.
         entries: Gives the entries of the batch that it runs; none for a request that its caller runs.
     """
 
@@ -67,7 +68,7 @@ class Presence:
 
 
 class Checked:
-    """Base of `headrace.Backend`: everything that authors do not write."""
+    """Base of `headrace.Backend`: the part that authors do not write."""
 
     min: int
     max: int | None
@@ -78,11 +79,11 @@ class Checked:
     _node: str | None = None
     _index: int | None = None
     _pad: bool = False
-    _lost: Presence | None = None  # set when the instance can serve no more
-    _whole: bool = False  # it is all that is called for a batch of an instance
+    _lost: Presence | None = None  # says whether the instance can serve
+    _whole: bool = False  # this backend is the root of an instance
     _dependency: Checked | None = None
-    _bounded: bool = True  # batches are compared with the range
-    _takes_one: bool = False  # an item that says no weight is within the range
+    _bounded: bool = True  # batches must be compared with the range
+    _takes_one: bool = False  # an item without a weight is within the range
     _reentrant: ClassVar[bool] = False  # several threads may call it at a time
     _reposts: bool = False  # a `Repost` stands inside
 
@@ -101,14 +102,14 @@ class Checked:
         def warm_up(self) -> None: ...
         def close(self) -> None: ...
 
-    # What everybody else calls.
+    # What the users of a backend call.
 
     def __call__(self, batch: Sequence[Request]) -> Outcomes:
         """Run `forward` on a batch and give one outcome per item.
 
         Returns:
             None when all items went well, else one exception or None per item. An item's error is
-            never raised; only a BaseException that is no Exception (Ctrl-C) passes.
+            never raised; only an interrupt (Ctrl-C), which is no Exception, passes.
         """
         if not batch:
             return None
@@ -119,7 +120,7 @@ class Checked:
             if refused is not None:
                 return refused
         try:
-            # A copy of the list: whatever the backend does to it, no item gets lost.
+            # The backend gets a copy of the list, so that no item is lost when it changes the list.
             outcomes = self.forward([*batch])
         except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
             return self._after_failure(batch, without_locals(error))
@@ -128,7 +129,7 @@ class Checked:
         try:
             return self._checked(batch, outcomes)
         finally:
-            del outcomes  # an error in it may keep this frame, which must not keep the error
+            del outcomes  # its errors keep this frame: a frame that keeps them is a reference cycle
 
     def _refuse(self, batch: Sequence[Request]) -> Answers:
         why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
@@ -138,7 +139,7 @@ class Checked:
 
     def _out_of_range(self, batch: Sequence[Request]) -> Outcomes:
         if self.max == 1:
-            # One item at a time, whatever its weight.
+            # A backend with a max of 1 takes one item at a time, whatever its weight.
             weight, fits = len(batch), len(batch) == 1
         else:
             try:
@@ -161,14 +162,14 @@ class Checked:
         failed = error
         outcomes: Answers = []
         for request in batch:
-            if issubclass(type(error), InstanceLostError):  # nothing runs there any more
+            if issubclass(type(error), InstanceLostError):  # the instance runs nothing any more
                 outcomes.append(self._wrap(error))
                 continue
             try:
                 request.pop("result", None)
                 alone = batch_alone(self, request)
                 answers = [failed] if alone is None else self.forward([*alone])
-            except Exception as again:  # noqa: BLE001 - any error of a backend, or an odd dict
+            except Exception as again:  # noqa: BLE001 - any error of a backend, or of a user's dict
                 error = without_locals(again)
                 outcomes.append(self._wrap(error))
             else:
@@ -177,7 +178,7 @@ class Checked:
         return outcomes
 
     def _checked(self, batch: Sequence[Request], outcomes: Any) -> Outcomes:
-        """Refuse what is no list of one exception or None per item."""
+        """Check that a backend has given a list with one exception or None per item."""
         if not isinstance(outcomes, list):
             wrong = f"returned {type(outcomes).__name__}"
         elif len(outcomes) != len(batch):
@@ -192,16 +193,16 @@ class Checked:
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
 
     def _wrap(self, error: Exception) -> Exception:
-        """Make an error of its own for one item, also where the class of ``error`` lets nobody read it."""
+        """Make a new error for one item, even when the class of ``error`` raises as it is read."""
         try:
             return self._wrapped(error)
-        except Exception:  # noqa: BLE001 - foreign code, as a `__getattribute__` that raises
+        except Exception:  # noqa: BLE001 - its class may have a `__getattribute__` that raises
             text = error_text(error)
             wrapped = BackendError(f"{self._label()} raised {text}")
             return self._located(caused(wrapped, RuntimeError(text)))
 
     def _wrapped(self, error: Exception) -> Exception:
-        """Give a copy of an error of ours, or a BackendError around another one."""
+        """Copy an error of Headrace, or wrap any other error in a BackendError."""
         _forget_earlier(error)
         if isinstance(error, RequestError):
             if isinstance(error, InstanceLostError):
@@ -222,12 +223,12 @@ class Checked:
         return error
 
     def _lose(self, error: InstanceLostError) -> None:
-        """Mark the instance as lost, unless the error comes from an instance of another node."""
+        """Mark the instance as lost, unless the error has a node: then another instance was lost."""
         if error.node is None and self._lost is not None:
             self._lost.gone = True
 
     def _last_label(self, request: Request) -> str:
-        """Name what should have written ``result`` into a request: in a sequence its last element."""
+        """Name the backend that should have written ``result``: in a sequence the last element."""
         return self._label()
 
     def _label(self) -> str:
@@ -236,7 +237,7 @@ class Checked:
     # What the builder calls.
 
     def _start(self, options: Any, context: Any) -> None:
-        """Run `init` once, with errors that say which backend and node failed."""
+        """Run `init` once; its errors say which backend and node failed."""
         if self._state != "new":
             raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
         self._node, self._index = context.node_name, context.instance_index
@@ -252,7 +253,7 @@ class Checked:
         self._state = "ready"
 
     def _warm(self) -> None:
-        """Run `warm_up`, with the same errors."""
+        """Run `warm_up`, with errors like those of `_start`."""
         with self._setting_up("warm_up failed: "):
             self.warm_up()
 
@@ -292,7 +293,7 @@ class Checked:
 
 
 _OWN = frozenset(n for n in vars(Checked) if n.startswith("_") and not n.startswith("__"))
-"""The private names that this class uses in the instances of all authors."""
+"""The private names of `Checked`, which the classes and instances of authors must not use."""
 
 
 def _not_yours(who: str, name: str) -> str:
@@ -300,18 +301,17 @@ def _not_yours(who: str, name: str) -> str:
 
 
 _CATCHERS = (Checked.__call__.__code__, Checked._after_failure.__code__)
-"""The functions in which errors of a backend are caught."""
+"""The code of the functions that catch the errors of a backend."""
 
 _AGAIN = "_headrace_raised_again"
-"""The attribute of an error that was caught here more than once."""
+"""Marks an error that these functions have caught more than once."""
 
 
 def _forget_earlier(error: BaseException) -> None:
-    """Let an error object that is raised again and again keep nothing of what it has failed.
+    """Take the traceback from an error object that is raised a second time.
 
-    Each time it is raised Python puts the new traceback before the old one, and the frames of all of
-    them hold requests: a part begins with one of `_CATCHERS`. From the second time on such an error is
-    left without a traceback.
+    Each time an error object is raised, Python puts the new traceback before the old one, and the frames of
+    all of them keep requests alive. Each of these parts begins with one of `_CATCHERS`.
     """
     last, again = error.__traceback__, _AGAIN in vars(error)
     while last is not None and not again:
@@ -338,10 +338,10 @@ def is_one(batch: Sequence[Request]) -> bool:
 
 
 def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
-    """Give the batch that one item makes, filled up with copies where the node says ``pad``.
+    """Give the batch of one item alone, filled up with copies where the node says ``pad``.
 
     Returns:
-        None where no such batch is within the range of the backend, and for what is itself such a copy.
+        None where no such batch fits the range of the backend, and for an item that is itself a filler.
     """
     if isinstance(request, Filler):
         return None
@@ -354,7 +354,7 @@ def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
 
 
 def range_problem(least: Any, most: Any) -> str | None:
-    """Tell what is wrong with a batch range, None for nothing."""
+    """Tell what is wrong with a batch range; None when nothing is."""
     if is_count(least) and (most is None or (is_count(most) and most >= least)):
         return None
     return f"min={least!r}, max={most!r} is no batch range"
@@ -372,7 +372,7 @@ def is_count(value: Any, least: int = 1) -> bool:
 
 
 def _no_weight(request: Request) -> RequestError:
-    """Make the error of an item in a batch whose weights cannot be summed up."""
+    """Make the error of one item in a batch whose weights cannot be summed up."""
     weight = request.get("request_size", 1)
     if is_count(weight):
         return BackendError("another item of the batch has a 'request_size' that is no int")

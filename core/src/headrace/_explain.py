@@ -1,4 +1,4 @@
-"""Plain data about a configuration: what it asks for (``explain``), what was built (``describe()``)."""
+"""Plain data about what a configuration asks for (``explain``), and about what was built (``describe()``)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def explain(
     """Tell what a configuration asks for; nothing is built and no heavy library is imported.
 
     Args:
-        source: A dict, the path of a TOML file (a text is always a path), or a configuration; or an
-            expression by itself, as `headrace.parse` gives it, in which options may be missing.
+        source: A dict, the path of a TOML file (a text is always a path), or a configuration; or a bare
+            expression, as `headrace.parse` gives it, in which options may be missing.
         allow_import: Whether the code under ``import`` may run.
 
     Returns:
@@ -49,19 +49,19 @@ def explain(
         "range", "instance_num", "alias_of", "owns_thread", "run_by", "threads", "next", "links", "keys",
         "tree"}}}``, all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
         ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``,
-        ``definition`` or ``default``. ``range`` is what the classes tell; ``init`` may narrow it.
-        ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``. With
-        probes there is ``probes``, their texts as written. ``alias_of`` is the node whose instances a
+        ``definition`` or ``default``. ``range`` is the range that the classes state; ``init`` may narrow it.
+        ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``. Where there are
+        probes, ``probes`` lists their texts as written. ``alias_of`` is the node whose instances a
         second door shares, else None. A node with backends in processes of their own has ``processes``:
-        ``{"count", "loads"}``, how many there are, and how often each file that an option names is loaded
-        in them. ``warnings`` lists what is allowed but hardly meant, each as
+        ``{"count", "loads"}``, the number of processes, and how often they load each file that an option
+        names. ``warnings`` lists what the configuration may say and hardly means, each as
         `headrace.errors.Problem.to_dict` gives it.
 
         For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
 
     Raises:
-        ConfigError: The configuration is wrong; its ``problems`` are all that is.
-        SetupError: All that is wrong is a ``Fallback`` whose branches are not installed here.
+        ConfigError: The configuration is wrong; ``problems`` holds everything that is.
+        SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
     """
     if isinstance(source, Call):
         return with_room(lambda: _explained_expression(source))
@@ -86,10 +86,10 @@ def _explained_expression(call: Call) -> dict[str, Any]:
     problems = Problems()
     text = str(call)
     if call.text is not None and parse(call.text) == call:
-        text = call.text  # so that errors show it as it was written
+        text = call.text  # so that errors show the expression as it was written
     element = plan_expression(text, (), problems)
     problems.raise_if_any()
-    assert element is not None  # noqa: S101 - else there was a problem
+    assert element is not None  # noqa: S101 - without a problem there is an element
     return {
         "headrace": headrace.__version__,
         "expression": str(element.call),
@@ -140,7 +140,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
 
 
 def _links(links: Links) -> dict[str, Any]:
-    """Give the links of a node that are set, as a configuration may have them."""
+    """Give the links of a node that are set, in the form of a configuration."""
     each = links.each
     found: dict[str, Any] = {
         "next": list(links.next),
@@ -161,7 +161,7 @@ def _table(pairs: Pairs) -> dict[str, str | list[str]]:
 
 
 def _processes(root: Element, instances: int) -> dict[str, Any]:
-    """Tell how many processes a node starts, and how often they load each file: once per process."""
+    """Tell how many processes a node starts, and how often these load each file together."""
     roots = [one for one in root.walk() if one.cls.builds_elsewhere]
     loads: dict[str, int] = {}
     children = [child for outer in roots for child in outer.children]
@@ -172,11 +172,11 @@ def _processes(root: Element, instances: int) -> dict[str, Any]:
     return {"processes": {"count": len(roots) * instances, "loads": loads}} if roots else {}
 
 
-# One element, planned or built.
+# Describing one element, planned or built.
 
 
 def plain(value: Any) -> Any:
-    """Give a value as JSON can hold it: numbers of any library, members of enumerations, models too."""
+    """Give a value in a form that JSON can hold, also for numbers of libraries, enumerations and models."""
     if isinstance(value, (Enum, BaseModel)):
         return plain(value.value if isinstance(value, Enum) else value.model_dump())
     if value is None or isinstance(value, (bool, int, str)):
@@ -197,7 +197,7 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
 
     Args:
         element: The element.
-        built: What was built, by the identity of its element; None when nothing was.
+        built: The built backends, by the identity of their elements; None when nothing was built.
     """
     fields, options = keys_of(element.cls.Options), {}
     for key, origin in element.origins.items():
@@ -232,15 +232,15 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
 
 
 def _built(backend: Backend) -> Any:
-    """Give what a backend says of itself, or why it cannot."""
+    """Give what a backend says of itself, or the error that it raises."""
     try:
         return plain(backend.describe())
-    except Exception as error:  # noqa: BLE001 - the others are described all the same
+    except Exception as error:  # noqa: BLE001 - the other backends must be described as well
         return {"error": error_text(error)}
 
 
 def owns_thread(plan: NodePlan) -> bool:
-    """Tell whether each instance of a node is run by a thread of its own."""
+    """Tell whether each instance of a node has a thread of its own."""
     root = plan.instance
     while root is not None:
         if root.own_thread or word_of(root.cls)._threaded:

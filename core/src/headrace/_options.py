@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class TextWithBase(str):
-    """A text out of a table that several files wrote: it keeps the folder of its own file.
+    """A text from a table to which several files have contributed: it keeps the folder of its own file.
 
     Attributes:
-        base: The folder that a relative path in it starts from.
+        base: The folder from which a relative path in it starts.
     """
 
     __slots__ = ("base",)
@@ -44,17 +44,17 @@ class TextWithBase(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be pickled with the folder."""
+        """Pickle the text together with its folder."""
         return TextWithBase, (str(self), self.base)
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, str]:
-    """Give the keys under which the fields of a model are written, and the name of each field."""
+    """Give the name of each field of a model, by the key under which the field is written."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Copy the lists and tables of a value, with ``leaf(part)`` in the place of every other part."""
+    """Copy the lists and tables of a value, and replace every other part by ``leaf(part)``."""
     if isinstance(value, Mapping):
         return {str.__str__(key): mapped(part, leaf) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -63,7 +63,7 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def without_base(value: Any) -> Any:
-    """Give a value with plain texts in the place of texts that know their folder."""
+    """Give a value in which each text with a folder is replaced by a plain text."""
     if isinstance(value, TextWithBase):
         return str(value)
     if type(value) in (list, tuple):
@@ -78,7 +78,7 @@ def _with_own_base(value: Any) -> Any:
 
 
 def _against_base(path: Path, info: ValidationInfo) -> Path:
-    """Resolve ``path`` against the folder of the file that wrote it (``~`` is the home folder)."""
+    """Resolve ``path`` against the folder of the file in which it is written (``~`` is the home folder)."""
     base: Path = (info.context or {}).get("base", Path())
     return base / path.expanduser()
 
@@ -93,16 +93,16 @@ def _existing(path: Path, info: ValidationInfo) -> Path:
 
 
 FilePath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_existing)]
-"""An option that names a file to read: relative to the file that wrote it, and it must exist."""
+"""An option that names a file to read, which must exist: relative to the file in which it is written."""
 
 OutputPath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_against_base)]
-"""An option that names a file or folder to write: relative like `FilePath`, need not exist."""
+"""An option that names a file or folder to write, which need not exist: relative like `FilePath`."""
 
 
 class Options(BaseModel):
     """Base of the ``Options`` of every backend, policy and probe: frozen, unknown keys refused.
 
-    A pydantic model. Each field has a type, limits where there are any, a default unless it must be
+    It is a pydantic model. Each field has a type, limits where there are any, a default unless it must be
     set, and a ``description`` with its unit::
 
         class Options(headrace.Options):
@@ -111,12 +111,12 @@ class Options(BaseModel):
             mode: Literal["fast", "exact"] = pydantic.Field("fast", description="How (a name).")
             model: headrace.FilePath | None = pydantic.Field(None, description="A file, or none.")
 
-    Values are read as pydantic reads them, except that a bool is no number and NaN is no value; a
-    `headrace.FilePath` is relative to the file that wrote it and must exist, a `headrace.OutputPath`
-    need not. Fields that depend on each other are checked in a ``model_validator`` that raises
-    ValueError. A field that brings in code has a validator that refuses it where
-    ``info.context["allow_import"]`` is False. All of it happens before anything is built. Node keys (``max``, ``device``, ...) are
-    never options; what a backend needs of them is in its `headrace.InitContext`.
+    Values are read as pydantic reads them, except that a bool is no number and NaN is no value. A
+    `headrace.FilePath` is relative to the file in which it is written and must exist; a `headrace.OutputPath`
+    need not exist. Fields that depend on each other are checked in a ``model_validator`` that raises
+    ValueError. A field by which code is imported has a validator that refuses it where
+    ``info.context["allow_import"]`` is False. All this happens before anything is built. Node keys (``max``,
+    ``device``, ...) are never options; a backend finds those that it needs in its `headrace.InitContext`.
 
     Attributes:
         positional: Names of the fields that positional args in an expression fill, in order:
@@ -132,10 +132,11 @@ class Options(BaseModel):
     @field_validator("*", mode="wrap")
     @classmethod
     def _read(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        """Let pydantic read a field, and refuse what it takes for a number."""
+        """Let pydantic read a field, and refuse a bool that became a number, and NaN."""
         context = info.context or {}
         if context.get("of") is cls:
-            # What is nested in this field was written where the field was.
+            # Only a field of the options themselves says in which file its value was written. The fields of
+            # a model nested in it are read after this, and use the same folder.
             context["base"] = context.get("bases", {}).get(info.field_name, Path())
         got = handler(value)
         if _bool_became_number(value, got):
@@ -146,7 +147,7 @@ class Options(BaseModel):
 
 
 def _bool_became_number(value: Any, got: Any) -> bool:
-    """Tell whether a bool, here or inside of ``value``, was read as a number."""
+    """Tell whether ``value``, or a bool inside it, was read as a number."""
     if _is_bool(value):
         return isinstance(got, numbers.Number) and not isinstance(got, bool)
     if isinstance(value, Mapping):
@@ -158,14 +159,14 @@ def _bool_became_number(value: Any, got: Any) -> bool:
         return _bool_became_number([*value, *value.values()], [*got, *got.values()])
     if not isinstance(value, (list, tuple)):
         return False
-    if isinstance(got, (set, frozenset)):  # it has lost the order
+    if isinstance(got, (set, frozenset)):  # a set has lost the order of the list
         return any(map(_is_bool, value)) and not any(isinstance(v, bool) for v in got)
     same = isinstance(got, (list, tuple)) and len(got) == len(value)
     return same and any(map(_bool_became_number, value, got))
 
 
 def _is_bool(value: Any) -> bool:
-    """Tell whether a value is a bool, numpy's included, which is no subclass of Python's."""
+    """Tell whether a value is a bool; also numpy's, which is no subclass of Python's."""
     cls = type(value)
     of_numpy = cls.__module__ == "numpy" and cls.__name__ in ("bool", "bool_")
     return isinstance(value, bool) or of_numpy
@@ -192,10 +193,11 @@ _WORDS = {
 
 
 def wrong_values(error: ValidationError, options: type[BaseModel]) -> Iterator[ErrorDetails]:
-    """Give what is wrong with options in the words of a configuration, once per value.
+    """Give the problems of options in the words of a configuration, once per value.
 
-    pydantic tells what is wrong for every type that an option may have. The one that the value was meant
-    to be is told where it can be known, else all of them at once.
+    For an option that may have several types, pydantic gives the problem of each type. If it can be known
+    which type the value was meant to have, only the problem of that type is given; otherwise all of them in
+    one text.
     """
     of_unions: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors():
@@ -220,7 +222,7 @@ def wrong_values(error: ValidationError, options: type[BaseModel]) -> Iterator[E
 
 
 def _is_union(field: FieldInfo | None) -> bool:
-    """Tell whether an option may have one of several types, None not counted."""
+    """Tell whether an option may have several types, not counting None."""
     if field is None or get_origin(field.annotation) not in (Union, UnionType):
         return False
     return len(set(get_args(field.annotation)) - {NoneType}) > 1

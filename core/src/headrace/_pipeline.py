@@ -1,4 +1,4 @@
-"""The pipeline: what users call."""
+"""The pipeline that users call."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from headrace.keys import Request
 
 
 def _seconds(timeout: float) -> float:
-    """Give a number of seconds of any type as a float; refuse what is none."""
+    """Give a number of seconds of any type as a float; refuse any other value."""
     number = isinstance(timeout, Real) and not isinstance(timeout, bool)
-    if not number or not timeout >= 0:  # NaN is neither
+    # Written with `not`, since NaN compares false with all numbers.
+    if not number or not timeout >= 0:
         raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
     return float(min(timeout, TIMEOUT_MAX))
 
@@ -33,7 +34,7 @@ def _seconds(timeout: float) -> float:
 class Pipeline:
     """Backends composed by a configuration; safe to call from any number of threads.
 
-    ``with`` and ``async with`` close it at their end, without draining when they are left by an error.
+    ``with`` and ``async with`` close it at their end, without draining when an error leaves the block.
 
     A request is a dict with ``data``. It is changed in place: ``result`` is written, and ``data``
     is the caller's object again when the call is over. From call to answer the dict belongs to the
@@ -41,12 +42,12 @@ class Pipeline:
     """
 
     def __init__(self, blueprint: Blueprint) -> None:
-        """Build all; `headrace.pipe` makes the blueprint from a configuration.
+        """Build the pipeline of a blueprint, which `headrace.pipe` makes from a configuration.
 
         Raises:
             SetupError: A backend could not be built; what was built is closed again.
             PluginError: A plugin or a library is missing.
-            TypeError: It is no blueprint.
+            TypeError: ``blueprint`` is no blueprint.
         """
         if not isinstance(blueprint, Blueprint):
             raise TypeError("a Pipeline is made of a configuration by headrace.pipe(source)")
@@ -55,7 +56,7 @@ class Pipeline:
         self._reloader = Reloader(engine)
         engine.start(self)
         self._entrance = engine.entrance
-        self._graph: Any = engine.graph  # there is one where there is no `_call`
+        self._graph: Any = engine.graph  # a Graph wherever `_call` is None
         self._find_call()
         engine.probes.notify("pipeline_started", self)
 
@@ -76,8 +77,8 @@ class Pipeline:
 
         Args:
             data: A request, or a list of requests whose outcomes stay separate.
-            timeout: Seconds from now; holds while queued, between nodes and while running.
-            priority: Greater goes first; equals in order of arrival.
+            timeout: Seconds from now; it holds while the request is queued, between nodes and running.
+            priority: A greater one goes first; equals go in order of arrival.
 
         Returns:
             ``data``, each request with its ``result``.
@@ -114,7 +115,7 @@ class Pipeline:
         self, data: list[Request], *, timeout: float | None = None, priority: int = 0
     ) -> list[Future[Request]]: ...
     def submit(self, data: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
-        """Let a request run and come back at once; waits only for room in a full queue.
+        """Let a request run and return at once; this waits only for room in a full queue.
 
         Args:
             data: A request, or a list of requests.
@@ -176,11 +177,11 @@ class Pipeline:
             abandoned = give_up_all(waiting) is True
             error.abandoned = abandoned  # type: ignore[attr-defined]
             if isinstance(data, dict) and not abandoned:
-                data.pop("result", None)  # it may have ended well a moment before
+                data.pop("result", None)  # the request may have ended a moment before the cancel
             for entry in entries:
                 if not abandoned:
                     entry.give_back()
-                entry.error = None  # nobody asks for it; see `Entry.take_error`
+                entry.error = None  # no owner takes this error any more; see `Entry.take_error`
             raise
         for entry in entries:
             entry.give_back()
@@ -191,34 +192,33 @@ class Pipeline:
         return data
 
     def stats(self) -> dict[str, Any]:
-        """Give counts and times since the start, per node; can be written as JSON."""
+        """Give counts and times since the start, per node, as a dict that can be written as JSON."""
         return self._engine.statistics()
 
     def describe(self) -> dict[str, Any]:
-        """Give what was really built, per node; can be written as JSON."""
+        """Describe what was really built, per node, as a dict that can be written as JSON."""
         return self._engine.describe()
 
     def reload(self, node: str, changes: Mapping[str, Any], *, timeout: float = 30.0) -> None:
         """Exchange the instances of one node while requests go on.
 
-        The changed configuration is checked as a whole, and all new instances are built beside the
-        old ones, which go on serving, until they are warm. Then requests that wait go to the new
-        ones, and each old one is closed when its batch ends. One reload runs at a time; another
-        waits for it. Without changes the node is built again as it is, for example from a model
-        file that was replaced. An option that has no effect, since args in the expression win, is
-        given as a UserWarning.
+        The changed configuration is checked as a whole. All new instances are built and warmed up while the
+        old ones go on serving. Then waiting requests go to the new instances, and each old instance is closed
+        when its batch ends. One reload runs at a time, and others wait for it. Without changes the node is
+        built again as it is, for example from a model file that was replaced. A changed option that has no
+        effect, since args in the expression win, is reported as a UserWarning.
 
         Whenever this raises, the old instances are in place and nothing has changed. It returns
-        when all old ones are closed, or when ``timeout`` is over: then those whose batch still
+        when all old instances are closed, or when ``timeout`` is over: then those whose batch still
         runs are closed later. It blocks; a coroutine calls it through ``asyncio.to_thread``.
 
         Args:
             node: The name of the node; ``"main"`` for a configuration without tables.
-            changes: New values of keys of the node and options of its backends; None takes a key
-                away. All but ``next``, ``map``, ``or``, ``each``, ``queue_size`` and
-                ``queue_full`` can be changed. Relative paths start from the working directory.
-            timeout: Seconds for building, and then for the batches of the old ones. When it is over
-                before the new ones are warm, ``context.cancelled()`` is true for them.
+            changes: New values of keys of the node and options of its backends; None removes a key.
+                All but ``next``, ``map``, ``or``, ``each``, ``queue_size`` and ``queue_full`` can be
+                changed. Relative paths start from the working directory.
+            timeout: Seconds for building, and then for the batches of the old instances. When it is over
+                before the new instances are warm, ``context.cancelled()`` is true for these.
 
         Raises:
             ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
@@ -241,26 +241,25 @@ class Pipeline:
 
     @property
     def config(self) -> headrace.PipelineConfig:
-        """The configuration, with what was reloaded."""
+        """The configuration, including all reloads."""
         config: headrace.PipelineConfig = self._engine.blueprint.config
         return config
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Refuse new requests, let the others end, and close all backends.
 
-        May be called from any thread and more than once. From a thread that runs a batch of this
+        It may be called from any thread and more than once. In a thread that runs a batch of this
         pipeline it refuses new requests and returns at once.
 
         Args:
-            drain: Whether requests that wait are run; else they fail.
-            timeout: Seconds after which everything that is still open fails with ClosedError. One
-                caller cannot be fetched back: the one whose own thread is inside a ``forward``
-                that hangs.
+            drain: Whether waiting requests are run; if not, they fail.
+            timeout: Seconds after which all requests that are still open fail with ClosedError. Only a
+                caller whose own thread hangs inside a ``forward`` cannot be freed so.
         """
         timeout = _seconds(timeout)
         self._engine.close(drain=drain, timeout=timeout)
 
-    # See `headrace.hookspecs.attached`.
+    # What `headrace.hookspecs.attached` calls.
 
     def _attach(self, probe: Guarded) -> None:
         Probes([probe]).notify("pipeline_started", self)
@@ -281,7 +280,7 @@ class Pipeline:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # In another thread: what is drained may be awaited by tasks of this event loop.
+        # Another thread closes: tasks of this event loop may await requests that are being drained.
         await asyncio.to_thread(self.close, drain=kind is None)
 
     def __reduce__(self) -> tuple[Any, ...]:

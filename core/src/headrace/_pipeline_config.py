@@ -1,4 +1,4 @@
-"""A whole configuration: read, checked, frozen; nothing of it is built."""
+"""A whole configuration, which is read, checked and frozen; nothing of it is built."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class PipelineConfig:
 
         Args:
             source: A dict, the path of a TOML file (a text is always a path), or a configuration.
-            base: The folder that relative paths in a dict start from, also those under ``extends``
+            base: The folder from which relative paths in a dict start, also those under ``extends``
                 and ``import``; default: the working directory.
             allow_import: Whether the code under ``import`` may run. The environment variable
-                ``HEADRACE_IMPORT=0`` refuses it as well, and so does what is not clearly a yes.
+                ``HEADRACE_IMPORT=0`` refuses it as well, and so does any value that is no known yes.
 
         Raises:
-            ConfigError: Something is wrong; its ``problems`` are all that is.
-            SetupError: All that is wrong is a ``Fallback`` whose branches are not installed here.
-            TypeError: ``source`` is none of the three, or ``base`` is given for another than a dict.
+            ConfigError: The configuration is wrong; ``problems`` holds everything that is.
+            SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
+            TypeError: ``source`` is none of the three, or ``base`` is given and ``source`` is no dict.
         """
         if isinstance(source, PipelineConfig):
             if base is not None:
@@ -85,16 +85,16 @@ class PipelineConfig:
         """Give the JSON Schema of every key that is no option of a backend, for editors and forms.
 
         Returns:
-            ``"node"``: keys of a node, which may also stand in ``[global]`` as the default of all
-            nodes; ``"node_only"``: those that may not; ``"global"``: those of ``[global]`` alone.
+            ``"node"``: keys of a node that may also stand in ``[global]`` as the default of all nodes;
+            ``"node_only"``: keys of a node alone; ``"global"``: keys of ``[global]`` alone.
         """
         return key_schemas()
 
     def to_dict(self) -> dict[str, Any]:
         """Give the configuration as plain data, merged from all its files.
 
-        Relative paths stay as written, each relative to the file that wrote it: give their folder as
-        ``base`` when it is loaded again. (A pickled configuration keeps the folders by itself.)
+        Relative paths stay as written, each relative to its own file: give their folder as ``base`` when the
+        dict is loaded again. (A pickled configuration keeps the folders.)
         """
         document = self._document
         plain: dict[str, Any] = {}
@@ -103,16 +103,16 @@ class PipelineConfig:
         return plain | {key: _plain(written.value) for key, written in document.top.items()}
 
     def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
-        """Give this configuration with other keys of one node, read and checked as a whole."""
+        """Give this configuration with other keys of one node; it is read and checked as a whole."""
         document = self._document_changed(node, changes)
         return with_room(lambda: self._of(document, self._allow_import))
 
     def _document_changed(self, node: str, changes: Mapping[str, Any]) -> Document:
-        """Lay changes over one node of the configuration, which stays as it is.
+        """Give the document of this configuration with changes of one node.
 
         Args:
             node: The node.
-            changes: New values of keys of the node; None takes a key away. Relative paths in them start
+            changes: New values of keys of the node; None removes a key. Relative paths in them start
                 from the working directory.
 
         Raises:
@@ -173,7 +173,7 @@ class PipelineConfig:
         return hash(frozenset(self.nodes))
 
     def _checked(self) -> list[Any]:
-        """Give all checked options, in which files have their folders, and the imported files."""
+        """Give all checked options, in which paths are absolute, and the imported files."""
         elements = [element for root in self._plan.roots for element in root.walk()]
         files = [path for path, _ in self._plan.files]
         probes = [probe.options for probe in self._plan.probes]
@@ -191,18 +191,18 @@ def _restore(document: Document, allow_import: bool) -> PipelineConfig:
 
 
 def _plain(value: Any) -> Any:
-    """Copy a value, with texts in the place of path objects."""
+    """Copy a value, and replace path objects and texts with a folder by plain texts."""
     texts = (PurePath, TextWithBase)
     return mapped(value, lambda part: str(part) if isinstance(part, texts) else part)
 
 
 def _run_imports(document: Document, why: str | None, problems: Problems) -> Files:
-    """Run what the configuration imports; what fails is reported, the rest still runs.
+    """Run the files and modules that the configuration imports, and report those that fail.
 
     Args:
         document: The configuration.
-        why: Why nothing may run, None when it may.
-        problems: Where what is wrong goes.
+        why: Why no code may run, None when it may.
+        problems: Takes the problems.
     """
     items = [item for item, _ in document.imports]
     place = key_place(document.file, "import", "import", items)
@@ -226,4 +226,4 @@ _FIXED = {
     **dict.fromkeys((*GLOBAL_KEYS, "probes"), "It belongs to the pipeline as a whole."),
     **dict.fromkeys(("extends", "import", "global", "define"), "It is no key of a node."),
 }
-"""Keys that cannot be changed, and why."""
+"""Keys that a reload cannot change, each with the reason."""

@@ -1,4 +1,4 @@
-"""What errors are made of: problems and texts; what of an error is kept, pickled and made again."""
+"""What errors are made of: problems and texts. And how errors are pickled, copied and shortened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 _MOST_SHOWN = 200
 
 _INNER = ("headrace._", "headrace.words.", "contextlib")
-"""How the names of modules begin whose frames say nothing to a user."""
+"""Beginnings of the names of modules whose frames tell a user nothing."""
 
 Error = TypeVar("Error", bound=BaseException)
 
@@ -33,9 +33,9 @@ class Problem:
         path: The keys that lead to the place, ``"node.key"``, or None.
         span: Start and end offset (in characters) inside ``text``, or None.
         suggestion: The nearest known name, or None.
-        text: The text that ``span`` points into, usually an expression.
+        text: The text into which ``span`` points, usually an expression.
         hint: What to do about it, or None.
-        line, column: Where ``file`` has it, both from 1, or None.
+        line, column: The place in ``file``, both from 1, or None.
     """
 
     code: str
@@ -50,7 +50,7 @@ class Problem:
     column: int | None = None
 
     def __post_init__(self) -> None:
-        """Shorten what no one can read: a name may have a million characters."""
+        """Shorten the message: a name in it may have a million characters."""
         if len(self.message) > _LONG_WORD:
             object.__setattr__(self, "message", _shortened(self.message))
 
@@ -74,7 +74,7 @@ class Problem:
 
 _LONG_WORD = 400
 _LONG_TEXT = 4000
-"""Longest word and longest text that a message shows, in characters."""
+"""The longest word and the longest text that a message shows, in characters."""
 
 
 def _shortened(text: str) -> str:
@@ -87,12 +87,13 @@ def _shortened(text: str) -> str:
 
 
 _WINDOW = 100
-"""Longest piece of an expression that an error shows, in characters."""
+"""The longest piece of an expression that an error shows, in characters."""
 
 
 def _caret(text: str, start: int, end: int) -> list[str]:
     """Show the line of ``text`` that holds ``start`` with carets under [start, end)."""
-    # Looked for only as far as is shown: the text may be long, and many problems stand in it.
+    # Ends of lines are looked for only within the piece that is shown: the text may be very long, and have
+    # many problems.
     low, high = max(0, start - _WINDOW // 2), start + _WINDOW
     line_start = max(text.rfind("\n", low, start), text.rfind("\r", low, start)) + 1
     first = max(line_start, low)
@@ -119,14 +120,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-# Errors of any class.
+# Working with errors of any class, whose methods may raise.
 
 
 def error_text(error: BaseException) -> str:
-    """Give type and text of an error, whatever its ``__str__`` does."""
+    """Give type and text of an error, even when its ``__str__`` raises."""
     try:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
-    except Exception as broken:  # noqa: BLE001 - foreign code
+    except Exception as broken:  # noqa: BLE001 - the __str__ is a user's
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 
 
@@ -137,10 +138,10 @@ def caused(error: Error, by: BaseException | None) -> Error:
 
 
 def without_locals(error: Error) -> Error:
-    """Give an error whose tracebacks, and those of its causes, hold no local variables any more.
+    """Clear the local variables in the tracebacks of an error and its causes; give the error.
 
-    To keep the error would keep them: after an out-of-memory error that is the batch itself.
-    Files and lines stay. In Python's development mode (``python -X dev``) the variables stay, too.
+    While the error lives, they would live: after an out-of-memory error that is the batch itself. Files and
+    lines stay. In Python's development mode (``python -X dev``) the variables stay as well.
     """
     if sys.flags.dev_mode:
         return error
@@ -158,7 +159,7 @@ def without_locals(error: Error) -> Error:
 
 
 def _is_over(error: BaseException) -> bool:
-    """Tell whether the function that caught an error has ended; else it is that of a caller."""
+    """Tell whether the outermost frame of an error's traceback has ended; one that runs is a caller's."""
     last: TracebackType | None = _part(error, "__traceback__")
     try:
         if last is not None:
@@ -169,13 +170,13 @@ def _is_over(error: BaseException) -> bool:
 
 
 _part: Callable[[BaseException, str], Any] = object.__getattribute__
-"""Reads an attribute of an error, whatever a ``__getattribute__`` of its class does."""
+"""Reads an attribute of an error, past any ``__getattribute__`` of its class."""
 
 
 def without_inner_frames(error: Error) -> Error:
-    """Give an error, and its cause, without the frames of Headrace in their tracebacks.
+    """Take the frames of Headrace out of the tracebacks of an error and its cause; give the error.
 
-    Between the call that asked for a pipeline and the ``init`` that failed there are some dozens.
+    There are dozens of such frames between the call of ``pipe`` and the ``init`` that has failed.
     """
     for one in (error, error.__cause__):
         if one is not None:
@@ -198,7 +199,7 @@ def _outer(last: TracebackType | None) -> TracebackType | None:
 def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
     """Make an error again from what ``__reduce__`` gave, without calling its ``__init__``."""
     error = cls.__new__(cls, *args)
-    error.args = args  # an OSError with an __init__ of its own leaves them to that
+    error.args = args  # a subclass of OSError with an own __init__ would have empty args
     cause = state.pop("__cause__", None)
     error.__dict__.update(state)
     error.__cause__ = cause
@@ -206,7 +207,7 @@ def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, An
 
 
 def twin_of(error: BaseException) -> Any:
-    """Make another error of the same content, which shows where the first was raised, and why."""
+    """Make a second error of the same content, with the traceback and the cause of the first."""
     twin = rebuild(type(error), error.args, dict(error.__dict__))
     twin.__cause__, twin.__context__ = error.__cause__, error.__context__
     twin.__suppress_context__ = error.__suppress_context__
@@ -214,35 +215,35 @@ def twin_of(error: BaseException) -> Any:
 
 
 def portable(value: Any) -> Any:
-    """Give ``value`` itself if it can be pickled and made again, else a stand-in with its text.
+    """Give ``value`` itself if it can be pickled and unpickled, else a stand-in with its text.
 
-    An exception whose ``__init__`` takes more than its text is pickled well, and fails only where
-    it is made again.
+    Pickling alone proves nothing: an exception whose ``__init__`` takes more than its text can be pickled, and
+    raises only when it is unpickled.
     """
     if value is None or issubclass(type(value), (str, int)):
         return value
     if type(value) in (list, tuple):
         return type(value)(map(portable, value))
     try:
-        pickle.loads(pickle.dumps(value))  # noqa: S301 - what was pickled just here
-    except Exception:  # noqa: BLE001 - any failure of foreign code means the same here
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - pickled in this very line
+    except Exception:  # noqa: BLE001 - the value's class may raise anything
         return RuntimeError(error_text(value)) if isinstance(value, BaseException) else shown(value)
     return value
 
 
 def as_int(value: Any) -> int | None:
-    """Give the int that a value stands for, also one of numpy; None for a bool and for what is none."""
+    """Give the int for which a value stands, also one of numpy; None for a bool and for any other value."""
     try:
         return None if isinstance(value, bool) else index(value)
-    except Exception:  # noqa: BLE001 - foreign code
+    except Exception:  # noqa: BLE001 - the value's __index__ may raise anything
         return None
 
 
 def shown(value: object) -> str:
-    """Give the text of any value, cut to 200 characters, whatever its ``__repr__`` does."""
+    """Give the repr of any value, cut to 200 characters, even when its ``__repr__`` raises."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - foreign code, or an int of too many digits
+    except Exception:  # noqa: BLE001 - a user's __repr__, or an int of too many digits
         if isinstance(value, int):
             return f"an int of {value.bit_length()} bits"
         text = object.__repr__(value)

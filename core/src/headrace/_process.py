@@ -1,6 +1,6 @@
-"""What concerns processes: fork and exit of this one, the start of another one, and that it ends with this one.
+"""Processes: the fork and the exit of this one, and starting another one that ends with this one.
 
-The only module with calls that some platforms lack.
+This is the only module with calls that some platforms lack.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 EXIT_S = 5.0
-"""How long the end of the interpreter waits for batches that run."""
+"""How long the exit of the interpreter waits for batches that run."""
 
 
 _LAST_STEPS_S = 60
-"""How long Python may take to end after that, where a batch still runs then."""
+"""How long Python's last steps may take when a batch still runs after `EXIT_S`."""
 
 
 class Closable(Protocol):
-    """Something to close before the interpreter ends."""
+    """An object that is closed before the interpreter ends."""
 
     def close(self, *, drain: bool, timeout: float) -> None:
         """Close, waiting at most ``timeout`` seconds."""
@@ -40,17 +40,17 @@ class Closable(Protocol):
         """Tell whether a backend still runs."""
 
     def after_fork(self) -> None:
-        """Take note that this is a child process, in which no thread of the parent runs."""
+        """Adapt to a child process after a fork, in which no thread of the parent exists."""
 
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def usable_cpus() -> int:
-    """Give the number of CPUs that this process may use, at least 1, as ``os.process_cpu_count`` of Python 3.13.
+    """Give the number of CPUs that this process may use, like ``os.process_cpu_count`` of Python 3.13.
 
-    ``PYTHON_CPU_COUNT`` says it where the system does not: in a container, or for one of several
-    processes that share a machine.
+    It is at least 1. The environment variable ``PYTHON_CPU_COUNT`` wins: a container, or one of several
+    processes that share a machine, can be told its share by it.
     """
     said = os.environ.get("PYTHON_CPU_COUNT", "")
     if said.isdecimal() and int(said) > 0:
@@ -69,7 +69,7 @@ def close_at_exit(closable: Closable) -> None:
 def _at_exit() -> None:
     until = time.monotonic() + EXIT_S
     every = list(_open)
-    # Those at rest first: nothing of theirs may be lost to one that hangs.
+    # Pipelines without a running batch are closed first, so that one that hangs cannot use up their time.
     for closable in sorted(every, key=lambda one: one.busy()):
         closable.close(drain=False, timeout=max(0.0, until - time.monotonic()))
     if any(closable.busy() for closable in every):
@@ -79,15 +79,15 @@ def _at_exit() -> None:
 def _skip_destructors() -> None:
     """Let the process end although a thread still runs native code.
 
-    The last steps of a process destroy what its libraries hold, under the feet of such a thread,
-    which aborts. With glibc the process leaves before these steps, after Python has ended in good
-    order, and with the status it has then. Elsewhere it leaves now, when the status is not known
-    yet: 1 after an exception that nobody caught, else 0.
+    The last steps of a process destroy the objects of its libraries while that thread still uses them, and
+    the thread aborts the process. With glibc an exit handler ends the process before these steps, after
+    Python has ended in good order, with Python's exit status. With another C library the process ends at
+    once, with the status 1 after an uncaught exception, else 0.
 
-    A thread that comes back from native code while Python ends is ended where it asks for the
-    interpreter (before CPython 3.14). C++ code around it does not let itself be left so, and aborts.
-    Then only that thread stops: it sleeps for the moment that is left. Should the abort be the main
-    thread's own, an alarm ends the process.
+    Before CPython 3.14 a thread that returns from native code while Python ends is itself ended, by
+    unwinding its stack. C++ code on that stack does not allow that, and aborts. So the handler of the abort
+    signal lets only that thread sleep until the process ends. Should the main thread itself abort, an alarm
+    ends the process.
     """
     try:
         import ctypes
@@ -121,7 +121,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-# Other processes.
+# Starting another process.
 
 
 def memory_file() -> int:
@@ -131,27 +131,28 @@ def memory_file() -> int:
         return create("headrace")  # type: ignore[no-any-return]
     import tempfile
 
-    with tempfile.TemporaryFile() as file:  # which has no name either
+    with tempfile.TemporaryFile() as file:  # this file has no name in any folder either
         return os.dup(file.fileno())
 
 
 def spawn(code: str, keep: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start another Python that runs ``code``, with our environment, flags and standard streams.
+    """Start another Python that runs ``code``, with the environment, flags and standard streams of this one.
 
-    Nothing is forked that goes on in Python, and our ``__main__`` is not imported.
+    No Python code runs between fork and exec, and the ``__main__`` of this process is not imported.
 
     Args:
-        code: What it runs.
+        code: The Python code that the process runs.
         keep: The descriptors that it inherits.
 
     Raises:
-        SetupError: The platform has no such processes, or no more of them.
+        SetupError: The platform cannot start such a process, or the system has no room for another one.
     """
     import subprocess
 
     if os.name != "posix":
         raise SetupError("Process needs a POSIX system", hint="BackgroundThread[X] runs here.")
-    # Ctrl-C in a terminal reaches the new process, too, also before it can say that it ignores it.
+    # Ctrl-C in a terminal reaches the new process as well, perhaps before it can ignore the signal. So the
+    # signal is blocked here, and the new process inherits that until `end_with_parent` unblocks it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     try:
@@ -163,11 +164,11 @@ def spawn(code: str, keep: Sequence[int]) -> subprocess.Popen[bytes]:
 
 
 def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
-    """Let this process, which ``parent`` started, end when that does, and leave Ctrl-C to it.
+    """Let this process end when its parent does, and leave Ctrl-C to the parent.
 
     Args:
-        parent: Its number.
-        wait: Comes back when it has ended, where the system does not tell.
+        parent: The process id of the parent.
+        wait: Returns when the parent has ended; used where the system does not end this process by itself.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -184,4 +185,4 @@ def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
 
 
 _PR_SET_PDEATHSIG = 1
-"""From ``linux/prctl.h``. It counts the end of the thread that started the process as that of the parent."""
+"""From ``linux/prctl.h``. Linux takes the end of the thread that started the process for the parent's."""

@@ -10,9 +10,9 @@ from headrace.errors import RequestNotFoundError
 class KVStorage:
     """A table ``request_id → key → value`` that any thread may use.
 
-    It takes no lock: each method changes a dict in one step of the interpreter, and every value lies in
-    a list of its own, by which a thread knows whether the value that stands there is the one it brought.
-    Every method but `add` and `contains` raises RequestNotFoundError for an unknown request.
+    It takes no lock: each method changes a dict in one step of the interpreter. Every value lies in a list of
+    its own: of two threads that insert the same key, each sees by the list whose value was stored. Every
+    method but `add` and `contains` raises RequestNotFoundError for an unknown request.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class KVStorage:
         """Begin a request.
 
         Raises:
-            KeyError: It is there already.
+            KeyError: The request is there already.
         """
         values: dict[str, list[Any]] = {}
         if self._requests.setdefault(request_id, values) is not values:

@@ -66,14 +66,14 @@ class HeadraceError(Exception):
     code: ClassVar[str] = "error"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle class, args and attributes; what cannot travel is replaced by its text."""
+        """Pickle class, args and attributes; a value that cannot be pickled is replaced by its text."""
         state = {key: portable(value) for key, value in self.__dict__.items()}
         if self.__cause__ is not None:
             state["__cause__"] = portable(self.__cause__)
         return rebuild, (type(self), tuple(portable(arg) for arg in self.args), state)
 
     def __bool__(self) -> bool:
-        return True  # also where a subclass has a __len__: an error is never taken for none
+        return True  # a subclass with a __len__ must not count as no error in `if error`
 
     def __str__(self) -> str:
         return self._text()
@@ -86,7 +86,7 @@ class HeadraceError(Exception):
 class _ExplainedError(HeadraceError):
     """Base of the errors that say what went wrong, where, and what to do."""
 
-    _places: ClassVar[tuple[str, ...]] = ()  # its attributes that say where; None for unknown
+    _places: ClassVar[tuple[str, ...]] = ()  # attributes that name a place; None where unknown
 
     what: str = ""
     hint: str | None = field(default=None, kw_only=True)
@@ -108,7 +108,7 @@ class ConfigError(HeadraceError, ValueError):
     """A configuration or an expression is wrong; nothing was built.
 
     Attributes:
-        problems: Everything that is wrong, each with its place.
+        problems: All problems, each with its place.
     """
 
     code = "config"
@@ -127,7 +127,7 @@ class ConfigError(HeadraceError, ValueError):
 
 @dataclass(eq=False, repr=False)
 class PluginError(_ExplainedError):
-    """A plugin is installed in a state in which it cannot be used.
+    """A plugin cannot be used in the state in which it is installed.
 
     Attributes:
         what: What is wrong.
@@ -155,7 +155,7 @@ class MissingDependencyError(PluginError, ImportError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _PlacedError(_ExplainedError):
-    """Base of the errors that say at which backend something went wrong."""
+    """Base of the errors that name the node, backend and instance that failed."""
 
     _places: ClassVar[tuple[str, ...]] = ("node", "backend", "instance")
 
@@ -309,7 +309,7 @@ class OverloadedError(RequestError):
 
     Attributes:
         queue_size: How many requests may wait; 0 when unknown.
-        waiting: How many did.
+        waiting: How many requests were waiting.
     """
 
     code = "overloaded"
@@ -354,14 +354,15 @@ class ClosedError(HeadraceError, RuntimeError):
 
     code = "closed"
 
-    _passes = False  # True in a backend whose own pipeline was closed: it is not wrapped there
+    # True for a copy that backends must pass on without wrapping it: see `_passing`.
+    _passes = False
 
     def __init__(self, what: str = "the pipeline is closed", *, abandoned: bool = False) -> None:
         self.abandoned = abandoned
         super().__init__(what)
 
     def _passing(self) -> ClosedError:
-        """Give a copy that backends hand on as the outcome of a request."""
+        """Give a copy that backends pass on as the outcome of a request: their own pipeline was closed."""
         twin = ClosedError(self.args[0], abandoned=self.abandoned)
         twin._passes = True
         return twin
@@ -372,7 +373,7 @@ def code_of(error: BaseException) -> str:
     if isinstance(error, HeadraceError):
         try:
             return str(error.code)
-        except Exception:  # noqa: BLE001 - a property of a class of somebody else
+        except Exception:  # noqa: BLE001 - a subclass may have a property that raises
             return "backend"
     if type(error).__name__ == "CancelledError":
         return "cancelled"

@@ -16,15 +16,15 @@ The module implements a hook by a function of the same name with the marker `hoo
 Rules for all hooks:
 
 - Each is called once per process, without arguments, when names of plugins are first looked for.
-- It returns texts: expressions, or import paths ``package.module:Name``. What a path names is
+- It returns texts: expressions, or import paths ``package.module:Name``. The object of a path is
   imported when a configuration or a command uses it. So the module of the hooks is light: it
   imports nothing but the standard library and `headrace.hookspecs`.
 - A function that begins with ``headrace_`` and is none of these hooks, an exception, or an answer of
-  another type makes the plugin ``broken``: it is listed with the reason by
-  ``headrace plugins doctor``, and nothing of it is used. Other plugins go on.
-- Two plugins that offer one name are an error where the bare name is used; ``x:Name``, with the
-  distribution's name without a leading ``headrace-``, chooses one. A name of core always means
-  core's.
+  another type makes the plugin ``broken``: ``headrace plugins doctor`` lists it with the reason, and none
+  of its names can be used. Other plugins are not affected.
+- If two plugins offer the same name, the bare name is an error where it is used; ``x:Name``, with the
+  distribution's name without a leading ``headrace-``, chooses one. A name of core always means the
+  backend of core.
 - ``HEADRACE_PLUGINS`` switches the hooks of a plugin off together with its backends.
 """
 
@@ -73,8 +73,8 @@ def headrace_definitions() -> dict[str, str]:
         def headrace_definitions():
             return {"Classify": "S[DecodeMat,ResizeMat(224,224),OnnxTensor]"}
 
-    ``backend = "Classify"`` then means that expression, and ``Classify[X]`` gives the bracket to
-    its last innermost name.
+    ``backend = "Classify"`` then means that expression, and ``Classify[X]`` passes the bracket to
+    the last innermost name in it.
     """
     return {}
 
@@ -94,9 +94,9 @@ def headrace_batch_policies() -> dict[str, str]:
             return {"Patient": "headrace_x.policies:Patient"}
 
     A node switches it on by ``batch_policy = "Patient"`` or ``"Patient(wait_ms=5)"``; the fields of
-    its ``Options`` may also be keys of the node. It is made once per node: ``Patient(options)``. A
-    class that is both kinds of policy, named for both keys, is made once, and so can share what it
-    knows between the two.
+    its ``Options`` may also be keys of the node. It is made once per node: ``Patient(options)``. When a
+    class that is both kinds of policy is named for both keys, one object is made, which can share its
+    state between the two.
     """
     return {}
 
@@ -123,62 +123,64 @@ def headrace_dispatch_policies() -> dict[str, str]:
 def headrace_probes() -> dict[str, str]:
     r"""Give probes: classes that hear of every batch and every request of a pipeline.
 
-    A probe is a plain class with any of these methods, each called with positional arguments; what
-    it returns is not looked at:
+    A probe is a plain class with any of these methods, each called with positional arguments; return
+    values are ignored:
 
     ``batch_done(node, instance, size, started, ended, errors)``
         A batch has run. ``node`` is the name of the node, ``instance`` the index of the instance
         from 0, ``size`` the number of requests in it (not their weight; copies that ``pad`` added
         do not count), ``errors`` a list of ``size`` exceptions or None, in the order of the
-        requests. A batch of one that its caller ran itself is one, too.
+        requests. A request that its caller runs itself counts as a batch of one.
     ``request_done(node, request, started, ended, error)``
-        A request has its outcome at a node, exactly once: ``error`` is None for success, else what
-        its owner gets. Also for requests that never ran: ``InputError``, ``OverloadedError``,
-        ``DeadlineExceededError``, ``ClosedError``, ``concurrent.futures.CancelledError``. The number
-        of calls per node is ``submitted`` less what is open, in ``stats()``. ``request`` is the
-        request itself: its dict, with ``data`` put back, and ``result`` on success; read it, do not
-        change or keep it. What was sent and is no dict comes as it is, with its InputError.
+        A request has its outcome at a node; called exactly once per request. ``error`` is None for
+        success, else the error that its owner gets. Requests that never ran are reported as well, with
+        ``InputError``, ``OverloadedError``, ``DeadlineExceededError``, ``ClosedError`` or
+        ``concurrent.futures.CancelledError``. The number of calls per node is ``submitted`` in
+        ``stats()``, less the requests that are still open. ``request`` is the request itself: its dict,
+        with ``data`` put back, and ``result`` on success; read it, do not change or keep it. An item that
+        is no dict comes as it was sent, with its InputError.
     ``batch_ran(record)``
-        A batch has run: the same moments as ``batch_done``, with its requests. ``record`` is a
+        A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a
         `BatchRecord`: which requests ran together, when each arrived and was cut, in which thread.
     ``element_done(node, instance, element, size, started, ended)``
         One backend inside the expression of a node has run on ``size`` items. ``element`` is its path
         in ``describe()["nodes"][node]["tree"]``: the names from the root on, each but the first after
         its place among ``children``, as ``S/1:ResizeMat``. It is called in the thread that ran it,
-        before the ``batch_ran`` of its batch. Backends that are called item by item, or again, are
-        heard of each time. What only builds others (``IoC``), or passes on to a thread or a node, is
-        no element that runs; inside of ``Process`` nothing is heard of.
+        before the ``batch_ran`` of its batch. For a backend that is called item by item, or again, each
+        call is reported. A word that only builds others (``IoC``), or passes the batch to a thread or a
+        node, is not reported, nor are the backends inside ``Process``.
     ``element_began(node, instance, element, size)``
         The same backend is about to run, in the same thread.
     ``span_done(node, instance, element, name, started, ended, track)``
-        A backend has reported by ``context.span`` what happened inside it or on a device.
+        A backend has reported work inside it or on a device by ``context.span``.
     ``instance_changed(node, instance, state)``
-        An instance is ``"ready"``, in service; ``"lost"``, it can serve no more; ``"retired"``, a
-        ``reload`` has put another in its place; ``"closed"``, with the pipeline.
+        The state of an instance has changed: ``"ready"``, it is in service; ``"lost"``, it can serve no
+        more; ``"retired"``, a ``reload`` has replaced it; ``"closed"``, together with the pipeline.
     ``pipeline_started(pipeline)``
-        Once, when the pipeline is built: it may be called from now on, as for ``stats()``. Keep no
-        more than a `weakref.ref` to it, or it is never closed when its last user drops it.
+        Called once, when the pipeline is built: the probe may call it from now on, for ``stats()`` or the
+        like. Keep no more than a `weakref.ref` to it: otherwise it is not closed when its last user drops it.
     ``close()``
-        Once, after everything else of the pipeline is closed, and when it could not be built.
+        Called once, after all other parts of the pipeline are closed, and when it could not be built.
 
-    What no probe asks for is not measured. ``started`` and ``ended`` are in seconds on the clock of ``time.monotonic()``: those of a batch
-    from before to after its run, those of a request from its arrival at the node to its outcome.
+    Nothing is measured that no probe asks for. ``started`` and ``ended`` are in seconds on the clock of
+    ``time.monotonic()``: for a batch from before to after its run, for a request from its arrival at the node
+    to its outcome.
 
-    In a graph every node has its own requests: each node a request visits, each element of
-    ``each``, each branch is one. What goes through ``Forward[node.x]`` is a request of the node ``x``. The front
-    that ``entrypoint`` makes is no node.
+    In a graph every node has its own requests: each node that a request visits, each element of
+    ``each`` and each branch counts as one. An item that goes through ``Forward[node.x]`` is a request of the
+    node ``x``. The front that ``entrypoint`` makes is no node.
 
-    A probe is called by the thread that ended the batch or request, before the owner has the answer,
-    by several threads at a time, and never under a lock of Headrace: it may call ``stats()``,
-    ``submit()`` or ``close()``, but must not wait for a request of this pipeline. It must be quick,
-    since the answer, and often the instance, waits for it, and must guard what it changes.
-    The main thread calls no probe, for a signal handler that interrupts it may come to that probe again: a
-    helper thread runs its requests, which costs each some 30 microseconds. A class that says ``reentrant =
-    True`` takes no lock, and may be called by a signal handler in the midst of its methods; where all probes
-    say so, the main thread runs its requests itself.
-    Whatever it raises harms no request: it is counted under ``"probes"`` in ``stats()``,
-    ``{"Name": {"errors": n, "last": "TypeError: ..."}}``, and the first is logged by
-    ``headrace.probes``. A batch that still runs when ``close()`` gives up on it is not reported to a probe.
+    The thread that ended the batch or request calls the probe, before the owner has the answer. Several
+    threads may call it at a time, and never under a lock of Headrace: it may call ``stats()``, ``submit()``
+    or ``close()``, but must not wait for a request of this pipeline. It must be quick, since the answer,
+    and often the instance, waits for it, and must guard the data that it changes. The main thread calls no
+    probe, since a signal handler may interrupt the probe and come to it again: a helper thread runs the
+    main thread's requests, which costs some 30 microseconds each. A class that says ``reentrant = True``
+    takes no lock, and a signal handler may call it in the midst of its methods; where all probes say so,
+    the main thread runs its requests itself. An error of a probe harms no request: it is counted under
+    ``"probes"`` in ``stats()``, ``{"Name": {"errors": n, "last": "TypeError: ..."}}``, and the logger
+    ``headrace.probes`` logs the first. A batch that still runs when ``close()`` gives up on it is not
+    reported to a probe.
 
     Returns:
         Name to the import path of the class. Since 0.1.
@@ -216,7 +218,7 @@ def headrace_probes() -> dict[str, str]:
     return {}
 
 
-class _Pipeline(Protocol):  # `headrace.Pipeline`, which needs what is here
+class _Pipeline(Protocol):  # stands for `headrace.Pipeline`, whose module imports this one
     def _attach(self, probe: Guarded) -> None: ...
 
     def _detach(self, probe: Guarded) -> None: ...
@@ -224,13 +226,13 @@ class _Pipeline(Protocol):  # `headrace.Pipeline`, which needs what is here
 
 @contextmanager
 def attached(pipeline: _Pipeline, probe: object) -> Iterator[None]:
-    """Let a probe hear of what happens in a pipeline that runs, within the block.
+    """Let a probe hear of a running pipeline while the block runs.
 
-    Nothing is built again: what waits and runs goes on, and it costs nothing after the block. The probe
-    hears of ``pipeline_started`` and of the instances in service first, and of all that begins after that.
-    A backend that asked for ``context.span`` when it was built, and was given none, reports nothing.
-    ``close`` is called only if the pipeline is closed within the block. Until a batch ends that runs at
-    the end of the block, its thread may still be inside a method of the probe.
+    Nothing is built again: requests that wait or run go on, and after the block the probe costs nothing. It
+    hears of ``pipeline_started`` and of the instances in service first, then of everything that begins later.
+    A backend that found ``context.span`` to be None when it was built reports nothing. ``close`` is called
+    only if the pipeline is closed within the block. After the block, the thread of a batch that is still
+    running may still be inside a method of the probe.
 
     Args:
         pipeline: The pipeline.
@@ -268,7 +270,7 @@ def headrace_commands() -> dict[str, str]:
         def main(folder: str, limit: int = 100) -> None:
             \"\"\"Label the images of a folder.\"\"\"
 
-    ``headrace --help`` lists the names; what the path names is imported when the command is called.
+    ``headrace --help`` lists the names; the object of the path is imported when the command is called.
     A command of core of the same name wins, and ``headrace plugins doctor`` says so. Errors of
     `headrace.errors` end with their message and exit status 2.
     """
@@ -277,7 +279,7 @@ def headrace_commands() -> dict[str, str]:
 
 @hookspec
 def headrace_node_entrypoint() -> str | None:
-    """Give the expression of a node that configures none, in place of the default.
+    """Give the expression of nodes that configure none, in place of the default.
 
     It holds for all nodes of all pipelines in the process that set neither ``node_entrypoint`` nor
     ``init``. Two plugins that set one are an error of every configuration.

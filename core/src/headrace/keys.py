@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 Request = dict[str, Any]
-"""A request: ``data`` in, ``result`` out, and whatever keys its backends declare."""
+"""A request: ``data`` in, ``result`` out, and the keys that its backends declare."""
 
 DATA: Final = "data"
 """Input of the current backend. Written by the caller, read by every backend. Between entry and
@@ -37,8 +37,8 @@ RESULT: Final = "result"
 
 REQUEST_SIZE: Final = "request_size"
 """Weight in batching, an int of at least 1 (default 1). Written by the caller, read by the
-scheduler and by backends that take several rows in one request. What stands for an int (numpy's
-integers) is one from entry on."""
+scheduler and by backends that take several rows in one request. A value that stands for an int (an
+integer of numpy) is replaced by that int on entry."""
 
 REQUEST_ID: Final = "request_id"
 """Identifier of the request, any text. Written by the caller; kept by maps; read by probes and by
@@ -50,7 +50,7 @@ kept by maps, read by probes."""
 
 NODE_NAME: Final = "node_name"
 """The node at which a request enters a pipeline with several roots. Written by the caller, read by
-the front of the pipeline; a pipeline of one node does not look at it."""
+the front of the pipeline; a pipeline of one node ignores it."""
 
 RESTART: Final = "restart"
 """The node at which ``Restart`` enters again. Written by a backend, read and removed by

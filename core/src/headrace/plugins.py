@@ -1,6 +1,6 @@
-"""For tools around plugins: what is installed and why not, and one expression without a pipeline.
+"""For tools around plugins: the installed plugins with their states, and one expression without a pipeline.
 
-What ``headrace plugins list`` shows, for programs::
+A program gets what ``headrace plugins list`` shows so::
 
     import headrace
 
@@ -9,9 +9,9 @@ What ``headrace plugins list`` shows, for programs::
         if plugin.state != "ok":
             print(plugin.reason, plugin.remedy)
 
-Names, versions and ranges are read from installed metadata. No backend is imported; of plugins only
-the light modules with hooks are. `Plugin.backend` and `Plugin.load` import what a plugin names, with
-errors that say what to do.
+Names, versions and ranges are read from installed metadata. No backend is imported, only the light
+modules with hooks. `Plugin.backend` and `Plugin.load` import what a plugin names, with errors that say
+what to do.
 
 A test of a backend builds one expression and calls its instances itself, without a queue::
 
@@ -60,7 +60,7 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
     """List the installed plugins by name, core not among them.
 
     Args:
-        refresh: Read the metadata again, for what was installed since this process looked first.
+        refresh: Whether the metadata are read again, to find plugins installed since the first call.
     """
     if refresh:
         registry.refresh()
@@ -68,7 +68,7 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
 
 
 def refresh() -> None:
-    """Read the metadata of what is installed again when it is next asked for."""
+    """Read the metadata of installed plugins again at the next call that needs them."""
     registry.refresh()
 
 
@@ -78,10 +78,10 @@ def core() -> Plugin:
 
 
 def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
-    """Say why a name means nothing here, and what to do: install or repair a plugin, or fix a slip.
+    """Say why a name is unknown, and what to do: install or repair a plugin, or correct the name.
 
     Args:
-        name: The name of a backend or whatever else, perhaps ``plugin:Name``.
+        name: The name of a backend or anything else, perhaps ``plugin:Name``.
         known: Names of which the nearest one is suggested.
     """
     return registry.unknown(name, known)
@@ -89,15 +89,16 @@ def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class Element:
-    """One name of an expression with what it means, as the configuration was checked.
+    """One name of an expression with its meaning, as the check of the configuration has found it.
 
     Attributes:
         name: The backend's name.
         cls: Its class.
         options: Its options, validated.
-        distribution, version: Who brings it; for a registered class its module, and nothing.
-        registered: Whether code registered the class, so that metadata do not tell of it.
-        children: What stands in its bracket.
+        distribution, version: The distribution that brings it; for a registered class its module or file,
+            and an empty version.
+        registered: Whether code has registered the class, so that no metadata name it.
+        children: The elements in its bracket.
     """
 
     name: str
@@ -117,8 +118,8 @@ class BuiltExpression:
     """The instances of one expression, which are called directly; made by `build`.
 
     Attributes:
-        instances: What a node would call, ``instance_num`` of them.
-        root: The object of the outermost name in the first instance; it may stand inside that.
+        instances: The backends that a node would call, ``instance_num`` of them.
+        root: The backend of the outermost name in the first instance; another backend may stand around it.
     """
 
     def __init__(self, config: headrace.PipelineConfig) -> None:
@@ -136,13 +137,13 @@ class BuiltExpression:
         self.root: headrace.Backend = self._by_element.get(id(plan.backend)) or self.instances[0]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
-        """Call an instance in the thread that it belongs to; give an exception or None per request."""
+        """Call an instance in the thread that owns it, if any; give an exception or None per request."""
         backend, thread = self.instances[index], self._threads[index]
         outcomes = backend(batch) if thread is None else thread.call(backend, batch)
         return [None] * len(batch) if outcomes is None else list(outcomes)
 
     def describe(self) -> dict[str, Any]:
-        """Give the tree of what was built, as in ``Pipeline.describe()``; empty without an expression."""
+        """Give the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
         from headrace._explain import describe_element
 
         if self._element is None:
@@ -150,7 +151,7 @@ class BuiltExpression:
         return describe_element(self._element, self._by_element)
 
     def close(self) -> list[Exception]:
-        """Close what was built, newest first; give what ``close`` raised. A second call does nothing."""
+        """Close all that was built, newest first; give the errors. A second call does nothing."""
         self._node.scheduler.stop_runners()
         return list(self._blueprint.close())
 
@@ -169,7 +170,7 @@ def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> B
 
     Raises:
         ConfigError: The configuration is wrong.
-        ValueError: It has several nodes.
+        ValueError: The configuration has several nodes.
         SetupError: A backend could not be built; what was built is closed again.
         PluginError: A plugin or a library is missing.
     """
@@ -177,17 +178,17 @@ def build(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> B
 
 
 def resolve(source: str | Path | Mapping[str, Any] | headrace.PipelineConfig) -> Element | None:
-    """Say what the expression of one node means: classes and checked options; nothing is built.
+    """Give the meaning of one node's expression: classes and checked options. Nothing is built.
 
     Args:
         source: A configuration of one node, as for `headrace.pipe`.
 
     Returns:
-        The outermost name, None where an instance is built from no expression.
+        The outermost name, None where no instance is built from an expression.
 
     Raises:
         ConfigError: The configuration is wrong.
-        ValueError: It has several nodes.
+        ValueError: The configuration has several nodes.
     """
     found = _only_node(headrace.PipelineConfig.load(source)).backend
     return None if found is None else _element(found)
@@ -198,14 +199,14 @@ def policies(
 ) -> dict[str, tuple[headrace.policies.BatchPolicy, headrace.policies.DispatchPolicy]]:
     """Make the policies of each node, as a pipeline of this configuration would have them.
 
-    They are new objects, for a test or a simulation that asks them with a clock of its own; a class
-    that is named for both keys is one object.
+    They are new objects, for a test or a simulation that calls them with a clock of its own. For a class
+    that is named for both keys there is one object.
 
     Args:
         source: A configuration, as for `headrace.pipe`.
 
     Returns:
-        Per node its batch policy and its dispatch policy.
+        The batch policy and the dispatch policy of each node, by its name.
 
     Raises:
         ConfigError: The configuration is wrong.
