@@ -307,6 +307,16 @@ def test_doctor_checks_everything_that_hooks_name(site):
     assert all(f["remedy"] for f in found)
 
 
+def test_doctor_tells_of_a_name_that_no_expression_can_hold(site):
+    points = (
+        "[headrace.backends]\nTwo words = hrt_odd:Odd\n2nd = hrt_odd:Odd\nOdd-1.x/y = hrt_odd:Odd\n"
+    )
+    code = "class Odd:\n    def forward(self, batch): pass\n"
+    site.add("headrace-odd", points, {"hrt_odd": code})
+    found = json.loads(says("plugins", "doctor", "--json").stdout)["findings"]
+    assert sorted(f["backend"] for f in found if f["plugin"] == "odd") == ["2nd", "Two words"]
+
+
 def test_what_hooks_name_is_used_as_the_pipeline_says(site):
     module = "hrt_all"
     code = EVERYTHING.format(module=module, entrypoint=None)

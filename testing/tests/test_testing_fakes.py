@@ -2,8 +2,19 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 import headrace
-from headrace_testing import Slow
+from headrace_testing import FakeClock, Slow
+
+
+def test_the_clock_goes_forward_only():
+    clock = FakeClock(5.0)
+    clock.advance(2.5)
+    for seconds in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="goes forward"):
+            clock.advance(seconds)
+    assert clock() == 7.5
 
 
 def test_slow_takes_the_same_time_for_every_batch_of_any_size(monkeypatch):

@@ -104,6 +104,15 @@ def _about(plugin: Plugin) -> Iterator[Finding]:
         return
     for reason, remedy in missing_requirements(plugin.requires):
         yield finding_about(plugin, "missing_dependency", reason, remedy)
+    for name in plugin.backends:
+        if _NAME.fullmatch(name) is None:
+            reason = f"the backend {name!r} is never used: no expression can hold that name"
+            remedy = "Ask its author for another: a letter, then letters and digits."
+            yield finding_about(plugin, "broken", reason, remedy, name)
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-/]*")
+"""A name in an expression, without what a qualifier before it may be."""
 
 
 def _clashes(plugins: Sequence[Plugin]) -> Iterator[Finding]:

@@ -26,8 +26,8 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         """Move the clock forward."""
-        if seconds < 0:
-            raise ValueError("a clock does not go back")
+        if not seconds >= 0:  # NaN is neither
+            raise ValueError(f"a clock goes forward, got {seconds!r} seconds")
         self._now += seconds
 
 
