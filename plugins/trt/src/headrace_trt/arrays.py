@@ -1,4 +1,4 @@
-"""Arrays in device memory: our own, and those that other libraries bring."""
+"""Arrays in device memory: our own class, and reading those of other libraries."""
 
 from __future__ import annotations
 
@@ -69,12 +69,14 @@ class StreamRef:
 
 
 class ArrayKind:
-    """What arrays of one place, type and shape share; whoever knows it has checked them all.
+    """Device, stream, type and shape, which many arrays share as one object.
+
+    If two arrays have the same `ArrayKind` object, code that has checked one of them need not check the other.
 
     Attributes:
         cuda: The CUDA runtime.
-        stream: The stream on which they are made.
-        ordinal, dtype, shape, nbytes: As of `DeviceArray`.
+        stream: The stream on which the arrays are made.
+        ordinal, dtype, shape, nbytes: As in `DeviceArray`.
     """
 
     __slots__ = ("_row", "cuda", "dtype", "nbytes", "ordinal", "shape", "stream")
@@ -90,7 +92,7 @@ class ArrayKind:
         self._row: ArrayKind | None = None
 
     def of_shape(self, shape: tuple[int, ...]) -> ArrayKind:
-        """Give the kind of arrays of another shape, with the same kind of rows where it has them."""
+        """Give the kind of arrays of another shape; if its rows have the same shape, it shares their kind."""
         made = ArrayKind(self.cuda, self.stream, self.ordinal, self.dtype, shape)
         if self._row is not None and self._row.shape == shape[1:]:
             made._row = self._row
@@ -104,7 +106,7 @@ class ArrayKind:
         return self._row
 
     def array(self, pointer: int, owner: Any) -> DeviceArray:
-        """Give the array at an address; ``owner`` is kept as long as it lives."""
+        """Give the array at an address; the array keeps ``owner`` alive."""
         made = DeviceArray.__new__(DeviceArray)
         made._kind, made.pointer, made._owner = self, pointer, owner
         return made
@@ -113,7 +115,7 @@ class ArrayKind:
 class DeviceArray:
     """An array in C order in the memory of a CUDA device.
 
-    It owns its memory together with its slices. Other libraries take it without a copy:
+    The array and its slices own the memory together. Other libraries read it without a copy:
     ``torch.from_dlpack(array)``, ``cupy.from_dlpack(array)``; `get` copies it to the host.
 
     Attributes:
@@ -218,7 +220,7 @@ class DeviceArray:
         return kind.array(self.pointer, self._owner)
 
     def get(self) -> NDArray[Any]:
-        """Copy it to the host and wait for the copy."""
+        """Copy the array to the host, wait for the copy, and give it as a numpy array."""
         made = np.empty(self.shape, numpy_dtype(self.dtype))
         self._kind.cuda.set_device(self.ordinal)
         self._kind.cuda.copy(made.ctypes.data, self.pointer, self.nbytes, self._kind.stream.handle)
@@ -250,7 +252,7 @@ class DeviceArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Give a capsule; ``stream`` of the consumer waits for what is queued here."""
+        """Give a capsule; the consumer's ``stream`` waits for the work that is queued on the array's stream."""
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             if dl_device is not None and dl_device[0] == dlpack.CPU:
                 return self.get().__dlpack__()
@@ -268,14 +270,14 @@ class DeviceArray:
 
 
 class Foreign(NamedTuple):
-    """An array on the device that somebody else owns.
+    """An array on the device that another library, or a caller, owns.
 
     Attributes:
         pointer: Address of the first element.
-        shape: Its lengths.
+        shape: Lengths of its axes.
         dtype: Name of its type.
         contiguous: Whether it is in C order.
-        owner: What must be kept while it is read.
+        owner: The object that must be kept alive while the array is read.
     """
 
     pointer: int
@@ -286,12 +288,12 @@ class Foreign(NamedTuple):
 
 
 def read_foreign(value: Any, cuda: Cuda, stream: int, ordinal: int) -> Foreign | None:
-    """Read an array in device memory; None where ``value`` is none.
+    """Read an array in device memory; None if ``value`` is no such array.
 
-    What its owner has queued on another stream is waited for by ``stream``, not by the host.
+    If the owner has queued work on another stream, ``stream`` waits for that work; the host does not wait.
 
     Raises:
-        InputError: It is on another device.
+        InputError: The array is on another device.
     """
     if type(value) is DeviceArray and value.ordinal == ordinal:
         own = value._kind.stream.handle

@@ -1,4 +1,4 @@
-"""How fast an engine is by itself: the loop of trtexec, until its throughput is stable."""
+"""Measures how fast an engine is by itself, with trtexec's method, until its throughput is stable."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _WINDOWS = 3
 
 @dataclass(frozen=True)
 class EngineBench:
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
         shapes: Shape of every input.
         rows: Rows of one run.
         streams: How many contexts ran at a time, each on a stream of its own.
-        cuda_graph: Whether runs were recorded.
+        cuda_graph: Whether runs were recorded as CUDA graphs.
         copies: Whether copies from and to the host are part of each run.
-        runs: How many were measured.
-        seconds: How long that took.
+        runs: The number of measured runs.
+        seconds: The time of all measured runs together.
         runs_per_s: Runs per second, of all streams.
         latency_ms: Time of one run on the device by events: p50, p90, p99, mean.
         stable: Whether the last windows differed by less than 2 %.
-        clock: What the clock covers, in words.
+        clock: A text that says what the clock covers.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -123,7 +123,7 @@ class _Lane:
     def _prepare(
         self, execution: Execution, signature: Signature, shapes: Mapping[str, tuple[int, ...]]
     ) -> None:
-        """Take what a run needs, and run once."""
+        """Allocate events, inputs and outputs, and run once."""
         for _ in range(_DEPTH):
             pair = self._cuda.event_create(timing=True), self._cuda.event_create(timing=True)
             self._events.append(pair)
@@ -182,7 +182,7 @@ class _Lane:
                     self._cuda.copy(host, device, nbytes, self.stream.handle)
 
     def step(self) -> float | None:
-        """Queue a run; give the time of the one before the last in ms, once there is one."""
+        """Queue a run. If `_DEPTH` runs are queued already, wait for the oldest and give its time in ms; else None."""
         told = self.settle() if len(self._waiting) == _DEPTH else None
         start, end = self._events[0]
         self._events.append(self._events.pop(0))
@@ -193,7 +193,7 @@ class _Lane:
         return told
 
     def settle(self) -> float:
-        """Wait for the oldest run that is queued and give its time in ms."""
+        """Wait for the oldest queued run, and give its time in ms."""
         start, end = self._waiting.popleft()
         self._cuda.event_synchronize(end)
         return self._cuda.event_elapsed_ms(start, end)
@@ -228,17 +228,17 @@ def bench_engine(  # noqa: PLR0913 - all by name
     Args:
         engine: The engine.
         cuda: The CUDA runtime.
-        shapes: Shape of inputs; of those that are left out, the best of the profile.
-        profile: Which optimization profile.
-        streams: Contexts that run at a time, each on a stream of its own.
-        cuda_graph: Whether runs are recorded.
+        shapes: Shapes of inputs by name; an input that is left out has the profile's best shape.
+        profile: The index of the optimization profile.
+        streams: The number of contexts that run at a time, each on a stream of its own.
+        cuda_graph: Whether runs are recorded as CUDA graphs.
         copies: Whether each run copies its inputs from pinned memory and its outputs back.
-        window_s: Length of a window; the measurement ends when the last three differ by less
+        window_s: Seconds of a window; the measurement ends when the last three windows differ by less
             than 2 %.
-        most_s: It ends after this in any case.
+        most_s: Seconds after which the measurement ends in any case.
 
     Raises:
-        SetupError: A shape that the profile does not take, or an output whose size the data decide.
+        SetupError: The profile does not take a shape, or the size of an output depends on the data.
     """
     signature = read_signature(engine, profile)
     chosen = _shapes(signature, shapes or {})
@@ -277,9 +277,9 @@ def bench_engine(  # noqa: PLR0913 - all by name
 
 
 def _drawn(dtype: str, shape: Sequence[int]) -> NDArray[np.uint8]:
-    """Give the bytes of an input: random numbers where numpy has the type, as zeros run faster.
+    """Give the bytes of an input: random numbers for uint8, float16 and float32, since zeros would run faster.
 
-    Integers but uint8 are zeros: they may be indices, of which 0 is always there.
+    Other types are zeros. Integers may be indices, and the index 0 always exists.
     """
     random = np.random.default_rng(0)
     if dtype == "uint8":

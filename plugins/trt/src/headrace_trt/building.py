@@ -1,4 +1,4 @@
-"""From settings to a plan: parse, configure, build, verify; with progress, and an end when asked."""
+"""Builds a plan from settings: parses, configures, builds, verifies; shows progress, and can be cancelled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["BuildCancelledError", "BuiltPlan", "build_plan"]
 
 
 class BuildCancelledError(SetupError):
-    """Whoever asked for an engine gave up before it was built; no file was written."""
+    """The build was cancelled before the engine was there; no file was written."""
 
     code = "cancelled"
 
@@ -40,12 +40,12 @@ class BuiltPlan:
     """A plan that was just built.
 
     Attributes:
-        plan: Its bytes, as TensorRT gave them.
-        library: The name and version that built it.
-        layers: Its layers, as the builder listed them; empty without verbosity.
-        profiles: Its optimization profiles.
+        plan: The bytes of the plan, as TensorRT gave them.
+        library: Name and version of the library that built the plan.
+        layers: The layers, as the builder listed them; empty without verbosity.
+        profiles: The optimization profiles.
         seconds: How long parsing and building took.
-        warnings: What TensorRT warned of.
+        warnings: The warnings that TensorRT logged.
         network_types: TensorRT's names of the types of the network's tensors.
     """
 
@@ -80,13 +80,13 @@ def build_plan(
 ) -> BuiltPlan:
     """Build a plan, without cache.
 
-    The precision that was built is read back from the list of layers. In the main thread the build
-    runs in a thread beside it, so that Ctrl-C is heard: it ends the build at the builder's next step.
+    The precision that was built is read back from the list of layers. If the main thread calls it, another thread
+    builds while the main thread waits, so that Ctrl-C arrives: it ends the build at the builder's next step.
 
     Args:
         settings: What to build.
         library: The TensorRT to build with; None: the one that ``settings`` names.
-        cancelled: Asked at every step that the builder reports; True ends the build.
+        cancelled: Called at every step that the builder reports; True ends the build.
         progress: ``progress(total, unit)`` shows a phase, as `headrace.InitContext.progress`.
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
@@ -119,9 +119,9 @@ def build_plan(
 
 
 def _aside(work: Callable[[], BuiltPlan], shown: BuildProgress) -> BuiltPlan:
-    """Do ``work`` in a thread beside this one, which an interrupt can reach.
+    """Do ``work`` in another thread, while this thread waits and can be interrupted.
 
-    The first interrupt asks the builder to stop and waits for it; a second one does not wait.
+    The first interrupt asks the builder to stop, and this thread waits for it; a second one ends that wait.
     """
     outcome: list[BuiltPlan | BaseException] = []
     done = threading.Event()
@@ -216,7 +216,7 @@ def _given_up(settings: BuildSettings) -> BuildCancelledError:
 
 
 def _serialize_plugins(library: Library, config: Any, settings: BuildSettings) -> None:
-    """Put plugin libraries into a plan that other versions are to run."""
+    """Put the plugin libraries into the plan if other versions of TensorRT are to run it."""
     libraries = [name for name in settings.plugins if not is_python_plugin(name)]
     if settings.version_compatible and libraries:
         library.need("IBuilderConfig.plugins_to_serialize", "version_compatible")

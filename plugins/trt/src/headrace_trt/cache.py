@@ -1,7 +1,8 @@
-"""The engine cache: plans in files of their own, each with a sidecar that says what it is.
+"""The engine cache: each plan in a file of its own, with a sidecar that describes it.
 
 An entry is ``KEY.plan``, the bytes as TensorRT gave them, and ``KEY.plan.json``. The sidecar is
-written last and holds the hash of the plan, so that a torn entry is seen as one and built anew.
+written last and holds the hash of the plan, so that an entry of which only a part was written is recognized and
+built anew.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _LOCK_STEP_S: Final = 0.2
 
 @dataclass(frozen=True)
 class CachedPlan:
-    """A plan and where it came from.
+    """A plan, and whether it came from the cache.
 
     Attributes:
         path: The file of the plan.
-        plan: Its bytes.
-        hit: Whether it was there already.
-        sidecar: What the sidecar says.
+        plan: The bytes of the plan.
+        hit: Whether the plan was in the cache already.
+        sidecar: The content of the sidecar.
     """
 
     path: Path
@@ -72,13 +73,13 @@ def sidecar_of(plan: Path) -> Path:
 
 
 def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan | None:
-    """Read a plan with its sidecar; None where it is not there, torn, or not what is asked for.
+    """Read a plan with its sidecar; None if it does not exist, is not whole, or was built from something else.
 
-    A plan that is there and cannot be used is warned of.
+    A warning is logged for a plan that exists and cannot be used.
 
     Args:
         plan: The file of the plan.
-        asked: What the entry must have been built from; None: anything.
+        asked: The content of the key that the entry must have (`what_is_asked`); None: any.
     """
     if not plan.exists():
         return None
@@ -103,7 +104,7 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
 
 
 def origin_of(plan: Path) -> str:
-    """Tell by what and for which device a plan was built, out of its sidecar; "" without one."""
+    """Give a text with the library that built a plan and the device it is for, from its sidecar; "" without one."""
     try:
         told = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
         asked = told["asked"]
@@ -122,21 +123,21 @@ def get_or_build(
     cancelled: Callable[[], bool] = lambda: False,
     most_bytes: int | None = None,
 ) -> CachedPlan:
-    """Give the plan in the file ``plan``, built by ``build`` where it is not there.
+    """Give the plan in the file ``plan``; build it if the file does not have it.
 
-    A lock across processes lets one build and the others wait for it. The files are replaced
+    A lock across processes lets one process build while the others wait. The files are replaced
     atomically, the sidecar last.
 
     Args:
-        plan: Where it is, or will be.
-        asked: Everything that makes it what it is, JSON-able.
-        build: Builds it.
-        cancelled: Asked while waiting for another process.
-        most_bytes: The folder's plans together are held below this, the longest unused go first.
+        plan: The file of the plan, which need not exist.
+        asked: Everything on which the plan depends, JSON-able.
+        build: Builds the plan.
+        cancelled: Called while another process builds; True ends the wait.
+        most_bytes: The most bytes of all plans in the folder; beyond it the plans unused for longest are removed.
 
     Raises:
-        SetupError: Whatever ``build`` raises, or the folder cannot be written.
-        BuildCancelledError: ``cancelled()`` while waiting.
+        SetupError: ``build`` has raised it, or the folder cannot be written.
+        BuildCancelledError: ``cancelled()`` was true while waiting.
     """
     from filelock import FileLock, Timeout
 
@@ -184,7 +185,7 @@ def get_or_build(
 
 
 def trim_cache(folder: Path, most_bytes: int, *, keep: Path | None = None) -> list[Path]:
-    """Remove the plans that were not used for longest until the others fit ``most_bytes``.
+    """Remove the plans that were unused for longest, until the others have at most ``most_bytes``.
 
     Only plans that have a sidecar are counted and removed.
 

@@ -22,7 +22,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file.")]
 
 _OWN: Final = ("model", "profiles", "engine")
-"""Fields that a command has an argument or options of another form for."""
+"""Fields for which a command has an argument of its own, or options of another form."""
 
 _LISTS: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs")
 _NUMBERS: Final = ("mean", "std")
@@ -39,7 +39,7 @@ _ROWS: Final = {
 
 
 def with_build_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a build; it gets them as one dict, ``build``.
+    """Add the options of a build to a command, which gets the given ones as one dict, ``build``.
 
     The last parameter of ``command`` must be ``build``.
     """
@@ -93,10 +93,10 @@ def _listed(name: str, text: str) -> inspect.Parameter:
 def settings_from(
     model: str | None, build: Mapping[str, Any]
 ) -> tuple[BuildOptions, dict[str, Any]]:
-    """Give the options of a build, and the rows per batch, from what was written.
+    """Give the options of a build, and the rows per batch, from the command line.
 
     Raises:
-        SetupError: A value is wrong; all that are wrong are told.
+        SetupError: Values are wrong; the error names all of them.
     """
     given = dict(build)
     shapes = {key[:3]: given.pop(key, []) for key in _SHAPES}

@@ -1,4 +1,4 @@
-"""What ``headrace trt`` prints: JSON, tables, and the phases of a build."""
+"""Prints the output of ``headrace trt``: JSON, tables, and the phases of a build."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["phases", "show", "table"]
 
 @contextlib.contextmanager
 def phases() -> Iterator[Any]:
-    """Show a bar with its time for every phase of a build, on stderr where that is a terminal.
+    """Show a bar with its time for every phase of a build, on stderr if that is a terminal.
 
-    What is logged as a warning meanwhile (an entry of the cache that is not used, weights beyond a
-    range) is a line on stderr.
+    Warnings that are logged meanwhile (a cache entry that cannot be used, weights beyond the range of a type) are
+    printed as lines on stderr.
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -73,7 +73,7 @@ def show(told: Mapping[str, Any], *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(told, indent=1, default=str) + "\n")
         return
     width = max(map(len, told))
-    for key, value in told.items():  # no table: a path that is cut off or broken cannot be used
+    for key, value in told.items():  # not as a table, which would cut or wrap long paths
         text = value if isinstance(value, str) else json.dumps(value, default=str)
         sys.stdout.write(f"{key:{width}}  {text}\n")
 

@@ -1,4 +1,4 @@
-"""The builder's configuration: what the settings ask for, or an error where the library has not got it."""
+"""Makes the builder's configuration from settings; a setting that the library does not have is an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
     """Make the ``IBuilderConfig`` of a build, without profiles.
 
     Raises:
-        SetupError: A setting asks for what the installed library or this device does not have.
+        SetupError: The installed library or this device does not have what a setting asks for.
     """
     trt = library.trt
     config = network.builder.create_builder_config()
@@ -42,7 +42,7 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
         if getattr(settings, option):
             config.set_flag(library.need(f"BuilderFlag.{flag}", option))
     _set_tf32(library, config, tf32=settings.tf32)
-    # Two contexts may use one profile at a time: asked for once, where the flag is gone it holds.
+    # Two contexts may then use one profile at a time. Versions without this flag always allow it.
     if library.has("PreviewFeature.PROFILE_SHARING_0806"):
         sharing = trt.PreviewFeature.PROFILE_SHARING_0806
         if not config.get_preview_feature(sharing):
@@ -68,7 +68,7 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
 
 
 def _set_search(library: Library, config: Any, settings: BuildSettings) -> None:
-    """Set how long and among what the builder searches."""
+    """Set how long the builder searches, and among which tactics."""
     if settings.optimization_level is not None:
         config.builder_optimization_level = settings.optimization_level
     if settings.workspace_bytes is not None:
@@ -112,7 +112,7 @@ def add_profiles(
     """Add the optimization profiles of the settings.
 
     Raises:
-        SetupError: They do not fit the network.
+        SetupError: The profiles do not fit the network.
     """
     profiles = choose_profiles(
         network.inputs, settings.profiles, min=settings.min, max=settings.max

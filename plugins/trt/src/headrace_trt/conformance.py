@@ -1,4 +1,4 @@
-"""What ``headrace conformance headrace-trt`` judges: expressions and requests, on a CUDA device."""
+"""For ``headrace conformance headrace-trt``: an expression and requests for each backend, on a CUDA device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The few calls of the CUDA runtime that an instance needs, with errors as exceptions.
 
-Nothing here waits for a whole device. A CUDA context is made by the first call that needs one, never
-by importing this module.
+No call waits for a whole device. The first call that needs a CUDA context makes it; importing this module does not.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
 OUT_OF_MEMORY: Final = 2
 _LOST: Final = frozenset({46, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
-"""Errors after which the CUDA context is of no use any more: illegal access, launch failure, ..."""
+"""Errors after which the CUDA context cannot be used any more: illegal access, launch failure, ..."""
 
 
 class CudaError(RuntimeError):
@@ -46,7 +45,7 @@ class CudaError(RuntimeError):
 
 
 def request_error(error: CudaError) -> BackendError:
-    """Give the error that requests fail with: the instance is lost, or this batch alone."""
+    """Give the error with which requests fail: InstanceLostError if the context is lost, else one for this batch."""
     if error.lost:
         return InstanceLostError(
             f"the device failed: {error}",
@@ -73,7 +72,7 @@ class Cuda:
         if number:
             text = self._rt.cudaGetErrorString(error)[1]
             text = text.decode() if isinstance(text, bytes) else str(text)
-            # What is not sticky is cleared, so that the next call does not report it again.
+            # An error that is not sticky is cleared here; otherwise the next call would report it again.
             self._rt.cudaGetLastError()
             raise CudaError(call, number, text)
         return values[0] if len(values) == 1 else values
@@ -128,15 +127,15 @@ class Cuda:
             self._check((error,), "cudaMemcpyAsync")
 
     def queue_copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Queue a copy between device and pinned memory: `copy` for what never waits.
+        """Queue a copy between device memory and pinned memory, which never makes the host wait.
 
-        A batch has a copy per request. The driver's own call costs the host a fourth of what the
-        binding of the runtime costs, and it keeps the interpreter's lock, which would take longer to
-        get back from other threads than such a copy takes to be queued. (Memory that is not pinned
-        is copied before the call returns: that is for `copy`, which releases the lock.)
+        A batch has a copy per request. The driver's own call costs the host a fourth of a call of the
+        runtime's binding, and it keeps the interpreter lock: to get the lock back from other threads would
+        take longer than to queue the copy. (A copy of memory that is not pinned is done before the call
+        returns: use `copy` for it, which releases the lock.)
         """
         queue = self._driver_copy
-        # Where the driver gives an error the runtime is called, which tells it in its own words.
+        # If the driver reports an error, the runtime is called: it reports the error with a text.
         if queue is None or queue(target, source, nbytes, stream):
             self.copy(target, source, nbytes, stream)
 
@@ -148,7 +147,7 @@ class Cuda:
         if self._driver_batch is not None and len(pieces) >= _LEAST_IN_BATCH:
             if not self._driver_batch(target, pieces, stream):
                 return
-            self._driver_batch = None  # it is not for this device: copies are queued one by one
+            self._driver_batch = None  # this device or driver refuses it: copies are queued singly
         copy = self.queue_copy
         for pointer, nbytes in pieces:
             copy(target, pointer, nbytes, stream)
@@ -164,7 +163,7 @@ class Cuda:
         self._check(self._rt.cudaStreamDestroy(stream), "cudaStreamDestroy")
 
     def stream_synchronize(self, stream: int) -> None:
-        """Wait until what was queued on a stream is done; releases the interpreter meanwhile."""
+        """Wait until the work queued on a stream is done; the interpreter lock is released meanwhile."""
         self._check(self._rt.cudaStreamSynchronize(stream), "cudaStreamSynchronize")
 
     def event_create(self, *, timing: bool = False) -> int:
@@ -195,7 +194,7 @@ class Cuda:
         self._check(self._rt.cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent")
 
     def begin_capture(self, stream: int) -> None:
-        """Record what this thread queues on ``stream`` from now on, in place of running it."""
+        """Record the work that this thread queues on ``stream`` from now on, instead of running it."""
         mode = self._rt.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._check(self._rt.cudaStreamBeginCapture(stream, mode), "cudaStreamBeginCapture")
 
@@ -219,7 +218,7 @@ class Cuda:
 
 
 def _driver_copy() -> Callable[[int, int, int, int], int] | None:
-    """Give the driver's ``cuMemcpyAsync``, called with the interpreter's lock; None without one."""
+    """Give the driver's ``cuMemcpyAsync``, called with the interpreter lock held; None without a driver."""
     try:
         found = ctypes.PyDLL("libcuda.so.1").cuMemcpyAsync
     except (OSError, AttributeError):
@@ -230,16 +229,16 @@ def _driver_copy() -> Callable[[int, int, int, int], int] | None:
 
 
 _LEAST_IN_BATCH: Final = 4
-"""From how many copies on one call for all of them pays."""
+"""For so many copies or more, one call for all of them is cheaper than a call for each."""
 
 _IN_STREAM_ORDER: Final = 1
-"""``CU_MEMCPY_SRC_ACCESS_ORDER_STREAM``: sources are read when it is the copy's turn on the stream."""
+"""``CU_MEMCPY_SRC_ACCESS_ORDER_STREAM``: a copy reads its source in the order of the stream."""
 
 
 def _driver_batch() -> Callable[[int, Sequence[tuple[int, int]], int], int] | None:
-    """Give a gather by the driver's ``cuMemcpyBatchAsync``, as of CUDA 13; None without one.
+    """Give a function that gathers pieces by ``cuMemcpyBatchAsync`` with the signature of CUDA 13; None without it.
 
-    It takes the target, the pieces and the stream, and gives the driver's error number.
+    The function takes the target, the pieces and the stream, and gives the driver's error number.
     """
     try:
         call = ctypes.PyDLL("libcuda.so.1").cuMemcpyBatchAsync_v2
@@ -248,8 +247,8 @@ def _driver_batch() -> Callable[[int, Sequence[tuple[int, int]], int], int] | No
     number, many = ctypes.c_size_t, ctypes.c_void_p
     call.argtypes = (many, many, many, number, many, many, number, many)
     call.restype = ctypes.c_int
-    # A CUmemcpyAttributes: the order, and hints and flags that are 0, whatever room they take. One for
-    # all copies, from the first on.
+    # This stands for one CUmemcpyAttributes: the order, then hints and flags, which are 0; it is larger than the
+    # structure of any version. It holds for all copies, from the first one on (`first`).
     attributes = (ctypes.c_uint32 * 64)(_IN_STREAM_ORDER)
     first = number(0)
 
@@ -290,7 +289,7 @@ def device_of(device: str | None, cuda: Cuda) -> int:
     """Give the ordinal that a node's ``device`` names; unset means ``cuda:0``.
 
     Raises:
-        SetupError: It is no CUDA device, or there is none of that number.
+        SetupError: ``device`` is no CUDA device, or this machine has no device of that number.
     """
     text = (device or "cuda:0").strip().lower()
     kind, _, number = text.partition(":")

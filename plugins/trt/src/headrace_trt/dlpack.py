@@ -1,4 +1,4 @@
-"""DLPack capsules read and made with ctypes, so that arrays of a device cross without a copy."""
+"""Reads and makes DLPack capsules with ctypes, so that libraries share arrays on a device without a copy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ _Managed._fields_ = (
     ("deleter", _Deleter),
 )
 
-# A library object of its own: what others set on the functions of `ctypes.pythonapi` holds for all.
+# The functions are taken from a library object of this module, since argtypes and restype that another library sets
+# on the functions of `ctypes.pythonapi` would hold here too.
 _api = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle)
 _get_pointer = _api.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -80,12 +81,12 @@ _NAME = b"dltensor"
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a capsule tells.
+    """The array in a capsule.
 
     Attributes:
         pointer: Address of the first element.
-        shape: Its lengths.
-        dtype: Name of its type; ``""`` for one that has no name here.
+        shape: Lengths of its axes.
+        dtype: Name of its type; ``""`` for a type that is not in `_CODES`.
         device: Type and number of the device.
         contiguous: Whether its elements lie one after the other in C order.
     """
@@ -98,7 +99,7 @@ class Tensor:
 
 
 def read_capsule(capsule: Any) -> Tensor:
-    """Read a capsule; it stays the owner of the memory and must be kept while that is used."""
+    """Read a capsule, without consuming it: it still owns the memory, and must be kept while that is used."""
     managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
     tensor = managed.tensor
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
@@ -121,7 +122,7 @@ def read_capsule(capsule: Any) -> Tensor:
 
 
 _exported: dict[int, tuple[Any, ...]] = {}
-"""What must live as long as a consumer holds a tensor, by the address of its ``DLManagedTensor``."""
+"""The objects that must live as long as a consumer holds a tensor, by the address of its ``DLManagedTensor``."""
 
 
 def _release(address: int) -> None:
@@ -133,7 +134,7 @@ def _delete(managed: Any) -> None:
 
 
 def _capsule_gone(capsule: int) -> None:
-    """Release a tensor that nobody took: who takes one renames the capsule."""
+    """Release the tensor of a capsule that no consumer took: a consumer would have renamed the capsule."""
     if _is_valid(capsule, _NAME):
         address = _raw_pointer(capsule, _NAME)
         if address:
@@ -147,7 +148,7 @@ _capsule_gone_pointer = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_gone)
 def export_capsule(
     pointer: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int], owner: Any
 ) -> Any:
-    """Make a capsule of an array in C order; ``owner`` is kept until the consumer is done."""
+    """Make a capsule of an array in C order; ``owner`` is kept alive until the consumer releases the array."""
     lengths = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     code, bits = _NAMES[dtype]
     managed = _Managed()

@@ -1,4 +1,4 @@
-"""Engines: a plan made ready to run on one device, its weights once for all instances of a node."""
+"""Engines: a plan loaded on one device, with its weights in memory once for all instances of a node."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Engine:
     """An engine that several instances of one node run, each with a context of its own.
 
     Attributes:
-        library: The TensorRT it belongs to.
-        engine: Its ``ICudaEngine``.
-        label: Where it came from, for messages.
-        ordinal: The device it is on.
-        about: What ``describe()`` says of it.
+        library: The TensorRT that has loaded it.
+        engine: The ``ICudaEngine``.
+        label: The file or model it came from, for messages.
+        ordinal: The number of its device.
+        about: Further entries of ``describe()``.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Engine:
         return int(self.engine.num_optimization_profiles)
 
     def layers(self) -> list[Layer]:
-        """Give its layers, as detailed as it was built."""
+        """Give its layers, in the detail with which it was built."""
         if self._layers is None:
             self._layers = self._read_layers()
         return self._layers
@@ -64,7 +64,7 @@ class Engine:
         return layers_from_json(inspector.get_engine_information(kind))
 
     def verify(self, precision: str, types: Iterable[str]) -> None:
-        """Read back in which precision it was built; see `verify_precision`."""
+        """Check the precision in which the engine was built; see `verify_precision`."""
         verify_precision(self.layers(), precision, types, label=self.label)
 
     def describe(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Engine:
         }
 
     def close(self) -> None:
-        """Give the engine back. Its contexts are closed before: instances end before their node."""
+        """Release the engine. Its contexts are closed by then, since instances end before their node."""
         self.engine = self._runtime = None
 
 
@@ -100,12 +100,12 @@ def load_plan(  # noqa: PLR0913 - all by name
         library: The TensorRT to run it with.
         cuda: The CUDA runtime.
         plan: The bytes of the plan.
-        label: Where it came from, for messages.
-        origin: By what and for which device it was built, where that is known.
-        ordinal: The device.
+        label: The file or model the plan came from, for messages.
+        origin: A text with the library that built it and its device, if known.
+        ordinal: The number of the device.
         trust: Whether the plan may hold code that runs on the host.
-        weights: A model whose weights replace the plan's; needed where the plan has none.
-        weight_streaming_bytes: Bytes of weights that stay on the device, of a plan that streams.
+        weights: A model whose weights replace the plan's; needed if the plan has none.
+        weight_streaming_bytes: For a plan that streams weights, the bytes of weights that stay on the device.
 
     Raises:
         SetupError: The plan was built by another version or for another GPU (both sides named),
@@ -214,7 +214,7 @@ def _stream_weights(library: Library, engine: Any, budget: int, label: str) -> N
 
 
 def io_names(engine: Any, library: Library) -> tuple[Sequence[str], Sequence[str]]:
-    """Give the names of what an engine takes and gives, in its order."""
+    """Give the names of an engine's inputs and of its outputs, in the engine's order."""
     mode = library.trt.TensorIOMode
     names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
     takes = [name for name in names if engine.get_tensor_mode(name) == mode.INPUT]

@@ -39,14 +39,14 @@ class ContextMemory:
 
     @classmethod
     def for_engine(cls, engine: Engine, cuda: Cuda) -> ContextMemory:
-        """Take what one context of an engine needs under any profile."""
+        """Allocate as much as a context of an engine needs under any profile."""
         found = engine.engine
         name = "device_memory_size_v2" if hasattr(found, "device_memory_size_v2") else None
         nbytes = int(getattr(found, name or "device_memory_size"))
         return cls(cuda, cuda.malloc(max(nbytes, 1)), nbytes)
 
     def close(self) -> None:
-        """Give it back; no context may use it any more."""
+        """Free the memory; no context may use it any more."""
         pointer, self.pointer = self.pointer, 0
         if pointer:
             self.cuda.free(pointer)
@@ -58,12 +58,12 @@ class Execution:
     Args:
         engine: The engine.
         profile: The index of its optimization profile.
-        signature: What the engine takes and gives under it.
-        stream: The instance's stream.
-        strategy: How its scratch memory is had: ``"static"``, ``"on_profile_change"``, or
+        signature: Inputs and outputs of the engine under that profile.
+        stream: The handle of the instance's stream.
+        strategy: How the context gets scratch memory: ``"static"``, ``"on_profile_change"``, or
             ``"user_managed"`` with ``memory``.
-        memory: Scratch memory that others use too, never at the same time.
-        pool: Where outputs whose size is known only afterwards get their memory.
+        memory: Scratch memory that other contexts use too, never at the same time.
+        pool: The pool for outputs whose size is known only after the run.
 
     Raises:
         SetupError: There is not enough memory, or the profile cannot be used.
@@ -126,10 +126,10 @@ class Execution:
     def set_shapes(
         self, shapes: Mapping[str, tuple[int, ...]], pointers: Mapping[str, int]
     ) -> Mapping[str, tuple[int, ...]]:
-        """Set the shapes of a run; give those of its outputs, -1 where the data decide.
+        """Set the shapes of a run; give the shapes of its outputs, with -1 for lengths that depend on the data.
 
         Raises:
-            BackendError: The engine does not take them together.
+            BackendError: The engine refuses a shape, or the combination of shapes.
         """
         if shapes == self._shapes and not self._has_shape_inputs:
             return self.outputs
@@ -157,7 +157,7 @@ class Execution:
         return self.outputs
 
     def bind(self, name: str, pointer: int) -> None:
-        """Set the address of a tensor, where it is not set already."""
+        """Set the address of a tensor, unless it is set already."""
         if self._bound.get(name) != pointer:
             if not self.context.set_tensor_address(name, pointer):
                 raise BackendError(
@@ -166,7 +166,7 @@ class Execution:
             self._bound[name] = pointer
 
     def allocator(self, port: Port) -> Any:
-        """Give the allocator of an output whose size is known only afterwards."""
+        """Give the allocator of an output whose size is known only after the run."""
         if port.name not in self._allocators:
             made = make_allocator(self._engine.library, self._pool)
             self.context.set_output_allocator(port.name, made)
@@ -176,7 +176,7 @@ class Execution:
         return found
 
     def host_output(self, port: Port) -> NDArray[Any] | None:
-        """Give memory of the host for an output that the engine writes there; None elsewhere."""
+        """Give an array on the host if the engine writes the output to the host; else None."""
         if port.name not in self._on_host:
             return None
         return np.zeros(self.outputs[port.name], numpy_dtype(port.dtype))
@@ -185,8 +185,8 @@ class Execution:
         """Queue the run on the stream.
 
         Raises:
-            BackendError: TensorRT refused it.
-            CudaError: There was no memory for an output whose size the data decide.
+            BackendError: TensorRT refused the run.
+            CudaError: There was no memory for an output whose size depends on the data.
         """
         if not self.context.execute_async_v3(self._stream):
             for allocator in self._allocators.values():
@@ -195,7 +195,7 @@ class Execution:
             raise BackendError(f"{self._engine.label} could not be run: {recent_errors()}")
 
     def close(self) -> None:
-        """Give the context back. Its work must be done."""
+        """Release the context. Its work must be done."""
         self.context = None
         self._allocators = {}
 
@@ -214,7 +214,7 @@ def make_allocator(library: Any, pool: DevicePool) -> Any:
             self.error: Exception | None = None
 
         def begin(self) -> None:
-            """Forget the last run: its block belongs to whoever has its result."""
+            """Drop the block of the last run, which belongs to the result of that run."""
             self.block, self.shape, self.error = None, (), None
 
         def reallocate_output(
@@ -224,7 +224,7 @@ def make_allocator(library: Any, pool: DevicePool) -> Any:
             try:
                 if self.block is None or self.block.nbytes < size:
                     self.block = pool.take(max(size, 1))
-            except Exception as error:  # noqa: BLE001 - native code: told after the run
+            except Exception as error:  # noqa: BLE001 - native code calls this: raised after the run
                 self.error = error
                 return 0
             return self.block.pointer

@@ -1,4 +1,4 @@
-"""A batch gathered into one item, run, and handed out again: the parts of a ``CatSplit``."""
+"""Gathers a batch into one item, runs it, and splits the result: the parts of a ``CatSplit``."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["Gathered", "Gathering"]
 
 @dataclass(frozen=True)
 class Gathered:
-    """What a batch became that does not fit one run: its items, and the runs they are divided into."""
+    """A gathered batch that does not fit one run: its items, and the runs into which they are divided."""
 
     items: Sequence[Item]
     runs: Sequence[Run]
 
 
 class Gathering:
-    """What gathering, running and splitting know of the batch that is under way.
+    """The state of the current batch, which TensorrtCat, TensorrtInferTensor and TensorrtSplit share.
 
     Args:
         runner: The runner of the instance.
-        wider: Makes a runner with another profile, for an instance whose own profile takes one row:
-            in a sequence an element that takes one does not count for the range, so that batches and
-            requests of more rows get here. None: there is no wider profile, or no need of one.
+        wider: Makes a runner with a wider profile, for an instance whose own profile takes one row. Such an
+            instance can get more rows: in a sequence, elements that take one request at a time do not limit the
+            range of the whole. None: there is no wider profile, or it is not needed.
 
     Attributes:
         runners: The runner of the instance, and the wider one once it was needed.
@@ -66,10 +66,10 @@ class Gathering:
         return self.runners[1]
 
     def gather(self, batch: Sequence[Request]) -> list[Exception | None] | None:
-        """Put all requests that are right into the input buffers; their ``result`` is the batch.
+        """Put all valid requests into the input buffers; each gets the gathered batch as its ``result``.
 
-        It is a `DeviceArray` of the rows of all (a dict by name with several inputs), or a
-        `Gathered` where they do not fit one run.
+        That is a `DeviceArray` with the rows of all requests (a dict by name with several inputs), or a
+        `Gathered` if they do not fit one run.
 
         Raises:
             CudaError: The device failed, or is out of memory.
@@ -118,7 +118,7 @@ class Gathering:
         return next(iter(arrays.values())) if len(self._signature.inputs) == 1 else arrays
 
     def run(self, request: Request) -> bool:
-        """Run what `gather` gave, where ``data`` is that; False where it is something else."""
+        """Run the batch if ``data`` is the object that `gather` gave; False if it is something else."""
         data = request.get("data")
         placed = self._placed
         if placed is not None and data is placed[0]:
@@ -146,7 +146,7 @@ class Gathering:
         return parts if len(parts) > 1 else next(iter(parts.values()))
 
     def split(self, batch: Sequence[Request]) -> None:
-        """Give each request its rows of the result of the gathered batch, which is its ``data``.
+        """Give each request its rows of ``data``, the result of the gathered batch.
 
         Raises:
             InputError: A request has no ``data``.
@@ -174,7 +174,7 @@ class Gathering:
             request["result"] = self._part(data, start, start + rows, sample=sample)
 
     def _part(self, data: Any, start: int, stop: int, *, sample: bool) -> Any:
-        """Give rows of a result, of each output where there are several."""
+        """Give rows of a result; with several outputs, a dict with rows of each."""
         if type(data) is dict:
             return {
                 name: whole(value)
@@ -185,9 +185,9 @@ class Gathering:
         return whole(data) if self._unbatched else rows_of(data, start, stop, sample=sample)
 
     def _split_samples(self, batch: Sequence[Request]) -> bool:
-        """Give each a row of one array of all, where they are those that were gathered, all samples.
+        """Give each request its row if ``data`` is one array and the requests are the gathered samples, in order.
 
-        False where anything is otherwise; what was given until then is given again.
+        False if anything differs; the caller then writes all results anew.
         """
         data = batch[0].get("data")
         if type(data) is not DeviceArray or self._unbatched:
@@ -214,5 +214,5 @@ class Gathering:
                 )
 
     def finish(self) -> None:
-        """Forget the batch."""
+        """Drop the state of the batch."""
         self._placed, self._layout, self._rows, self._samples = None, {}, (), []

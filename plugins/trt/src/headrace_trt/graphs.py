@@ -30,7 +30,7 @@ class Recorded:
         self.graph: Any = None
 
     def close(self, cuda: Cuda) -> None:
-        """Give both back."""
+        """Release graph and context."""
         graph, self.graph = self.graph, None
         if graph is not None:
             cuda.graph_destroy(graph)
@@ -38,13 +38,13 @@ class Recorded:
 
 
 class GraphCache:
-    """The graphs of one instance, by shape; the longest unused one goes when there are too many.
+    """The graphs of one instance, by shape; if there are too many, the one unused for longest is released.
 
     Args:
         cuda: The CUDA runtime.
-        stream: The instance's stream.
-        most: How many graphs are kept.
-        make: Makes a context for a new one.
+        stream: The handle of the instance's stream.
+        most: The most graphs that are kept.
+        make: Makes a context for a new graph.
     """
 
     def __init__(self, cuda: Cuda, stream: int, most: int, make: Callable[[], Execution]) -> None:
@@ -58,11 +58,11 @@ class GraphCache:
         return len(self._kept)
 
     def get(self, key: Hashable) -> Recorded:
-        """Give what is kept under ``key``, or a new one that is not recorded yet."""
+        """Give the entry of ``key``; a new one, not recorded yet, if there is none."""
         found = self._kept.get(key)
         if found is None:
             while len(self._kept) >= self._most:
-                # What is queued may still run with it.
+                # Queued work may still use the oldest graph.
                 self._cuda.stream_synchronize(self._stream)
                 _, oldest = self._kept.popitem(last=False)
                 oldest.close(self._cuda)
@@ -71,13 +71,13 @@ class GraphCache:
         return found
 
     def run(self, recorded: Recorded) -> None:
-        """Queue the run: the graph, which is recorded after a first plain run.
+        """Queue the graph; if it is not recorded yet, run the engine plainly once and record it.
 
         Raises:
             BackendError: The engine cannot be recorded.
         """
         if recorded.graph is None:
-            # The first run of a shape sets things up that a recording must not hold.
+            # In the first run of a shape TensorRT sets up things that must not be part of the recording.
             recorded.execution.enqueue()
             self._cuda.stream_synchronize(self._stream)
             recorded.graph = self._record(recorded.execution)
@@ -102,10 +102,10 @@ class GraphCache:
         try:
             self._cuda.graph_destroy(self._cuda.end_capture(self._stream))
         except CudaError:
-            return  # an invalid recording is given up by ending it
+            return  # ending an invalid recording raises, and discards it
 
     def clear(self) -> None:
-        """Give all graphs back: an address has changed."""
+        """Release all graphs, since an address that they hold has changed."""
         kept, self._kept = self._kept, OrderedDict()
         if kept:
             self._cuda.stream_synchronize(self._stream)

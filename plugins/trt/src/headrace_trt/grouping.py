@@ -1,4 +1,4 @@
-"""From the items of a batch to runs: which share one, and how they are laid out in it."""
+"""Divides the items of a batch into runs of the engine, and gives the shapes of each run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Run(NamedTuple):
     """One call of the engine.
 
     Attributes:
-        members: Positions of its items in the batch, in order.
-        rows: Rows that its items have together.
-        shapes: Shape of every input, padded and filled up to what the engine takes.
+        members: The positions of the run's items in the batch, in order.
+        rows: The rows of these items together.
+        shapes: The shape of every input, after padding of samples and filling up to the engine's least batch.
     """
 
     members: tuple[int, ...]
@@ -33,12 +33,12 @@ class Run(NamedTuple):
 
 
 def group_items(items: Sequence[Item], ports: Sequence[Port], *, by_shape: bool) -> list[list[int]]:
-    """Group items that can share a run: equal values for what the run takes once.
+    """Group items that can share a run, as their values for inputs without batch axis are equal.
 
     Args:
         items: The items.
         ports: The inputs of the engine.
-        by_shape: Whether their samples must also be of one shape.
+        by_shape: Whether the samples of a group must also have one shape.
 
     Returns:
         Positions in ``items``: groups in the order of their first item, ascending inside.
@@ -71,18 +71,18 @@ def plan_runs(
     pad_multiple: int = 1,
     keys: Mapping[str, str] | None = None,
 ) -> tuple[list[Run], dict[int, InputError]]:
-    """Divide items into runs, none above what the engine takes.
+    """Divide items into runs, none with more rows than the engine takes.
 
     Args:
         items: The items, each within the range by itself.
-        signature: What the engine takes.
-        ragged: Samples of different shapes: ``"refuse"`` fails those unlike the first of their
-            run, ``"pad"`` runs all at the largest shape, ``"group"`` runs those of one shape.
+        signature: Inputs and outputs of the engine.
+        ragged: For samples of different shapes: ``"refuse"`` fails those unlike the first of their
+            run, ``"pad"`` runs all at the largest shape, ``"group"`` runs those of one shape together.
         pad_multiple: With ``"pad"``: lengths of dynamic axes become multiples of it.
-        keys: The key of the request per input, for errors.
+        keys: The key of the request for each input, for errors.
 
     Returns:
-        The runs, and an error per position of an item that is in none.
+        The runs, and for each item that is in no run its error, by the item's position.
     """
     runs = []
     errors: dict[int, InputError] = {}
@@ -118,9 +118,9 @@ def _not_padded(
     padding: int,
     keys: Mapping[str, str],
 ) -> dict[int, InputError]:
-    """Give errors for arrays on the device that would have to be padded: only the host pads.
+    """Give errors for arrays on the device that would have to be padded, which is done on the host only.
 
-    Without one of them the others may be padded less, so that the rest is looked at again.
+    Without such an item the others may need less padding, so the rest is checked again until nothing changes.
     """
     errors: dict[int, InputError] = {}
     rest = list(part)
@@ -157,7 +157,7 @@ def _alike(items: Sequence[Item], group: Sequence[int], ports: Sequence[Port]) -
 
 
 def _within(members: Sequence[int], items: Sequence[Item], signature: Signature) -> list[list[int]]:
-    """Cut members into parts of at most the engine's rows (one, where requests share no run)."""
+    """Cut members into parts with at most the engine's rows; into single items if requests cannot share a run."""
     if signature.one_at_a_time:
         return [[i] for i in members]
     parts: list[list[int]] = []
@@ -177,11 +177,11 @@ def run_shapes(
     """Give the shape of every input of a run.
 
     Args:
-        items: Its items.
-        signature: What the engine takes.
+        items: The items of the run.
+        signature: Inputs and outputs of the engine.
         rows: Length of the batch axis.
-        padding: 0: samples are of one shape; else the multiple that lengths are rounded up to,
-            at most to the profile's.
+        padding: 0: samples have one shape; else lengths of dynamic axes are rounded up to a multiple of this, at
+            most to the profile's greatest.
     """
     shapes = {}
     for port in signature.inputs:
@@ -203,7 +203,7 @@ def run_shapes(
 def refuse_ragged(
     first: Item, item: Item, ports: Sequence[Port], keys: Mapping[str, str]
 ) -> InputError | None:
-    """Give the error of an item whose samples are of another shape than the first one's."""
+    """Give the error of an item whose samples have another shape than those of the first item; else None."""
     for port in ports:
         if not port.batched:
             continue

@@ -1,4 +1,4 @@
-"""What this plugin brings besides backends: the definition TensorrtTensor and `headrace trt`."""
+"""The plugin's hooks: the definition TensorrtTensor, and the command `headrace trt`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TENSORRT_TENSOR = (
     "S[Reflect[pre_processor,Identity],TensorrtInferTensor,Reflect[post_processor,Identity]],"
     "TensorrtSplit]]"
 )
-"""A model file and requests with tensors: what ``TensorrtTensor`` stands for."""
+"""The expression for which ``TensorrtTensor`` stands: it loads or builds a model file, and runs tensors."""
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""Mean, standard deviation and pictures as they are decoded, folded into an ONNX graph as nodes."""
+"""Folds mean, standard deviation and the conversion of decoded pictures into an ONNX graph, as nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["FOLDED", "fold_image_input"]
 
 FOLDED = "headrace/"
-"""How the names of the nodes begin that this module adds; they are never converted to fp16."""
+"""The prefix of the names of nodes that this module adds; these nodes are never converted to fp16."""
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
@@ -32,20 +32,20 @@ def fold_image_input(
     """Put ``(x - mean) / std`` before the image input of a model, and let it take pictures.
 
     The image input is the only one of four axes, ``float [N, C, H, W]``. With ``image_input`` the
-    model takes ``uint8 [N, H, W, C]`` under the same name, as ``DecodeMat`` and ``ResizeMat`` give
-    it per sample: cast to float32, transposition, mean and std are nodes of the graph, computed in
-    float32, and a quarter of the bytes travels to the GPU.
+    model takes ``uint8 [N, H, W, C]`` under the same name, whose samples are those of ``DecodeMat`` and
+    ``ResizeMat``. The cast to float32, the transposition, mean and std are nodes of the graph, computed in
+    float32, so only a quarter of the bytes is copied to the GPU.
 
     Args:
         model: The model; it is changed and given back.
-        mean: One number, or one per channel, in the units of what the input then takes (0..255 for
+        mean: One number, or one per channel, in the units of the resulting input (0..255 for
             pictures); None: 0.
         std: Likewise; None: 1.
         image_input: Whether the input becomes ``uint8 [N, H, W, C]``.
 
     Raises:
-        SetupError: There is no such input or more than one, it is not of a floating type, or the
-            count of numbers is not that of the channels.
+        SetupError: The model has no such input or several, its type is not floating, the number of values is
+            not the number of channels, or ``std`` has a 0.
     """
     if mean is None and std is None and not image_input:
         return model

@@ -31,33 +31,33 @@ __all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
 
 
 class TensorrtInferTensor(headrace.Backend):
-    """Run the engine that stands before it in the same IoC, or in its brackets.
+    """Run the engine of the word before it in the same IoC, or of the word in its brackets.
 
     ``TensorrtInferTensor[Onnx2Tensorrt]`` is the short form of
     ``IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]``.
 
-    One execution context with its buffers per instance; the instance's stream. Instance ``i`` takes
-    the optimization profile ``i`` modulo their number. In an expression that takes more rows than an
-    instance whose profile takes one, more rows run with a second context under the widest profile.
+    Each instance has an execution context with buffers of its own, and runs on the instance's stream. Instance ``i``
+    takes the optimization profile ``i`` modulo their number. If the profile of an instance takes one row, but the
+    expression around it takes more, batches of more rows run in a second context under the widest profile.
 
     Reads:
-        data: The input of an engine with one input; with several, the keys named like them; the
+        data: The input of an engine with one input; with several inputs, the keys named like them; the
             option ``inputs`` names others. An array of the input's dtype on the host or on the
             device (DLPack, the CUDA array interface), of a rank one below the input's (one sample)
-            or of its rank (``request_size`` rows). Or a dict of them by input name.
+            or of its rank (``request_size`` rows). Or a dict of such arrays by input name.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
-            axis where the request brought one sample. A numpy array, or with
+            axis if the request brought one sample. A numpy array, or with
             ``output_device = "device"`` a `DeviceArray`; in memory of its own.
     Batch:
-        The batch range of its profile; one at a time where an input or output has no batch axis.
+        The batch range of its profile; one at a time if an input or output has no batch axis.
 
     Raises:
         InputError: A key is missing; dtype, rank, axes or number of rows do not fit the profile; or
             ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
         BackendError: TensorRT refused the run, the device is out of memory, or an output has no
             batch axis.
-        InstanceLostError: The CUDA context is of no use any more.
+        InstanceLostError: The CUDA context cannot be used any more.
     Source:
         own; ``execute_async_v3`` of TensorRT.
     """
@@ -137,7 +137,7 @@ class TensorrtInferTensor(headrace.Backend):
                 self._runner.warm_up()
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Run the engine on all requests that are right, or on the batch that was gathered."""
+        """Run the engine on all valid requests, or on the batch that TensorrtCat has gathered."""
         gathering = self._gathering
         if gathering is None:
             raise BackendError("TensorrtInferTensor is closed")
@@ -154,11 +154,11 @@ class TensorrtInferTensor(headrace.Backend):
                     runner.finish()
 
     def describe(self) -> dict[str, Any]:
-        """Give profile, range and the signature of what is run."""
+        """Give the profile, its range, and the inputs and outputs."""
         return self._runner.describe() if self._runner is not None else {}
 
     def close(self) -> None:
-        """Give context and buffers back."""
+        """Release contexts and buffers."""
         runner, gathering = self._runner, self._gathering
         self._runner = self._gathering = None
         for one in gathering.runners if gathering is not None else filter(None, (runner,)):
@@ -172,9 +172,9 @@ class TensorrtCat(headrace.Backend):
     options it follows. Each request is checked by itself, and a wrong one fails alone.
 
     Reads:
-        data: What TensorrtInferTensor reads.
+        data: The inputs, as TensorrtInferTensor reads them.
     Writes:
-        result: For all requests the gathered batch: a `DeviceArray` of all rows in the order of the
+        result: The same object for all requests: a `DeviceArray` with the rows of all, in the order of the
             requests (a dict by name with several inputs); valid until the end of the batch.
     Batch:
         1 or more.
@@ -182,7 +182,7 @@ class TensorrtCat(headrace.Backend):
     Raises:
         InputError: As TensorrtInferTensor raises it.
         BackendError: The device is out of memory.
-        InstanceLostError: The CUDA context is of no use any more.
+        InstanceLostError: The CUDA context cannot be used any more.
     Source:
         own
     """
@@ -194,7 +194,7 @@ class TensorrtCat(headrace.Backend):
     _gathering: Gathering | None = None
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
-        """Find what it shares with the TensorrtInferTensor before this."""
+        """Find the gathering of the TensorrtInferTensor before this."""
         self._gathering = gathering_of(context, "TensorrtCat")
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
 
@@ -206,7 +206,7 @@ class TensorrtCat(headrace.Backend):
             return self._gathering.gather(batch)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Drop the reference to the gathering."""
         self._gathering = None
 
 
@@ -219,8 +219,8 @@ class TensorrtSplit(headrace.Backend):
         data: The result for the batch that TensorrtCat gathered: an array whose first axis is the
             batch, or a dict of them.
     Writes:
-        result: The rows of this request, without batch axis where it brought one sample. Numpy
-            arrays are copied; arrays on a device share the memory of their batch, which is theirs.
+        result: The rows of this request, of the same dtype, without batch axis if it brought one sample. Numpy
+            arrays are copied; arrays on a device are views, and keep the memory of the batch's result alive.
     Batch:
         1 or more.
 
@@ -238,23 +238,23 @@ class TensorrtSplit(headrace.Backend):
     _gathering: Gathering | None = None
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
-        """Find what it shares with the TensorrtInferTensor before this."""
+        """Find the gathering of the TensorrtInferTensor before this."""
         self._gathering = gathering_of(context, "TensorrtSplit")
 
     def forward(self, batch: list[Request]) -> None:
-        """Give each its rows."""
+        """Give each request its rows."""
         if self._gathering is None:
             raise BackendError("TensorrtSplit is closed")
         self._gathering.split(batch)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Drop the reference to the gathering."""
         self._gathering = None
 
 
 @contextlib.contextmanager
 def _device_errors() -> Iterator[None]:
-    """Turn an error of the device into one of the batch, or of the instance that is lost."""
+    """Turn an error of the device into a BackendError for the batch, or into InstanceLostError."""
     from headrace_trt.cuda import CudaError, request_error
 
     try:

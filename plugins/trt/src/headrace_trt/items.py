@@ -1,4 +1,4 @@
-"""The tensors of one request: read from host or device, never converted, checked one by one."""
+"""Reads the tensors of one request from host or device, without converting arrays, and checks each."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["Item", "Reader", "host_array", "read_item", "zeros"]
 
 _WIDENS: Final = {"b": "b", "i": "iuf", "u": "iuf", "f": "f"}
-"""Kinds of dtypes that a kind of Python number may become."""
+"""For each kind of numpy dtype of Python numbers, the kinds to which they may be converted."""
 
 
 class Item(NamedTuple):
-    """What one request brings to a run.
+    """The inputs of one request for a run.
 
     Attributes:
-        tensors: A tensor per input, in host or device memory; the batched ones have a batch axis.
-        rows: Length of the batch axis.
-        sample: True when the request brought one sample without batch axis.
+        tensors: A tensor for each input, in host or device memory; those of batched inputs have a batch axis.
+        rows: The length of the batch axis.
+        sample: Whether the request brought one sample, without batch axis.
     """
 
     tensors: Mapping[str, Tensor]
@@ -45,11 +45,11 @@ class Reader:
     """Reads requests for one instance.
 
     Args:
-        signature: What the engine takes.
+        signature: Inputs and outputs of the engine.
         keys: The key of the request for each input name.
         cuda: The CUDA runtime.
-        stream: The instance's stream, for which work of others on their arrays is waited for.
-        ordinal: The instance's device.
+        stream: Gives the handle of the instance's stream, which waits for work of other streams on the arrays.
+        ordinal: The number of the instance's device.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Reader:
         return read_item(request, self._signature, self._keys, self._tensor)
 
     def read_samples(self, batch: Sequence[Mapping[str, Any]]) -> list[Any] | None:
-        """Give the arrays of a batch in which every request brings one sample of the same kind.
+        """Give the arrays of the most frequent kind of batch, in which every request brings one valid sample.
 
-        That is the common batch: numpy arrays, or our own arrays on this device and stream, each
-        exactly as the only input has it. None for any other batch: `read` looks at each request.
+        The engine has one input, and all samples are numpy arrays, or all are `DeviceArray` on this device and
+        stream, of exactly the input's dtype and shape. None for any other batch; `read` then reads each request.
         """
         if self._alone is None:
             return None
@@ -198,7 +198,7 @@ def read_item(
 
 
 def zeros(signature: Signature, which: str) -> Item:
-    """Give zeros at the profile's shapes ``which`` (``"best"`` or ``"high"``), to warm up with."""
+    """Give zeros in the profile's shapes ``which`` (``"best"`` or ``"high"``), for the warm-up."""
     rows = next(getattr(port, which)[0] for port in signature.inputs if port.batched)
     rows = min(rows, signature.high_rows)
     tensors: dict[str, Tensor] = {}
@@ -223,13 +223,13 @@ def _value(request: Mapping[str, Any], port: Port, key: str) -> Any:
 
 
 def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
-    """Give ``value`` as an array of the port's dtype, without ever converting an array's dtype.
+    """Give ``value`` as an array of the port's dtype; the dtype of an array is never converted.
 
     Python numbers and lists of them carry no dtype: they get the port's, unless that would change
-    a value. Anything else numpy or DLPack can read must have the port's dtype.
+    a value. An array that numpy or DLPack can read must have the port's dtype.
 
     Raises:
-        InputError: ``value`` is no array, or one of another dtype.
+        InputError: ``value`` is no array, has another dtype, or its numbers do not fit the port's dtype.
     """
     wanted = numpy_dtype(port.dtype)
     if type(value) is np.ndarray and value.dtype == wanted:
@@ -299,7 +299,7 @@ def _with_rows(tensor: Tensor, port: Port, key: str, size: int, most: int) -> Te
 
 
 def _check_axes(tensor: Tensor, port: Port, key: str) -> None:
-    """Refuse another rank than the port's (or one below, with a batch axis) and other lengths."""
+    """Refuse a tensor of another rank than the port's (for a batched port also one less), or with other lengths."""
     missing = len(port.shape) - len(tensor.shape)
     if missing != 0 and not (port.batched and missing == 1):
         raise InputError("wrong rank", key=key, expected=_accepts(port), got=_text_of(tensor))
@@ -322,7 +322,7 @@ def _check_axes(tensor: Tensor, port: Port, key: str) -> None:
 
 
 def _check_values(tensor: Any, port: Port, key: str) -> None:
-    """Refuse values that decide shapes and are outside of the profile's range."""
+    """Refuse values of a shape input that are outside of the profile's range."""
     values = np.ravel(tensor).tolist()
     if any(not a <= n <= b for a, n, b in zip(port.low, values, port.high, strict=False)):
         raise InputError(

@@ -1,4 +1,4 @@
-"""The layers that were really built: read from the inspector, counted by type, and verified."""
+"""Reads the layers that TensorRT has built, counts them by type, and verifies the precision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Layer", "count_types", "layers_from_json", "layers_from_log", "verify_precision"]
 
 _TYPES: Final = (
-    # As the inspector writes types in its several versions; the first that is found counts.
+    # The texts of several versions of the inspector; the first pattern that matches counts.
     ("bf16", r"bfloat16|\bbf16\b"),
     ("fp8", r"\bfp8\b|float8"),
     ("fp4", r"\bfp4\b|float4"),
@@ -31,7 +31,7 @@ _TYPES: Final = (
 )
 _PATTERNS: Final = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _TYPES)
 _BITS: Final = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4, "int4": 4}
-"""Types in which something is computed, and their width; integers that count are none of them."""
+"""The types in which layers compute, with their bits; integer types for shapes and indices are not among them."""
 
 OF_TENSORRT: Final = {
     "FLOAT": "fp32",
@@ -49,13 +49,13 @@ class Layer:
     """One layer of an engine.
 
     Attributes:
-        name: Its name.
-        kind: TensorRT's name of what it is: ``"gemm"``, ``"CaskConvolution"``, ...
-        precision: The narrowest type it computes with: ``"fp32"``, ``"fp16"``, ``"bf16"``,
-            ``"int8"``, ``"fp8"``; ``""`` where it only moves or counts.
+        name: The name of the layer.
+        kind: TensorRT's type of layer: ``"gemm"``, ``"CaskConvolution"``, ...
+        precision: The narrowest type with which the layer computes: ``"fp32"``, ``"fp16"``, ``"bf16"``,
+            ``"int8"``, ``"fp8"``; ``""`` if it only moves data or computes shapes.
         inputs, outputs: Tensors as ``"name type [dims]"``.
-        tactic: The kernel that was chosen, where the inspector tells.
-        nodes: Names of the nodes of the model that it computes.
+        tactic: The chosen kernel, if the inspector tells it; else ``""``.
+        nodes: The names of the model's nodes that the layer computes.
     """
 
     name: str
@@ -132,11 +132,11 @@ _LINE = re.compile(
 def layers_from_log(text: str) -> list[Layer]:
     """Read the layers that the builder logs at its end, one per line.
 
-    It is the same listing as the inspector's, and to be had on a machine that cannot load the engine.
+    The listing is that of the inspector, but it is also there on a machine that cannot load the engine.
     """
     layers = []
     for line in text.partition("\nI/O Tensors:")[0].partition("\nBindings:")[0].splitlines():
-        # Lists are nested: brackets of dimensions are set apart before the outer ones are matched.
+        # Lists are nested: the brackets of dimensions are replaced by <>, so that `_LINE` matches the outer ones.
         flat = re.sub(r"\[([-\d,x ]+)\]", r"<\1>", line.replace("Dimensions: []", "Dimensions: <>"))
         found = _LINE.match(flat.strip())
         if found is None:
@@ -189,24 +189,24 @@ def _layer(
 
 
 def count_types(layers: Iterable[Layer]) -> dict[str, int]:
-    """Count layers by the type they compute in; those that compute nothing are left out."""
+    """Count layers by the type in which they compute; layers that compute nothing are left out."""
     return dict(Counter(layer.precision for layer in layers if layer.precision))
 
 
 def verify_precision(
     layers: Sequence[Layer], precision: str, network_types: Iterable[str], *, label: str
 ) -> None:
-    """Refuse an engine that was not built in the precision that was asked for.
+    """Refuse an engine that was not built in the precision that the settings ask for.
 
     Args:
-        layers: What was built; without types there is nothing to verify and nothing is refused.
-        precision: ``"model"``, or the type asked for.
+        layers: The layers of the engine; if their types are not known, nothing is refused.
+        precision: ``"model"``, or the type that the settings ask for.
         network_types: TensorRT's names of the types of the network's tensors.
-        label: What was built, for the message.
+        label: The name of the model, for the message.
 
     Raises:
-        SetupError: A layer computes in a narrower type than any of the network's, or none in the
-            type that was asked for.
+        SetupError: A layer computes in a narrower type than any tensor of the network has, or no layer computes in
+            the type that the settings ask for.
     """
     counts = count_types(layers)
     if not counts:

@@ -1,4 +1,4 @@
-"""The lean runtime, which TensorRT puts into version-compatible plans: found and loaded before a build."""
+"""Finds and loads the lean runtime, which TensorRT puts into version-compatible plans, before a build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["install_lean_runtime", "lean_runtime_name", "load_lean_runtime"]
 
 _PACKAGES: Final = ("tensorrt_libs", "tensorrt_lean_libs", "tensorrt", "tensorrt_lean")
-"""Packages of NVIDIA's wheels in whose folders the library may lie, where no loader looks."""
+"""Packages of NVIDIA's wheels whose folders may have the library; the dynamic loader does not look there."""
 
 
 def lean_runtime_name(library: Library) -> str:
@@ -28,10 +28,10 @@ def lean_runtime_name(library: Library) -> str:
 
 
 def load_lean_runtime(library: Library) -> str | None:
-    """Load the lean runtime of a version, so that the builder, which asks for it by name, finds it.
+    """Load the lean runtime of a version, so that the builder finds it when it asks for it by name.
 
     Returns:
-        The name or path that was loaded; None where the loader does not find it and no package has it.
+        The name or path that was loaded; None if neither the loader nor a package has it.
     """
     name = lean_runtime_name(library)
     for candidate in (name, *_beside(name)):
@@ -53,7 +53,7 @@ def _beside(name: str) -> Iterator[str]:
 
 
 def install_lean_runtime(library: Library) -> str:
-    """Say what to install where it is missing."""
+    """Give a hint that says what to install if the lean runtime is missing."""
     version = library.version.partition(".post")[0]
     return (
         f"A version-compatible plan carries TensorRT's lean runtime, {lean_runtime_name(library)}, which"

@@ -1,4 +1,4 @@
-"""The installed TensorRT: which package it is, and what it can do, asked of it and not of its version."""
+"""The installed TensorRT: finds the package, and asks the module itself, not its version, for what it can do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIBRARIES: Final = ("tensorrt", "tensorrt_rtx", "tensorrt_lean")
 """Packages in the order of preference of ``library = "auto"``; the last only runs engines."""
 
 TESTED: Final = "TensorRT 10 and 11 and TensorRT-RTX"
-"""What is tested. TensorRT 9.3 has the same calls and is not refused, but nobody has tried it."""
+"""The tested versions. TensorRT 9.3 has the same calls and is not refused, but was never tried."""
 
 _INSTALL: Final = (
     '`pip install "headrace-trt[tensorrt]"` brings TensorRT, `pip install "headrace-trt[rtx]"`'
@@ -59,10 +59,10 @@ class Library:
         return True
 
     def need(self, path: str, option: str) -> Any:
-        """Give what ``path`` names.
+        """Give the object of the module that ``path`` names.
 
         Raises:
-            SetupError: The installed library does not have it; ``option`` asked for it.
+            SetupError: The installed library does not have it; the error names ``option``, which needs it.
         """
         if not self.has(path):
             raise SetupError(
@@ -94,7 +94,7 @@ class Library:
         """Refuse a package that can only run engines.
 
         Raises:
-            SetupError: It has no builder or no ONNX parser.
+            SetupError: The package has no builder or no ONNX parser.
         """
         if not self.has("Builder") or not self.has("OnnxParser"):
             raise SetupError(
@@ -108,22 +108,22 @@ def find_library(name: str = "auto", *, build: bool = True) -> Library:
 
     Args:
         name: One of `LIBRARIES`, or ``"auto"``: the first of them that can be imported.
-        build: Whether it must be able to build; the lean runtime is then passed over by "auto".
+        build: Whether the package must be able to build; "auto" then leaves out the lean runtime.
 
     Raises:
-        MissingDependencyError: It is not installed, or cannot be imported.
-        SetupError: It is older than what Headrace can use.
+        MissingDependencyError: The package is not installed, or cannot be imported.
+        SetupError: The package is too old for Headrace.
     """
     names = (LIBRARIES[:2] if build else LIBRARIES) if name == "auto" else (name,)
     return load_library(names, importlib.import_module)
 
 
 def load_library(names: Iterable[str], import_module: Callable[[str], Any]) -> Library:
-    """Import the first package of ``names`` that is there and check that it has what is needed.
+    """Import the first installed package of ``names``, and check that it is not too old.
 
     Raises:
-        MissingDependencyError: None is installed; each with the reason.
-        SetupError: The first that was found is too old.
+        MissingDependencyError: No package can be imported; the error has the reason for each.
+        SetupError: The first package that was imported is too old.
     """
     reasons = []
     cause: ImportError | None = None
@@ -145,10 +145,10 @@ def load_library(names: Iterable[str], import_module: Callable[[str], Any]) -> L
 
 
 def _refuse_old(library: Library) -> None:
-    """Refuse a library without named tensors or, where it can build, without strong typing."""
+    """Refuse a library without ``execute_async_v3``, or one that can build but not strongly typed networks."""
     runs = library.has("IExecutionContext.execute_async_v3")
-    # Where strong typing is the only mode the flags for weak typing are gone, and so may be this one.
-    # The lean runtime has them, and nothing that makes networks.
+    # A version that only has strong typing lacks the flags of weak typing (as FP16), and may lack STRONGLY_TYPED too.
+    # The lean runtime has BuilderFlag, but no NetworkDefinitionCreationFlag, as it makes no networks.
     weak = library.has("NetworkDefinitionCreationFlag") and library.has("BuilderFlag.FP16")
     typed = library.has("NetworkDefinitionCreationFlag.STRONGLY_TYPED")
     if not runs or (weak and not typed):

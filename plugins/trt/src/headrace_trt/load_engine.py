@@ -1,4 +1,4 @@
-"""`LoadTensorrtEngine`: an engine from a plan file that somebody built."""
+"""`LoadTensorrtEngine`: an engine from a plan file that was built before."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LoadTensorrtEngine(EngineWord):
     Options = LoadOptions
 
     def init(self, options: LoadOptions, context: headrace.InitContext) -> None:
-        """Give the engine: out of the node's store, or loaded."""
+        """Take the engine from the node's store, or load it."""
         from headrace_trt.library import find_library
 
         with device_errors_in_setup():

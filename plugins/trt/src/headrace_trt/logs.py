@@ -1,4 +1,4 @@
-"""What TensorRT logs: passed on to Python's logging, and kept so that errors can quote it."""
+"""TensorRT's log messages: passed on to Python's logging, and collected so that errors can quote them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_KEPT = 50
 _lock = threading.Lock()
 _loggers: dict[str, Any] = {}
 _listeners: list[tuple[int, Callable[[str, str], None]]] = []
-"""Who listens, each with the thread that began to."""
+"""The listeners, each with the identifier of the thread that has added it."""
 
 _recent: deque[str] = deque(maxlen=3)
 
@@ -37,8 +37,8 @@ class Collected:
     """The messages of one piece of work.
 
     Attributes:
-        errors: What was logged as an error, oldest first.
-        warnings: What was logged as a warning.
+        errors: The messages that were logged as errors, the oldest first.
+        warnings: The messages that were logged as warnings.
         layers: The list of layers that the builder logs at its end, as text; one entry per build.
     """
 
@@ -62,7 +62,7 @@ class Collected:
             kept.append(message)
 
     def text(self, most: int = 5) -> str:
-        """Give the first errors (or warnings, where there is no error) as one text."""
+        """Give the first errors (or warnings, if there is no error) as one text."""
         chosen = (self.errors or self.warnings)[:most]
         return "; ".join(chosen) if chosen else "TensorRT logged no reason"
 
@@ -70,9 +70,9 @@ class Collected:
 def logger_for(library: Library) -> Any:
     """Give the one ``ILogger`` of a library in this process.
 
-    TensorRT keeps the first logger that it is given for messages that belong to no object, so that
-    there is one, and who wants its messages listens with `collecting`. Errors and warnings go to
-    the logger ``headrace.trt`` of Python's logging, the rest there as debug messages.
+    TensorRT keeps the first logger that it gets, for messages that belong to no object. So there is only one logger,
+    and code that wants its messages uses `collecting`. Errors and warnings go to the logger ``headrace.trt`` of
+    Python's logging, all other messages go there as debug messages.
     """
     with _lock:
         if library.name not in _loggers:
@@ -90,7 +90,7 @@ def _make_logger(library: Library) -> Any:
             base.__init__(self)
 
         def log(self, severity: Any, msg: str) -> None:
-            """Take a message from any thread; what this raised would be lost in native code."""
+            """Take a message, in any thread. It must not raise: native code calls it, and would lose the error."""
             name = severity.name
             level = _LEVELS.get(name, logging.INFO)
             listeners = _listeners_here()
@@ -98,7 +98,7 @@ def _make_logger(library: Library) -> Any:
                 listener(name, msg)
             if level == logging.ERROR:
                 _recent.append(msg)
-            # What somebody listens to ends in an error of theirs, which quotes it.
+            # A listener will raise an error that quotes the message, so the message itself is logged as DEBUG only.
             if listeners and level == logging.ERROR:
                 level = logging.DEBUG
             if _log.isEnabledFor(level):
@@ -108,7 +108,7 @@ def _make_logger(library: Library) -> Any:
 
 
 def _listeners_here() -> list[Callable[[str, str], None]]:
-    """Give who listens in this thread; all, where it is one of TensorRT's own, which belongs to nobody."""
+    """Give the listeners of this thread; all listeners if it has none, as it may be a thread of TensorRT's own."""
     here, listeners = threading.get_ident(), tuple(_listeners)
     own = [listener for thread, listener in listeners if thread == here]
     return own or [listener for _, listener in listeners]
@@ -116,9 +116,9 @@ def _listeners_here() -> list[Callable[[str, str], None]]:
 
 @contextlib.contextmanager
 def collecting() -> Iterator[Collected]:
-    """Keep what TensorRT logs meanwhile in this thread, and in threads where nobody listens.
+    """Collect the messages that TensorRT logs during the block, in this thread and in threads without a listener.
 
-    So two builds at a time, each in a thread of its own, do not take each other's messages.
+    Two builds at a time, each in a thread of its own, so do not collect messages of each other's threads.
     """
     collected = Collected()
     listener = threading.get_ident(), collected.add
@@ -130,7 +130,7 @@ def collecting() -> Iterator[Collected]:
 
 
 def recent_errors() -> str:
-    """Give the last errors that TensorRT logged in this process, and forget them."""
+    """Give the last errors that TensorRT has logged in this process, and drop them."""
     found = list(_recent)
     _recent.clear()
     return "; ".join(found) or "TensorRT logged no reason"

@@ -1,4 +1,4 @@
-"""Memory of one instance: its stream, blocks on the device that are used again, pinned host memory."""
+"""The stream and the memory of one instance: reused blocks on the device, buffers, pinned host memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Block", "Buffer", "DevicePool", "PinnedArena", "Stream"]
 _log = logging.getLogger("headrace.trt")
 
 ALIGNMENT: Final = 256
-"""What TensorRT asks of addresses, and what every allocation of CUDA has, in bytes."""
+"""The alignment in bytes that TensorRT demands of addresses, and that every allocation of CUDA has."""
 
 _LEGACY_STREAM: Final = 1
 
@@ -32,7 +32,7 @@ def rounded(nbytes: int) -> int:
 
 
 class Stream:
-    """The stream of one instance, shared with whatever else works in it by convention.
+    """The stream of one instance, which other plugins in the instance find and use too (``("cuda.stream", ordinal)``).
 
     Attributes:
         handle: The ``cudaStream_t``, as an int.
@@ -50,7 +50,7 @@ class Stream:
 
 
 class Block:
-    """A piece of device memory; when nobody refers to it any more it goes back to its pool."""
+    """A piece of device memory; when the last reference is dropped, it goes back to its pool."""
 
     __slots__ = ("_pool", "foreign", "nbytes", "pointer")
 
@@ -63,20 +63,19 @@ class Block:
 
     def __del__(self) -> None:
         if sys.is_finalizing():
-            return  # modules may be gone; the driver takes the memory of a process that ends
+            return  # modules may be gone; the driver frees the memory when the process ends
         try:
             self._pool._give_back(self.pointer, self.nbytes, foreign=self.foreign)
-        except Exception as error:  # noqa: BLE001 - whoever drops a result cannot be told
+        except Exception as error:  # noqa: BLE001 - a destructor cannot raise
             _log.warning(
                 "%d bytes of device memory could not be given back: %s", self.nbytes, error
             )
 
 
 class DevicePool:
-    """Blocks of device memory for results, used again in the order of one stream.
+    """Blocks of device memory for results, reused in the order of one stream.
 
-    A result belongs to whoever holds it; its block is handed out again only when it was dropped. A
-    block may be dropped in any thread.
+    A block is reused only after its result, with all views, was dropped. A block may be dropped in any thread.
     """
 
     def __init__(self, cuda: Cuda, stream: int) -> None:
@@ -97,7 +96,7 @@ class DevicePool:
             try:
                 pointer, foreign = waiting.popleft()
             except IndexError:
-                pass  # another thread took the last one
+                pass  # another thread has taken or freed the last one meanwhile
             else:
                 if foreign:
                     self._wait_for_others()
@@ -113,10 +112,10 @@ class DevicePool:
             return Block(self, self._cuda.malloc(size), size)
 
     def _wait_for_others(self) -> None:
-        """Let this stream wait for what was queued on the default stream until now.
+        """Let this stream wait for the work that is queued on the default stream until now.
 
-        A library that was given the address by DLPack may have dropped it while its own work on
-        the default stream still reads it.
+        A library that got the address by DLPack may have dropped the array while its own work on
+        the default stream still reads the memory.
         """
         event = self._cuda.event_create()
         self._cuda.event_record(event, _LEGACY_STREAM)
@@ -128,11 +127,14 @@ class DevicePool:
             self._cuda.free(pointer)
         else:
             self._free.setdefault(nbytes, deque()).append((pointer, foreign))
-            if self._closed:  # closed between the two lines by another thread
+            # A race with `close` in another thread, which sets `_closed` and then trims. If it trims before the append
+            # above, nobody else would free this block, so it is trimmed here. If it trims after, both may trim, and
+            # each block is popped by one of them only.
+            if self._closed:
                 self.trim()
 
     def trim(self) -> None:
-        """Give the blocks that nobody holds back to the device."""
+        """Free the blocks that no result holds."""
         for waiting in list(self._free.values()):
             while True:
                 try:
@@ -142,13 +144,13 @@ class DevicePool:
                 self._cuda.free(pointer)
 
     def close(self) -> None:
-        """Give back all blocks that nobody holds, now; the others when they are dropped."""
+        """Free the blocks that no result holds; the others are freed when their results are dropped."""
         self._closed = True
         self.trim()
 
 
 class Buffer:
-    """One piece of device memory that grows when more is needed; what was in it is then lost.
+    """One piece of device memory that grows when more is needed; growing loses its content.
 
     Attributes:
         pointer: Its address, 0 before it is first used. It changes when the buffer grows.
@@ -161,7 +163,7 @@ class Buffer:
         self.nbytes = 0
 
     def reserve(self, nbytes: int) -> bool:
-        """Make it at least ``nbytes`` large; tell whether its address changed."""
+        """Make the buffer at least ``nbytes`` large; tell whether its address has changed."""
         if nbytes <= self.nbytes and self.pointer:
             return False
         self.close()
@@ -200,7 +202,7 @@ class PinnedArena:
         return pointer + start, view[start : start + nbytes]
 
     def reset(self) -> None:
-        """Let all pieces be used again; copies from and to them must be done."""
+        """Allow all pieces to be reused; copies from and to them must be done."""
         self._used = 0
         while len(self._chunks) > 1:  # the last one is the largest
             pointer, _ = self._chunks.pop(0)
@@ -214,7 +216,7 @@ class PinnedArena:
 
 
 def close_all(things: list[Any]) -> None:
-    """Close several things, last first: all of them, then the first error is raised."""
+    """Close several objects, the last first; an error does not keep the others from being closed, and is raised."""
     with contextlib.ExitStack() as stack:
         for thing in things:
             if thing is not None:

@@ -1,4 +1,4 @@
-"""Networks: parsed from ONNX or made by a function, with every error that the parser has."""
+"""Makes networks, by parsing ONNX or by calling a function; an error has all errors of the parser."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MOST_BYTES = 1_900_000_000
 
 @dataclass
 class Network:
-    """A network that is ready to be built, with what must live as long as it does.
+    """A network that is ready to be built, with the objects that must live as long.
 
     Attributes:
-        builder: The builder it belongs to.
+        builder: The builder of the network.
         definition: TensorRT's ``INetworkDefinition``.
-        inputs: What it takes.
-        kept: Objects that own memory the network points to.
+        inputs: The inputs of the network.
+        kept: Objects that own memory to which the network points.
     """
 
     builder: Any
@@ -52,13 +52,13 @@ class Network:
 
 
 def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
-    """Give the graph as it is built: mean and std folded in, converted, quantized.
+    """Give the graph as it is to be built: with mean and std folded in, converted, quantized.
 
     Returns:
-        None where the file is built as it is.
+        The changed model; None if the file is built as it is.
 
     Raises:
-        SetupError: What was asked for does not fit the graph.
+        SetupError: A setting does not fit the graph.
     """
     if settings.model is None:
         return None
@@ -77,7 +77,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     if settings.precision in ("int8", "fp8"):
         from headrace_trt.quantization import quantize
 
-        # Samples for calibration are what the model of the file takes.
+        # Quantized before folding, since the samples for calibration are inputs of the model in the file.
         model = quantize(model, settings.precision, settings.calibration)
     model = fold_image_input(
         model, mean=settings.mean, std=settings.std, image_input=settings.image_input
@@ -147,7 +147,7 @@ def _parse(
     if prepared is None:
         from headrace_trt.onnx_model import external_files
 
-        external_files(settings.model)  # a missing file is named better than the parser does
+        external_files(settings.model)  # its error for a missing file is clearer than the parser's
         done = parser.parse_from_file(str(settings.model))
     elif prepared.ByteSize() < _MOST_BYTES:
         done = parser.parse(prepared.SerializeToString())

@@ -1,4 +1,4 @@
-"""One call from settings to a plan: out of the cache where it is there, else built and kept."""
+"""Gets the plan for settings in one call: from the cache if it is there, else built and kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_CACHE_BYTES = 20 << 30
 def what_is_asked(
     settings: BuildSettings, library: Library, device: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Give everything that makes an engine what it is: the content of the key of its cache entry.
+    """Give everything on which an engine depends, from which the key of its cache entry is made.
 
     Args:
         settings: What to build.
@@ -82,20 +82,20 @@ def build_engine(  # noqa: PLR0913 - all by name
     progress: Callable[[int | None, str], AbstractContextManager[Any]] | None = None,
     allow_import: bool = True,
 ) -> CachedPlan:
-    """Give the plan that ``settings`` ask for, built only where it is not kept already.
+    """Give the plan for ``settings``; it is built only if it is not in the cache.
 
-    A network that code builds has no content that could be compared, so it is built every time
-    (and kept only in ``engine``).
+    A network that a function makes has no content that could be compared, so it is built every time
+    (and kept only in the file ``engine``).
 
     Args:
         settings: What to build.
         library: The TensorRT to build with; None: the one that ``settings`` names.
-        engine: A file to keep the plan in; None: one of ``cache_dir`` under a key of its content.
+        engine: A file to keep the plan in; None: a file in ``cache_dir``, named by the key.
         cache_dir: The folder of the engine cache; None: the user's. A timing cache is kept there
-            too, where the settings name none, fix no tactics and the library has timings.
-        cache_size_bytes: Size limit of the folder; the longest unused plans go first.
-        device: What describes the GPU in the key; None: no GPU takes part.
-        cancelled: Asked at every step and while waiting for another process.
+            too, if the settings name none and fix no tactics, and the library measures kernels.
+        cache_size_bytes: Size limit of the folder; beyond it the plans unused for longest are removed.
+        device: Name, compute capability and driver of the GPU, for the key; None: no GPU takes part.
+        cancelled: Called at every step of the build, and while another process builds; True ends it.
         progress: Shows the phases of a build.
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
@@ -133,7 +133,7 @@ def build_engine(  # noqa: PLR0913 - all by name
             {**built.describe(), "layers": [layer.as_dict() for layer in built.layers]},
         )
     if settings.plugins and not allow_import:
-        build()  # refuses, before the content of plugins is looked at
+        build()  # raises that imports are refused, before plugins are imported for the key
     asked = what_is_asked(settings, found, device)
     if settings.network is not None:
         asked["network_built_at"] = _fresh()

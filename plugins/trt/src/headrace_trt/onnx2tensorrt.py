@@ -39,7 +39,7 @@ class Onnx2Tensorrt(EngineWord):
     Options = BuildOptions
 
     def init(self, options: BuildOptions, context: headrace.InitContext) -> None:
-        """Give the engine: out of the node's store, out of the cache, or built."""
+        """Take the engine from the node's store or from the cache, or build it."""
         from headrace_trt.library import find_library
 
         with device_errors_in_setup():
@@ -54,10 +54,10 @@ class Onnx2Tensorrt(EngineWord):
 
 
 def _settings(options: BuildOptions, context: headrace.InitContext) -> BuildSettings:
-    """Give what is built: without mean and std where the same are applied before the network.
+    """Give the settings of the build, without mean and std if an earlier element applies the same values.
 
-    Keys of a node reach every element that has them: where Mat2Tensor and this word are both in it,
-    both get ``mean`` and ``std``, and only one may apply them.
+    A key of a node reaches every element with that option. So if Mat2Tensor and this word are in one node,
+    both get ``mean`` and ``std``, but only one of them may apply them.
     """
     settings = options.settings(min=context.min, max=context.max)
     if settings.image_input or (settings.mean is None and settings.std is None):
@@ -125,7 +125,7 @@ def _engine(
         found.plan,
         label=str(found.path),
         ordinal=ordinal,
-        # What was built here, or by this user before and is unchanged, is not from outside.
+        # The plan was built here, now or before by this user, and its hash shows that it is unchanged: it is trusted.
         trust=settings.version_compatible,
         weights=weights,
         weight_streaming_bytes=options.weight_streaming_bytes,

@@ -1,4 +1,4 @@
-"""ONNX files: loaded whole with their external data, hashed, and made into what a parser reads."""
+"""ONNX files: loads them with their external data, hashes them, and describes their graphs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load_model(path: Path, *, weights: bool = True) -> onnx.ModelProto:
         weights: Whether to read external data too.
 
     Raises:
-        SetupError: It is no ONNX model, or external data is missing.
+        SetupError: The file is no ONNX model, or external data is missing.
     """
     try:
         model = onnx.load(str(path), load_external_data=weights)
@@ -55,10 +55,10 @@ def load_model(path: Path, *, weights: bool = True) -> onnx.ModelProto:
 
 
 def forget_unknown_axes(model: onnx.ModelProto) -> bool:
-    """Take the name off axes that are called ``?``; tell whether there were any.
+    """Remove the name ``?`` from axes; tell whether there were any.
 
-    Some exporters call every axis they know nothing of so. To TensorRT axes of one name have one
-    length, and height and width of such a model would have to be equal.
+    Some exporters give this name to every axis of unknown length. For TensorRT, axes with the same name have the
+    same length, so height and width of such a model would have to be equal.
     """
     found = False
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
@@ -86,7 +86,7 @@ def external_files(path: Path) -> list[Path]:
     """Give the files with external data that a model names, sorted.
 
     Raises:
-        SetupError: One of them is not there.
+        SetupError: One of the files does not exist.
     """
     model = load_model(path, weights=False)
     found = set()
@@ -133,7 +133,7 @@ def hash_file(path: Path) -> str:
 
 
 def model_summary(model: onnx.ModelProto) -> dict[str, Any]:
-    """Give what a graph takes, gives and is made of. JSON-able; loads nothing of TensorRT.
+    """Describe inputs, outputs, operators and weights of a graph, JSON-able; TensorRT is not loaded.
 
     Returns:
         ``inputs`` and ``outputs`` (name, dtype, shape with None for dynamic axes), ``operators``

@@ -33,21 +33,21 @@ _PATH: Final = TypeAdapter(headrace.OutputPath)
 
 
 def _refuse_code(value: Any, info: ValidationInfo) -> Any:
-    """Refuse what brings in code where imports are refused."""
+    """Refuse a value that imports code, if imports are refused."""
     if value is not None and (info.context or {}).get("allow_import") is False:
         raise ValueError(f"{value!r} brings in code, and imports are refused here")
     return value
 
 
 def _there(path: Path) -> Path:
-    """Refuse a file or folder to read that is not there."""
+    """Refuse a path that does not exist."""
     if not path.exists():
         raise ValueError(f"no such file or folder: {str(path)!r}")
     return path
 
 
 def _plugin(value: Any, info: ValidationInfo) -> Any:
-    """Give the path of a plugin library, relative to the file that wrote it; a class as it is."""
+    """Give the path of a plugin library, which may be relative to the configuration's file; a class as it is."""
     _refuse_code(value, info)
     if not isinstance(value, str) or not value or is_python_plugin(value):
         return value
@@ -61,7 +61,7 @@ PluginNames = tuple[Annotated[str, Field(min_length=1), BeforeValidator(_plugin)
 
 
 def _profile(profile: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a profile without `max`, shapes that cannot be read, and a range that is none."""
+    """Refuse a profile without `max`, shapes that cannot be read, and ranges that are not min <= opt <= max."""
     if "max" not in profile:
         raise ValueError("a profile must have `max`")
     try:
@@ -79,7 +79,7 @@ def _profile(profile: dict[str, Any]) -> dict[str, Any]:
 
 
 def _some(profiles: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Refuse an empty list, after its items were found right."""
+    """Refuse an empty list; called after the items were checked."""
     if not profiles:
         raise ValueError("there must be at least one profile")
     return profiles
@@ -207,11 +207,11 @@ class BuildOptions(headrace.Options):
 
     @model_validator(mode="after")
     def _fit(self) -> BuildOptions:
-        self.settings()  # refuses what does not fit together
+        self.settings()  # raises ValueError if options do not fit together
         return self
 
     def settings(self, **more: Any) -> BuildSettings:
-        """Give what is asked for as the functions of this package take it."""
+        """Give the options as the `BuildSettings` that the functions of this package take."""
         same = {
             name: getattr(self, name)
             for name in BuildSettings.__dataclass_fields__

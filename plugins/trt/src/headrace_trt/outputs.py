@@ -1,4 +1,4 @@
-"""The outputs of one instance: where the engine writes them, and how they get to their requests."""
+"""The outputs of one instance: the memory into which the engine writes them, and the copies to the host."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ __all__ = ["Outputs", "Raw", "nbytes_of"]
 
 
 class Raw(NamedTuple):
-    """An output as the engine left it.
+    """An output of a run, as the engine has written it.
 
     Attributes:
-        port: Which output.
-        shape: Its shape.
-        pointer: Its address on the device.
-        owner: The block that is its own; None in a buffer that is used again.
-        host: The array, where the engine writes it in memory of the host.
+        port: The output.
+        shape: The shape of the output.
+        pointer: The address on the device; 0 if the output is on the host.
+        owner: The block of the pool that holds the output (before the run, the allocator of an output whose size
+            depends on the data); None if it is in a buffer that is reused.
+        host: The numpy array, if the engine writes the output to the host; else None.
     """
 
     port: Port
@@ -36,14 +37,14 @@ class Raw(NamedTuple):
 
 
 class Outputs:
-    """Memory for outputs: a buffer each for what goes to the host, blocks of a pool for what stays.
+    """Memory for outputs: outputs for the host use a buffer each, results on the device blocks of a pool.
 
     Args:
         cuda: The CUDA runtime.
-        signature: What the engine gives.
+        signature: Inputs and outputs of the engine.
         stream: The instance's stream.
-        arena: Pinned memory for what goes to the host.
-        ordinal: The device.
+        arena: Pinned memory for copies to the host.
+        ordinal: The number of the device.
         on_device: Whether results stay on the device.
     """
 
@@ -75,11 +76,11 @@ class Outputs:
         return found.pointer
 
     def fits(self, port: Port, nbytes: int) -> bool:
-        """Tell whether the buffer of an output is large enough as it is."""
+        """Tell whether the buffer of an output is large enough without growing."""
         return self._buffers[port.name].nbytes >= nbytes
 
     def target(self, execution: Execution, port: Port, shape: tuple[int, ...]) -> Raw:
-        """Give an output its memory and tell the context where that is."""
+        """Allocate the memory of an output, and set its address in the context."""
         if -1 in shape:
             return Raw(port, shape, 0, execution.allocator(port), None)
         host = execution.host_output(port)
@@ -96,7 +97,11 @@ class Outputs:
         return Raw(port, shape, pointer, None, None)
 
     def told(self, raw: Raw) -> Raw:
-        """Give an output whose size the data decided with what it became."""
+        """Give an output with its shape and block after the run, if its size depended on the data; else as it is.
+
+        Raises:
+            CudaError: There was no memory for it.
+        """
         if -1 not in raw.shape:
             return raw
         allocator = raw.owner
@@ -106,11 +111,14 @@ class Outputs:
         return Raw(raw.port, allocator.shape, block.pointer if block else 0, block, None)
 
     def fetch(self, raws: Sequence[Raw], kept: list[Any]) -> list[Any]:
-        """Queue what brings outputs to where they are wanted; give arrays that are not finished yet.
+        """Queue the copies of outputs to the host or to memory of their own; give the arrays, not filled yet.
 
         Args:
-            raws: Outputs of a run.
-            kept: Takes what must live until the work that is queued is done.
+            raws: The outputs of a run.
+            kept: Gets the objects that must live until the queued work is done.
+
+        Returns:
+            For each output an array, whose values are there once the stream was waited for.
         """
         fetched: list[Any] = []
         for raw in raws:
@@ -140,7 +148,7 @@ class Outputs:
         return self.array(raw.port, pointer, raw.shape, owner)
 
     def array(self, port: Port, pointer: int, shape: tuple[int, ...], owner: Any) -> DeviceArray:
-        """Give an array on the device of an input or output; ``owner`` is kept as long as it lives."""
+        """Give a device array for an input or output; the array keeps ``owner`` alive."""
         kind = self._kinds.get(port.name)
         if kind is None:
             kind = ArrayKind(self._cuda, self._stream, self._ordinal, port.dtype, shape)
@@ -150,7 +158,7 @@ class Outputs:
         return kind.array(pointer, owner)
 
     def close(self) -> None:
-        """Give the memory back that nobody holds."""
+        """Free the memory that no result holds."""
         close_all([*self._buffers.values(), self.pool])
 
 

@@ -1,4 +1,4 @@
-"""The input buffers of one instance: rows of host and device put below each other, or used in place."""
+"""The input buffers of one instance: puts rows from host and device below each other, or uses an array in place."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class InputBuffers:
 
     Args:
         cuda: The CUDA runtime.
-        signature: What the engine takes.
-        arena: Pinned memory for what comes from the host.
-        pad_value: What samples are padded with at the end of their axes.
-        in_place: Whether an array on the device that fits as it is may be used where it lies.
+        signature: Inputs and outputs of the engine.
+        arena: Pinned memory for rows from the host.
+        pad_value: The value with which samples are padded at the end of their axes.
+        in_place: Whether an array on the device that fits as it is may be used without a copy.
         moved: Called when a buffer has got another address.
 
     Attributes:
-        before_copies: Called before what is gathered, if anything is, is queued to be copied.
+        before_copies: Called before copies are queued, after the host has gathered the rows.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class InputBuffers:
 
         Args:
             run: The run.
-            items: The items of the batch, of which the run has some.
+            items: The items of the batch; ``run.members`` are places in it.
             stream: The stream on which copies are queued.
 
         Returns:
-            The address per input; of an input that decides shapes, one on the host.
+            The address for each input; for a shape input, an address on the host.
 
         Raises:
             CudaError: The device is out of memory, or a copy failed.
@@ -121,11 +121,11 @@ class InputBuffers:
     def place_samples(self, port: Port, values: Sequence[Any], stream: int) -> int:
         """Put samples of one shape below each other; give the address of the first row.
 
-        Rows that already lie so in one array on the device are used where they are.
+        Rows that already lie below each other in one array on the device may be used without a copy.
 
         Args:
-            port: The input, whose rows the values are.
-            values: At least one: all numpy arrays, or all arrays on this device.
+            port: The input.
+            values: The samples, at least one: all numpy arrays, or all `DeviceArray` on this device.
             stream: The stream on which copies are queued.
 
         Raises:
@@ -152,7 +152,7 @@ class InputBuffers:
 
     @property
     def shape_values(self) -> tuple[bytes, ...]:
-        """The values that decide shapes in the run that was placed last."""
+        """The values of the shape inputs of the run that was placed last."""
         return tuple(values.tobytes() for values in self._values.values())
 
     def _usable(self, tensors: Sequence[Any], shape: tuple[int, ...]) -> bool:
@@ -199,9 +199,8 @@ class InputBuffers:
                 waiting.append(tensor)
         first = self._from_host(port, waiting, shape, target, first, row_bytes, stream)
         last = target + (first - 1) * row_bytes
-        for row in range(
-            first, rows
-        ):  # what the engine takes at least: repeated, and dropped later
+        # Rows that are missing to the engine's least batch are copies of the last row; their results are dropped.
+        for row in range(first, rows):
             self._cuda.queue_copy(target + row * row_bytes, last, row_bytes, stream)
         return target
 
@@ -253,10 +252,10 @@ class InputBuffers:
 def _gather(view: NDArray[np.uint8], values: Sequence[NDArray[Any]], row_bytes: int) -> None:
     """Copy samples of one shape and dtype into memory, one below the other.
 
-    numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
-    threads want it, getting it back takes longer than such a copy. So samples of up to `_HELD_BYTES` are
-    copied as one item of raw bytes each, with the lock held; larger ones by one call of OpenCV, which
-    gives it up once for all of them, if that is loaded already.
+    numpy releases the interpreter lock around each copy of more than 500 elements. If many threads want the
+    lock, getting it back takes longer than such a copy. So samples of up to `_HELD_BYTES` are copied as one
+    element of raw bytes each, with the lock held. Larger samples are copied by one call of OpenCV, which releases
+    the lock once for all of them, if OpenCV is loaded already; else by numpy.
     """
     first = values[0]
     raw = all(value.flags.c_contiguous for value in values)
@@ -272,7 +271,7 @@ def _gather(view: NDArray[np.uint8], values: Sequence[NDArray[Any]], row_bytes: 
 
 
 def _pieces(values: Sequence[DeviceArray], row_bytes: int) -> list[tuple[int, int]]:
-    """Give address and size of pieces of device memory: neighbours in one allocation are one piece."""
+    """Give address and size of pieces of device memory; neighbouring rows of one allocation are one piece."""
     pieces = []
     owner, start, end = None, 0, 0
     for value in values:

@@ -1,4 +1,4 @@
-"""Plugins of TensorRT: shared libraries, and creators written in Python."""
+"""Loads plugins of TensorRT: shared libraries, and creators written in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_plugins(library: Library, plugins: Sequence[str], *, allow_import: bool
         library: The installed TensorRT.
         plugins: Paths of shared libraries, and ``package.module:Class`` of plugin creators
             (subclasses of ``IPluginCreatorV3One``).
-        allow_import: Whether code may be brought in; both kinds are code.
+        allow_import: Whether code may be imported; both kinds of plugins are code.
 
     Raises:
         SetupError: Importing is refused, or a plugin cannot be loaded.
@@ -77,10 +77,10 @@ def _load(registry: Any, plugin: str, library: Library) -> None:
 
 
 def _refuse_without_plugins(library: Library) -> None:
-    """Refuse plugins where a network cannot hold one: the parser would end the process.
+    """Refuse plugins if the library's networks cannot hold any; its parser would end the process.
 
     Raises:
-        SetupError: The library builds networks, and has no plugins in them.
+        SetupError: The library builds networks, but cannot put plugins into them.
     """
     if library.has("INetworkDefinition"):
         library.need("INetworkDefinition.add_plugin_v3", "plugins")
@@ -105,7 +105,10 @@ def _register(registry: Any, plugin: str, library: Library) -> None:
 
 
 def _known(registry: Any) -> set[tuple[str, str, str]]:
-    """Give name, version and namespace of all creators; asking for one that is not there is logged."""
+    """Give name, version and namespace of all creators.
+
+    The whole list is read, since TensorRT logs an error if one asks for a single creator that is not there.
+    """
     name = "all_creators" if hasattr(registry, "all_creators") else "plugin_creator_list"
     found = getattr(registry, name)
     keys = ("name", "plugin_version", "plugin_namespace")
@@ -114,7 +117,7 @@ def _known(registry: Any) -> set[tuple[str, str, str]]:
 
 
 _creators: list[Any] = []
-"""Creators in use: TensorRT's registry does not keep them alive."""
+"""The registered creators, which must be kept alive here, as TensorRT's registry does not do it."""
 
 
 def import_object(path: str, option: str) -> Any:

@@ -1,8 +1,8 @@
-"""An ONNX graph in float32 made into one in fp16 or bf16, with casts where they are needed.
+"""Converts an ONNX graph from float32 to fp16 or bf16, with casts at the borders between types.
 
-A strongly typed network has the types of its graph, so that the graph is where a precision is asked
-for. Every node runs in the lower type except those that must not or are not to; inputs and outputs
-of the graph keep their types.
+A strongly typed network has the types of its graph, so a precision is chosen by changing the graph.
+Every node computes in the lower type, except nodes that have no such type or that ``keep_fp32`` names. Inputs and
+outputs of the graph keep their types.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _IN_FP32: Final = frozenset(
 """Operators that are defined for float32 alone, or whose type is an attribute."""
 
 _FP32_INPUTS: Final = {"Resize": (1, 2), "Upsample": (1,)}
-"""Inputs that are float32 whatever the others are: scales and regions."""
+"""Inputs (scales and regions) that are float32 even if the others are not, by operator."""
 
 
 def convert_precision(
@@ -43,7 +43,7 @@ def convert_precision(
 ) -> onnx.ModelProto:
     """Convert the float32 nodes of a model to fp16 or bf16.
 
-    Nodes with graphs inside (If, Loop, Scan) stay in float32, so do operators that have no other
+    Nodes with inner graphs (If, Loop, Scan) stay in float32, and so do operators that have no other
     type. Finite weights beyond the range of fp16 become its largest number, with a warning.
 
     Args:
@@ -63,10 +63,10 @@ def convert_precision(
 
 
 def kept_nodes(graph: onnx.GraphProto, patterns: Iterable[str]) -> set[int]:
-    """Give the places of the nodes that ``patterns`` name.
+    """Give the indices of the nodes whose names match ``patterns``.
 
     Raises:
-        SetupError: A pattern matches none.
+        SetupError: A pattern matches no node.
     """
     kept = set()
     names = [node.name for node in graph.node]
@@ -84,7 +84,7 @@ def kept_nodes(graph: onnx.GraphProto, patterns: Iterable[str]) -> set[int]:
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give a copy in which the type of every tensor is known that can be known."""
+    """Give a copy of the model with inferred types of its tensors."""
     copied = onnx.ModelProto()
     try:
         copied = onnx.shape_inference.infer_shapes(model)
@@ -94,7 +94,7 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Conversion:
-    """One conversion: every float32 tensor has a name in each type, made where it is used."""
+    """One conversion. Each float32 tensor can get a name in both types; only names that are used are made."""
 
     def __init__(self, graph: onnx.GraphProto, low: int, kept: set[int]) -> None:
         self.graph = graph
@@ -172,7 +172,7 @@ class _Conversion:
                     value.name = self._name(value.name, high=True)
 
     def _lift_constants(self) -> None:
-        """Make weights of the constant nodes of type float32."""
+        """Turn Constant nodes of type float32 into weights."""
         left = []
         for place, node in enumerate(self.graph.node):
             if node.op_type == "Constant" and node.output[0] in self.floats:

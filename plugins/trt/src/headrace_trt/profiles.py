@@ -1,4 +1,4 @@
-"""Optimization profiles: from what a user writes to a range of shapes per input of the network."""
+"""Optimization profiles: reads the shapes that a user writes, and gives a range of shapes for each input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEYS = ("min", "opt", "max")
 
 @dataclass(frozen=True)
 class ShapeRange:
-    """The shapes one input may have (of a shape input: its values), per axis from min to max."""
+    """The shapes that an input may have (for a shape input: its values), per axis from min to max."""
 
     min: Shape
     opt: Shape
@@ -29,7 +29,7 @@ class ShapeRange:
 
     @property
     def ordered(self) -> bool:
-        """Whether min ≤ opt ≤ max holds on every axis, of which all three have as many."""
+        """Whether the three have the same number of axes, and min ≤ opt ≤ max holds on every axis."""
         sizes = {len(self.min), len(self.opt), len(self.max)}
         return len(sizes) == 1 and all(
             low <= best <= high
@@ -61,10 +61,10 @@ class NetworkInput:
     """An input of a network that is to be built.
 
     Attributes:
-        name: Its name.
+        name: The name of the input.
         shape: An int per fixed axis, -1 per dynamic one.
-        is_shape: Whether its values decide shapes (it is then read on the host).
-        axis_names: A name per axis, empty where the model gives none; or nothing.
+        is_shape: Whether the input's values decide shapes (a shape input, which is read on the host).
+        axis_names: A name per axis, ``""`` for an axis without a name; or an empty tuple.
     """
 
     name: str
@@ -131,13 +131,13 @@ def choose_profiles(
     """Give the optimization profiles of a network.
 
     Args:
-        inputs: What the network takes.
-        profiles: ``{min, opt, max}`` per profile, each as `parse_shapes` reads it. ``opt`` is
-            ``max`` where it is left out, ``min`` likewise. Inputs of fixed shape need no entry, and
-            a whole profile may leave out inputs of which only the first axis is dynamic if its other
-            inputs say one batch range.
-        min: Fewest rows per batch of the node, where ``profiles`` does not say.
-        max: Most rows: then there is one profile from ``min`` (1) to ``max`` (1), best at ``max``.
+        inputs: The inputs of the network.
+        profiles: ``{min, opt, max}`` per profile, each as `parse_shapes` reads it. ``opt`` and ``min`` are
+            ``max`` if they are left out. Inputs of fixed shape need no entry. An input of which only the first axis
+            is dynamic may be left out if the other inputs of the profile agree on one batch range.
+        min: Without ``profiles``, the fewest rows of a batch; None: 1.
+        max: Without ``profiles``, the most rows of a batch; None: 1. There is then one profile from ``min`` to
+            ``max``, best at ``max``.
 
     Raises:
         SetupError: An unknown input, a wrong number of axes, an order that is not min ≤ opt ≤ max,

@@ -1,4 +1,4 @@
-"""What the builder reports while it works: shown as progress, and the place where it is stopped."""
+"""The progress of a build: shows the phases that the builder reports, and ends the build if it is cancelled."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class BuildProgress:
     is shown as a bar by ``progress(total, unit)``, as `headrace.InitContext.progress` is.
 
     Attributes:
-        cancelled: Asked at every step; True ends the build at that step.
-        stopped: Whether a step ended the build.
-        steps: How many steps there were.
+        cancelled: Called at every step; True ends the build at that step.
+        stopped: Whether the build is to end, or has ended, at a step.
+        steps: The number of steps so far.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class BuildProgress:
         return not self.stopped
 
     def finish(self, name: str) -> None:
-        """Take away the bar of a phase."""
+        """Remove the bar of a phase."""
         with self._lock:
             found = self._open.pop(name, None)
             if found is not None:
                 found[0].__exit__(None, None, None)
 
     def close(self) -> None:
-        """Take away all bars; a build that fails leaves its phases open."""
+        """Remove all bars, since a build that fails does not finish its phases."""
         for name in list(self._open):
             self.finish(name)
 
@@ -78,7 +78,7 @@ def make_monitor(library: Library, progress: BuildProgress) -> Any:
     base: Any = library.trt.IProgressMonitor
 
     class Monitor(base):  # type: ignore[misc]
-        """Passes every report on; an error of it would end the process in native code."""
+        """Passes every report on; it must not raise, since an error in native code would end the process."""
 
         def __init__(self) -> None:
             base.__init__(self)

@@ -144,8 +144,8 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-trt-"))
         source, made = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
         try:
-            # The tool prints what it does, and its warnings would give the root logger a handler that
-            # stays; stdout and the root logger belong to whoever called.
+            # The tool prints to stdout, and its first warning would add a handler to the root logger for good. Both
+            # belong to the calling program, so stdout is redirected, and the root logger has a handler meanwhile.
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             root, own = logging.getLogger(), logging.NullHandler()
             root.addHandler(own)
@@ -167,7 +167,7 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
                     "ActivationSymmetric": True,
                     "WeightSymmetric": True,
                     "QuantizeBias": False,
-                    # Weights stay as they are, with nodes that quantize them: fp8 needs the originals.
+                    # For fp8 the weights stay floats, with nodes that quantize them: fp8 is made from the originals.
                     "AddQDQPairToWeight": precision == "fp8",
                 },
             )
@@ -191,7 +191,7 @@ def _with_fp8_operators(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _as_fp8(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Turn symmetric int8 Q/DQ nodes into fp8: the same largest number, at another scale."""
+    """Turn symmetric int8 Q/DQ nodes into fp8, with scales at which the largest number stays the same."""
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     scales, zeros = set(), set()
     for node in model.graph.node:

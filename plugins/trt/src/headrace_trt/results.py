@@ -1,4 +1,4 @@
-"""Results: the rows of a run's outputs, each handed to the request that they belong to."""
+"""Writes the rows of a run's outputs into the requests to which they belong."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def hand_out(
 
     Args:
         run: The run, whose members are places in ``items`` and ``requests``.
-        ports: The outputs of the engine that are wanted.
-        outputs: What they became, one array each.
+        ports: The wanted outputs of the engine.
+        outputs: The array of each of these outputs.
         items: The items of the batch.
-        requests: The requests that brought them.
+        requests: The requests of the items.
 
     Raises:
         BackendError: An output does not have the rows of the batch.
@@ -58,7 +58,7 @@ def hand_out(
 def hand_out_samples(
     run: Run, ports: Sequence[Port], outputs: Sequence[Any], requests: Sequence[Request]
 ) -> None:
-    """Write a row of each output into each request: every request brought one sample.
+    """Write a row of each output into each request, for a batch in which every request brought one sample.
 
     Raises:
         BackendError: An output does not have the rows of the batch.
@@ -84,7 +84,7 @@ def check_rows(rows: int, ports: Sequence[Port], outputs: Sequence[Any]) -> None
     """Refuse outputs that do not have the rows of the batch.
 
     Raises:
-        BackendError: One has none, or fewer.
+        BackendError: An output has no rows, or too few.
     """
     for port, output in zip(ports, outputs, strict=True):
         if port.batched and (not output.shape or output.shape[0] < rows):
@@ -95,7 +95,7 @@ def check_rows(rows: int, ports: Sequence[Port], outputs: Sequence[Any]) -> None
 
 
 def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
-    """Give rows of an array of any library; of the host's in memory of their own."""
+    """Give rows of an array of any library; those of a numpy array are copied."""
     if type(value) is DeviceArray and not sample and start == 0 and stop == value.shape[0]:
         return value
     if not isinstance(value, np.ndarray):
@@ -107,5 +107,5 @@ def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """Give an array that belongs to the batch as a whole, in memory of its own on the host."""
+    """Give an output without batch axis; a numpy array is copied, so that each request has its own."""
     return value.copy() if isinstance(value, np.ndarray) else value

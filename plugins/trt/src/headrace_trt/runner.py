@@ -1,4 +1,4 @@
-"""What one instance runs: requests to input buffers, the engine, and results that own their memory."""
+"""Runs the requests of one instance: fills input buffers, runs the engine, gives results that own their memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["RunSettings", "Runner", "SharedScratch"]
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How requests are run; the fields are those of the options of ``TensorrtInferTensor``."""
+    """How requests are run; the fields have the meaning of the options of ``TensorrtInferTensor``."""
 
     ragged: str = "refuse"
     pad_value: float = 0.0
@@ -42,11 +42,11 @@ class RunSettings:
 
 
 class SharedScratch:
-    """Scratch memory of all instances of a node; one of them runs at a time."""
+    """Scratch memory that all instances of a node share, of which one runs at a time."""
 
     def __init__(self, engine: Engine, cuda: Cuda) -> None:
         self.memory = ContextMemory.for_engine(engine, cuda)
-        # Its thread may have two runners in one batch, whose work one stream puts in order.
+        # Reentrant, since a thread may use two runners in one batch; their work is ordered by their one stream.
         self.lock = threading.RLock()
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Runner:
         cuda: The CUDA runtime.
         stream: The handle of the instance's stream.
         profile: The index of the optimization profile.
-        signature: What the engine takes and gives under it.
+        signature: Inputs and outputs of the engine under that profile.
         keys: The key of the request for each input name.
         settings: How requests are run.
         scratch: Scratch memory for ``context_memory = "shared"``.
@@ -125,7 +125,7 @@ class Runner:
 
     def _prepare(self) -> None:
         if self._settings.cuda_graph:
-            # The contexts of all graphs run one after the other: one scratch memory for them.
+            # The contexts of all graphs run one after the other on one stream, so they share one scratch memory.
             if self._scratch is None:
                 self._graph_memory = ContextMemory.for_engine(self._engine, self._cuda)
             limit = self._settings.cuda_graph_limit
@@ -176,7 +176,7 @@ class Runner:
         return outcomes if any(outcomes) else None
 
     def place_samples(self, batch: Sequence[Request]) -> tuple[Run, dict[str, int]] | None:
-        """Put the common batch into the input buffer: one sample per request, all of one kind.
+        """Put the most frequent kind of batch into the input buffer: one valid sample per request.
 
         Returns:
             The run and the address of its input; None for any other batch, which `read`, `planned`
@@ -196,7 +196,7 @@ class Runner:
         return run, {port.name: pointer}
 
     def _sample_run(self, count: int) -> Run | None:
-        """Give the run of ``count`` samples; None where they are not exactly one run."""
+        """Give the run of ``count`` samples; None if they do not make exactly one run."""
         found = self._sample_runs.get(count)
         signature = self.signature
         if found is None and (
@@ -217,7 +217,7 @@ class Runner:
         """Read requests.
 
         Returns:
-            An outcome per request, the items of those that are right, and their places.
+            An outcome per request, the items of the valid requests, and the places of these in ``batch``.
         """
         outcomes: list[Exception | None] = [None] * len(batch)
         items, places = [], []
@@ -233,7 +233,7 @@ class Runner:
     def planned(
         self, items: Sequence[Item], places: Sequence[int], outcomes: list[Exception | None]
     ) -> list[Run]:
-        """Divide items into runs; those that fit in none get their error in ``outcomes``."""
+        """Divide items into runs; an item that fits into no run gets its error in ``outcomes``."""
         runs, errors = plan_runs(
             items,
             self.signature,
@@ -256,10 +256,10 @@ class Runner:
         return self._inputs.place(run, items, self._stream.handle)
 
     def run_placed(self, run: Run, pointers: Mapping[str, int]) -> list[Any]:
-        """Queue a run whose inputs are in place, and what brings its outputs to where they belong.
+        """Queue a run whose inputs are in place, and the copies of its outputs; give the arrays, not filled yet.
 
         Raises:
-            BackendError: The engine refused it.
+            BackendError: The engine refused the run.
             CudaError: The device failed, or is out of memory.
         """
         self._begin()
@@ -272,7 +272,7 @@ class Runner:
             self._locked = True
 
     def _execute(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
-        """Queue a run whose inputs are in place; give the outputs that are wanted."""
+        """Queue a run whose inputs are in place; give the wanted outputs."""
         if self._graphs is not None:
             return self._execute_graph(run, pointers)
         execution = self._execution
@@ -289,7 +289,7 @@ class Runner:
     def _execute_graph(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
         graphs, targets = self._graphs, self.outputs
         assert graphs is not None  # noqa: S101 - asked by the caller
-        # A graph holds its shapes, and so the values that decide some of them.
+        # A graph is recorded for fixed shapes, and for fixed values of the shape inputs.
         key = (tuple(sorted(run.shapes.items())), self._inputs.shape_values)
         execution = graphs.get(key).execution
         shapes = execution.set_shapes(run.shapes, pointers)
@@ -302,7 +302,7 @@ class Runner:
                 )
         sizes = {port: nbytes_of(port, shapes[port.name]) for port in targets.ports}
         if not all(targets.fits(port, nbytes) for port, nbytes in sizes.items()):
-            graphs.clear()  # their addresses are about to change
+            graphs.clear()  # the buffers of outputs, whose addresses the graphs hold, will move
         addresses = {port.name: targets.buffer(port, nbytes) for port, nbytes in sizes.items()}
         recorded = graphs.get(key)
         if recorded.graph is None:
@@ -318,7 +318,7 @@ class Runner:
     # The end of a batch.
 
     def settle_for_host(self) -> None:
-        """Wait, where results are to be read by the CPU.
+        """Wait for the stream if the results are numpy arrays, which the CPU reads.
 
         Raises:
             CudaError: The device failed.
@@ -330,7 +330,7 @@ class Runner:
             self._kept.clear()
 
     def finish(self) -> None:
-        """End the batch: wait for what is queued, and let go of what it read.
+        """End the batch: wait for the queued work, and drop the inputs that it has read.
 
         Raises:
             CudaError: The device failed.
@@ -353,7 +353,7 @@ class Runner:
         """Run zeros at the profile's best and largest shapes.
 
         Raises:
-            BackendError: The engine refuses them.
+            BackendError: The engine refuses a shape.
             CudaError: The device is out of memory.
         """
         for which in ("best", "high"):
@@ -383,7 +383,7 @@ class Runner:
         }
 
     def close(self) -> None:
-        """Give everything back: contexts first, then their memory."""
+        """Release everything: contexts first, then their memory."""
         self._unlock()
         self._kept.clear()
         if self._graphs is not None:

@@ -1,4 +1,4 @@
-"""What a build is asked for: one frozen record that the word, the functions and the tools share."""
+"""The settings of a build: one frozen record that the word, the functions and the tools share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "hardware_compatibility": ("none", "ampere_plus", "same_compute_capability"),
     "verbosity": ("detailed", "layer_names_only", "none"),
 }
-"""What may stand in fields that take one of some names."""
+"""The allowed values of fields that take one of several names."""
 
 _RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "min": (1, None),
@@ -27,23 +27,22 @@ _RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "max_aux_streams": (0, None),
     "dla_core": (0, None),
 }
-"""The least and the largest of fields that take a whole number; None: no largest."""
+"""The least and the largest value of fields that take a whole number; None: no largest."""
 
 _PATHS: Final = ("model", "calibration", "tactics", "timing_cache")
 _PER_CHANNEL: Final = ("mean", "std")
 _NAMES: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs")
 
 _ELSEWHERE: Final = ("model", "engine", "cache_dir", "cache_size_bytes", "timing_cache", "library")
-"""Fields that say where things are; the content of the model is in the key by its hash."""
+"""Fields that name places, and are not part of the cache key; the key has the hash of the model's content."""
 
 
 @dataclass(frozen=True)
 class BuildSettings:
     """All settings of a build.
 
-    A value that a field does not take, and settings that do not fit together, are a ValueError:
-    nothing is read and then ignored. Lists become tuples, one number for all channels a tuple of one,
-    texts paths; ``strip`` brings ``refit``.
+    A wrong value, and settings that do not fit together, raise ValueError: no setting is silently ignored. Lists
+    become tuples, a single number a tuple of one, texts of files paths; ``strip`` sets ``refit``.
 
     Attributes:
         model: The ONNX file; None with ``network``.
@@ -69,7 +68,7 @@ class BuildSettings:
         strip: Whether the plan holds no weights (they are read from the model at load).
         weight_streaming: Whether weights may be streamed from the host.
         version_compatible: Whether newer versions of TensorRT can run the plan.
-        exclude_lean_runtime: Whether such a plan is written without the lean runtime in it.
+        exclude_lean_runtime: Whether a version-compatible plan is written without the lean runtime in it.
         hardware_compatibility: ``"none"``, ``"ampere_plus"`` or ``"same_compute_capability"``.
         plugins: Plugin libraries (.so files) and Python plugins (``package.module:Class``).
         mark_outputs: Names of inner tensors that become outputs too.
@@ -127,7 +126,7 @@ class BuildSettings:
 
     @property
     def label(self) -> str:
-        """What is built, for messages."""
+        """The name of the model or function that is built, for messages."""
         return str(self.model if self.model is not None else self.network)
 
     def that_matter(self) -> dict[str, Any]:
@@ -145,7 +144,7 @@ class BuildSettings:
 
 
 def _wrong_value(settings: BuildSettings) -> str | None:
-    """Give which field has a value that it does not take, or None."""
+    """Give a text about a field with a wrong value, or None."""
     for name, choices in _CHOICES.items():
         value = getattr(settings, name)
         if value not in choices:
@@ -159,7 +158,7 @@ def _wrong_value(settings: BuildSettings) -> str | None:
 
 
 def _misfit(settings: BuildSettings) -> str | None:
-    """Give what does not fit together, or None."""
+    """Give a text about settings that do not fit together, or None."""
     network = settings.network
     changes = (
         settings.precision != "model"

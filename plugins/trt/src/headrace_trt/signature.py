@@ -1,4 +1,4 @@
-"""What an engine takes and gives under one profile: names, types, shapes, and which axis is the batch."""
+"""Inputs and outputs of an engine under one profile: names, types, shapes, and whether they have a batch axis."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Port:
     """One input or output of an engine.
 
     Attributes:
-        name: Its name in the network.
-        dtype: The name of its type, as numpy writes it.
+        name: The name in the network.
+        dtype: The name of the type, as numpy writes it.
         shape: An int per fixed axis, None per dynamic one.
-        batched: True when its first axis is the batch axis.
-        low, best, high: The profile's shapes (of a shape input: its values); equal to ``shape``
-            where that is fixed. Empty for outputs.
-        is_shape: Whether its values decide shapes, so that it is read on the host.
+        batched: Whether the first axis is the batch axis.
+        low, best, high: The profile's shapes (for a shape input: its values); equal to ``shape``
+            if that is fixed. Empty for outputs.
+        is_shape: Whether the values decide shapes (a shape input, which is read on the host).
     """
 
     name: str
@@ -83,14 +83,14 @@ class Port:
 
 @dataclass(frozen=True)
 class Signature:
-    """All inputs, and the outputs that are wanted, in order.
+    """All inputs and outputs, in order.
 
     Attributes:
-        inputs: Every input that a run must be given.
-        outputs: The outputs that are wanted.
-        unwanted: Outputs that the engine computes all the same.
-        rows: The batch size the engine is fixed to, or None.
-        low_rows, high_rows: Batch sizes that one run may have.
+        inputs: All inputs, each of which a run needs.
+        outputs: The outputs that the user wants.
+        unwanted: The other outputs, which the engine computes nevertheless.
+        rows: The batch size to which the engine is fixed; None: any in the range.
+        low_rows, high_rows: The least and the largest batch of one run.
     """
 
     inputs: tuple[Port, ...]
@@ -102,16 +102,16 @@ class Signature:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether requests cannot share a run: an array belongs to the run as a whole.
+        """Whether requests cannot share a run, since an input or output without batch axis belongs to the whole run.
 
-        A scalar input does not count: requests with equal scalars can.
+        A scalar input does not count, since requests with equal scalars can share a run.
         """
         return any(not port.batched and port.shape for port in self.inputs) or any(
             not port.batched for port in self.outputs
         )
 
     def as_inputs(self) -> dict[str, dict[str, Any]]:
-        """Give what the model takes as ``context.scope`` holds it under ``"inputs"``."""
+        """Give the inputs in the form in which ``context.scope`` holds them under ``"inputs"``."""
         return {port.name: {"dtype": port.dtype, "shape": list(port.shape)} for port in self.inputs}
 
 
@@ -124,20 +124,20 @@ def read_signature(
 ) -> Signature:
     """Read the signature of an engine under one profile.
 
-    The first axis is the batch axis: of all inputs that have an axis, except those named in
-    ``unbatched``, those that decide shapes, and those whose first axis is fixed while another
-    input's is dynamic (or fixed to 1). An output has none if it is named, or if its first axis is
-    fixed to something else than the batch. Where one profile takes a single batch size, an engine
-    may tell that for the first axis: it is the batch all the same.
+    The first axis is the batch axis of every input that has an axis, with these exceptions: inputs named in
+    ``unbatched``, shape inputs, and inputs whose first axis is fixed while another input's is dynamic (or
+    fixed to 1). An output has no batch axis if it is named in ``unbatched``, or if its first axis is
+    fixed to another length than the batch. If a profile takes a single batch size, the engine may tell that size as
+    the length of an output's first axis; it still is the batch axis.
 
     Args:
         engine: The engine.
-        profile: Which of its optimization profiles.
-        outputs: Names of the outputs wanted, in order; None means all.
+        profile: The index of the optimization profile.
+        outputs: Names of the wanted outputs, in order; None means all.
         unbatched: Names of inputs and outputs without batch axis.
 
     Raises:
-        SetupError: An unknown name, a type that no array has, or no batch axis.
+        SetupError: A name is unknown, a tensor has a type that no array has, or no input has a batch axis.
     """
     takes, gives = io_names(engine.engine, engine.library)
     named = frozenset(unbatched)
@@ -187,7 +187,7 @@ def read_signature(
 
 
 def _single_sizes(engine: Engine, leading: Sequence[str]) -> set[int]:
-    """Give the batch sizes of the profiles that take one size alone."""
+    """Give the batch sizes of the profiles that take only one size."""
     found = set()
     for profile in range(engine.profiles):
         for name in leading:
@@ -198,7 +198,7 @@ def _single_sizes(engine: Engine, leading: Sequence[str]) -> set[int]:
 
 
 def _batch_of(first: Mapping[str, int | None], label: str) -> int | None:
-    """Choose between the first axes of the inputs: a dynamic one, else 1, else the only one."""
+    """Give the length of the batch axis: None if an input's first axis is dynamic, else 1, else their only length."""
     lengths = set(first.values())
     if None in lengths:
         return None
@@ -242,7 +242,7 @@ def _port(engine: Engine, name: str, profile: int, *, taken: bool) -> Port:
 def _over_profiles(
     engine: Engine, name: str, shape: tuple[int | None, ...]
 ) -> tuple[int | None, ...]:
-    """Give the shape of an input with every axis open that is not one length in all profiles."""
+    """Give the shape of an input, with None for every axis that does not have the same length in all profiles."""
     ranges = [
         engine.engine.get_tensor_profile_shape(name, profile) for profile in range(engine.profiles)
     ]
@@ -265,7 +265,7 @@ def refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> N
     """Refuse names in an option that the engine does not have.
 
     Raises:
-        SetupError: One of them is unknown; it tells the nearest known one.
+        SetupError: A name is unknown; the error has the nearest known name.
     """
     for name in names:
         if name not in known:

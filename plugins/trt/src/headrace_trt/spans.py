@@ -1,4 +1,4 @@
-"""What a batch does on its device, for who listens: copies in, computation, copies out."""
+"""Reports what a batch does on its device to probes: copies in, computation, copies out."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["SpannedRunner", "Spans"]
 
 
 class Spans:
-    """Times by CUDA events, which are read after the wait for the stream that is there anyway.
+    """Measures times by CUDA events, which are read after the batch's wait for the stream, without another wait.
 
     Args:
         cuda: The CUDA runtime.
-        stream: The stream of the instance.
-        span: Told of each: see ``context.span``.
-        track: What the device is called.
-        clock: Seconds, as ``time.monotonic()``.
+        stream: The handle of the instance's stream.
+        span: Called with each span: see ``context.span``.
+        track: The name of the device in the trace.
+        clock: Gives the time in seconds, as ``time.monotonic()``.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Spans:
         self._marks: list[tuple[str, int]] = []
 
     def begin(self) -> None:
-        """Mark the beginning, unless it is marked."""
+        """Mark the beginning of the first span, unless it is marked already."""
         if self._first is None:
-            # Before the event: what is reported lies within the batch.
+            # The clock is read before the event is recorded, so that no span is reported to begin before the batch.
             at = self._clock()
             self._first = self._recorded(), at
 
     def mark(self, name: str) -> None:
-        """Mark the end of what is called ``name``; it began at the mark before."""
+        """Mark the end of the span ``name``, which began at the mark before."""
         self._marks.append((name, self._recorded()))
 
     def _recorded(self) -> int:
@@ -73,7 +73,7 @@ class Spans:
             self._silent = False
 
     def report(self) -> None:
-        """Report what was marked, all of which has happened."""
+        """Report the marked spans; the stream must have passed all marks."""
         if self._first is None:
             return
         (first, at), marks = self._first, self._marks
@@ -96,37 +96,37 @@ class SpannedRunner(Runner):
     """A runner that reports what it does on the device.
 
     Args:
-        spans: Where it is marked; of all runners of one stream.
-        args, more: As of `Runner`.
+        spans: Takes the marks; shared by all runners of one stream.
+        args, more: The arguments of `Runner`.
     """
 
     def __init__(self, *args: Any, spans: Spans, **more: Any) -> None:
         self._spans = spans
         super().__init__(*args, **more)
-        # What the host gathers before is no time of the device.
+        # The first span begins when copies are queued: the time in which the host gathers rows is not the device's.
         self._inputs.before_copies = spans.begin
 
     def _execute(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
-        self._spans.begin()  # where nothing was copied
+        self._spans.begin()  # marks the beginning if nothing was copied before
         self._spans.mark("copy in")
         raws = super()._execute(run, pointers)
         self._spans.mark("computation")
         return raws
 
     def run_placed(self, run: Run, pointers: Mapping[str, int]) -> list[Any]:
-        """Queue a run, and what brings its outputs to where they belong."""
+        """Queue a run and the copies of its outputs, and mark their end."""
         fetched = super().run_placed(run, pointers)
         self._spans.mark("copy out")
         return fetched
 
     def settle_for_host(self) -> None:
-        """Wait, where results are to be read by the CPU."""
+        """Wait for the stream if the results are numpy arrays, and then report the spans."""
         super().settle_for_host()
         if not self._pending:
             self._spans.report()
 
     def finish(self) -> None:
-        """End the batch."""
+        """End the batch, and report the spans, unless it failed."""
         try:
             super().finish()
         except BaseException:
@@ -136,7 +136,7 @@ class SpannedRunner(Runner):
         self._spans.report()
 
     def warm_up(self) -> None:
-        """Run zeros, of which nothing is reported."""
+        """Run zeros without reporting spans."""
         with self._spans.silence():
             super().warm_up()
 

@@ -1,4 +1,4 @@
-"""The choice of tactics, fixed in a file: recorded by the first build, replayed by the others."""
+"""Fixes the choice of tactics in a file: the first build records it, later builds replay it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _log = logging.getLogger("headrace.trt")
 FORMAT = "headrace tactics 1"
 
 _NO_KERNEL: Final = "could not find any implementation"
-"""What TensorRT says where a layer has no tactic left."""
+"""The text of TensorRT's error for a layer that has no tactic left."""
 
 
 @dataclass
 class TacticFile:
-    """What a file of tactics holds.
+    """The content of a file of tactics.
 
     Attributes:
-        library: Name and version that recorded it.
-        chosen: Per layer, the implementation and the tactic that were chosen, as one text. Layers of
-            further optimization profiles have the number of the profile behind their name.
-        formats: Per layer, types and strides of the tensors that were chosen with it.
+        library: Name and version of the library that has recorded it.
+        chosen: For each layer, the chosen implementation and tactic, as one text. Layers of
+            further optimization profiles have the number of the profile after their name.
+        formats: For each layer, types and strides of its tensors under the chosen tactic.
         excluded: Choices (``"implementation:tactic"``, or ``"layer@implementation:tactic"`` for one
             layer) that a build must not make.
     """
@@ -56,10 +56,10 @@ class TacticFile:
 
 
 def read_tactics(path: Path) -> TacticFile | None:
-    """Read a file of tactics; None where it does not exist yet.
+    """Read a file of tactics; None if it does not exist yet.
 
     Raises:
-        SetupError: It is no such file.
+        SetupError: It is no file of tactics.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -90,23 +90,23 @@ def using_tactics(
     timed: bool = False,
     optimization_level: int | None = None,
 ) -> Iterator[None]:
-    """Record the choice of tactics in ``path``, or replay what is there.
+    """Record the choice of tactics in the file ``path``, or replay the choice that is there.
 
-    With an algorithm selector every layer's choice is in the file; where the library has none
-    any more, the file is an editable timing cache, and a layer that is not in it is an error.
+    In a version with algorithm selectors the file has the choice of every layer. Newer versions have no selector;
+    there the file is an editable timing cache, and a layer that is not in it is an error.
 
     Args:
         library: The installed TensorRT.
         config: The builder's configuration.
         path: The file; None: the choice is free.
         timed: Whether the configuration has a timing cache of its own.
-        optimization_level: The builder's, which must not be 0: there TensorRT takes the first kernel
-            that runs, compares none and respects no timing cache, so that nothing is chosen.
+        optimization_level: The optimization level of the build, which must not be 0. At level 0 TensorRT takes the
+            first kernel that runs, without comparing kernels or using a timing cache, so there is no choice to fix.
 
     Raises:
-        SetupError: The library has neither, the level is 0, the file was recorded by another version,
-            it is itself a timing cache and ``timed`` is true, or what was built is not what the file
-            says.
+        SetupError: The library has neither selectors nor editable timing caches, the level is 0, the file was
+            recorded by another version, the file is a timing cache and ``timed`` is true, or the built layers differ
+            from the file.
     """
     if path is None:
         yield
@@ -152,8 +152,8 @@ def _selecting(library: Library, config: Any, path: Path, *, timed: bool) -> Ite
     config.algorithm_selector = selector
     if not timed and library.has("BuilderFlag.DISABLE_TIMING_CACHE"):
         config.set_flag(library.trt.BuilderFlag.DISABLE_TIMING_CACHE)
-    # REJECT_EMPTY_ALGORITHMS is not set: for some layers TensorRT offers nothing to choose from and
-    # would end the build. What it took is compared with the file afterwards instead.
+    # REJECT_EMPTY_ALGORITHMS is not set: for some layers TensorRT offers no choices, and would then end the build.
+    # Instead, the tactics that it has taken are compared with the file afterwards.
     try:
         yield
     except SetupError as error:
@@ -180,7 +180,7 @@ def _selecting(library: Library, config: Any, path: Path, *, timed: bool) -> Ite
 def _wrong_choice(
     held: TacticFile, chosen: Mapping[str, str], missed: Mapping[str, str], *, replay: bool
 ) -> str | None:
-    """Say which layer was built otherwise than the file asks for; None: none was."""
+    """Give a text about a layer that was not built as the file says; None if there is none."""
     for layer, choice in chosen.items():
         wanted = held.chosen.get(layer, choice) if replay else choice
         if choice != wanted:
@@ -206,7 +206,7 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
     base: Any = library.trt.IAlgorithmSelector
 
     class Selector(base):  # type: ignore[misc]
-        """Offers the builder what the file allows, and hears what it took."""
+        """Offers the builder the choices that the file allows, and records the choices that it takes."""
 
         def __init__(self) -> None:
             base.__init__(self)
@@ -216,7 +216,7 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
             self._profile = 0
 
         def select_algorithms(self, context: Any, choices: Any) -> list[int]:
-            """Give the places of the choices that may be taken."""
+            """Give the indices of the choices that the builder may take."""
             layer = self._layer(context)
             names = [choice_of(choice) for choice in choices]
             wanted = held.chosen.get(layer) if replay else None
@@ -233,7 +233,7 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
             return allowed
 
         def report_algorithms(self, contexts: Any, choices: Any) -> None:
-            """Note what was taken for one profile; those of the next are asked for after this."""
+            """Note the choices that were taken for one profile; the layers of the next profile come after this."""
             for context, choice in zip(contexts, choices, strict=False):
                 layer = self._layer(context)
                 self.chosen[layer] = choice_of(choice)

@@ -1,4 +1,4 @@
-"""The timing cache: what the builder measured before, kept in a file and shared by builds."""
+"""The timing cache: times of kernels that builds have measured, kept in a file for later builds."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _log = logging.getLogger("headrace.trt")
 
 
 def refuse_without_timings(library: Library) -> None:
-    """Refuse a timing cache where the library has no use for one.
+    """Refuse a timing cache if the library has none.
 
     Raises:
-        SetupError: It is TensorRT for RTX, which measures nothing while it builds.
+        SetupError: The library is TensorRT for RTX, which measures nothing while it builds.
     """
     if library.is_rtx or not library.has("ITimingCache"):
         raise SetupError(
@@ -36,15 +36,18 @@ def refuse_without_timings(library: Library) -> None:
 
 @contextlib.contextmanager
 def using_timing_cache(library: Library, config: Any, path: Path | None) -> Iterator[None]:
-    """Give the builder a timing cache, and save what it has learned when the build succeeded.
+    """Give the builder the timing cache of a file, and save the new measurements if the build succeeds.
 
-    Two builds that end at the same time both keep what they measured: the file is read again and
-    joined under a lock before it is replaced.
+    If two builds end at the same time, both keep their measurements: under a lock across processes the file is read
+    again, combined with this build's cache, and replaced.
 
     Args:
         library: The installed TensorRT.
         config: The builder's configuration.
-        path: The file; None: the builder's own, which is forgotten.
+        path: The file; None: the builder uses a cache of its own, which is not saved.
+
+    Raises:
+        SetupError: The library has no timing cache.
     """
     if path is None:
         yield
@@ -83,11 +86,11 @@ def keep_apart(target: Path, read: Mapping[str, Path | None]) -> None:
     """Refuse to write over a file that is read, also through a link.
 
     Args:
-        target: What will be written.
-        read: The files that are read, by what they are; None where there is none.
+        target: The file that will be written.
+        read: The files that are read, by a text that says what each is; None for a file that is not given.
 
     Raises:
-        SetupError: Both are the same file.
+        SetupError: ``target`` is one of the files that are read.
     """
     for what, path in read.items():
         if path is None:
@@ -103,11 +106,11 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write a file so that readers see the old content or the new, never a part.
 
     Raises:
-        OSError: It cannot be written; nothing is left behind.
+        OSError: The file cannot be written; no temporary file is left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    # Not by tempfile, whose files are readable by their owner alone: here the umask decides.
+    # `tempfile` would make a file that only its owner can read; here the umask decides.
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""What the words share: where they find each other, their device, and errors that say where."""
+"""Shared by the words: the keys of the scope by which they find each other, their device, errors in setup."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 ENGINE: Final = "headrace_trt.engine"
-"""Where in ``context.scope`` the engine is, from the word that loads it to the one that runs it."""
+"""The key of ``context.scope`` under which the word that brings an engine leaves it for the word that runs it."""
 
 GATHERING: Final = "headrace_trt.gathering"
-"""Where in ``context.scope`` is what gathering and splitting share with `TensorrtInferTensor`."""
+"""The key of ``context.scope`` for the `Gathering` that TensorrtCat, TensorrtInferTensor and TensorrtSplit share."""
 
 
 class EngineWord(headrace.Backend):
@@ -43,7 +43,7 @@ class EngineWord(headrace.Backend):
     _engine: Engine | None = None
 
     def forward(self, batch: list[Request]) -> None:
-        """Refuse: an engine is run by TensorrtInferTensor."""
+        """Refuse the call, since TensorrtInferTensor runs the engine."""
         name = type(self).__name__
         raise BackendError(
             f"{name} only brings an engine and cannot be called",
@@ -51,26 +51,26 @@ class EngineWord(headrace.Backend):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Give library, plan, precision and count of layers by type of what was built."""
+        """Give the engine's library, plan, precision and number of layers by type."""
         return self._engine.describe() if self._engine is not None else {}
 
     def close(self) -> None:
-        """Let go of the engine; it is closed with the node."""
+        """Drop the reference to the engine, which is closed with the node."""
         self._engine = None
 
     def _offer(self, context: headrace.InitContext, engine: Engine) -> None:
-        """Put the engine where the word behind this one looks for it."""
+        """Put the engine into the scope, where TensorrtInferTensor looks for it."""
         found = context.scope.get_or_create(ENGINE, lambda: Held(engine))
         if found.value is not engine:
-            found.value = None  # whoever looks here must say which one it means
+            found.value = None  # two words bring an engine, so `engine_of` raises an error
         self._engine = engine
 
 
 def engine_of(context: headrace.InitContext) -> Engine:
-    """Give the engine of the word in ``[ ]``, else of the one before in the same IoC.
+    """Give the engine of the word in ``[ ]``, else of the word before in the same IoC.
 
     Raises:
-        SetupError: There is none, or more than one.
+        SetupError: No word brings an engine, or two words before in the same IoC do.
     """
     if context.children:
         (child,) = context.children
@@ -99,7 +99,7 @@ def engine_of(context: headrace.InitContext) -> Engine:
 
 
 class Held:
-    """Something in a scope that belongs to somebody else: it has no ``close``."""
+    """Wraps an object in a scope that is closed elsewhere: the wrapper has no ``close`` that the scope would call."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -109,7 +109,7 @@ def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
     """Give the CUDA runtime and the ordinal of the node's device, made current in this thread.
 
     Raises:
-        SetupError: There is no such device.
+        SetupError: The node's ``device`` is no CUDA device of this machine.
         MissingDependencyError: cuda-bindings is not installed.
     """
     from headrace_trt.cuda import device_of, load_cuda
@@ -121,7 +121,7 @@ def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
 
 
 def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
-    """Give the handle of the instance's stream, which whoever comes first makes."""
+    """Give the handle of the instance's stream; the first plugin that asks makes the stream."""
     from headrace_trt.memory import Stream
 
     found = context.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
@@ -129,10 +129,10 @@ def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
 
 
 def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
-    """Give what gathers for the TensorrtInferTensor that stands before in the same IoC.
+    """Give the `Gathering` of the TensorrtInferTensor before this word in the same IoC.
 
     Raises:
-        SetupError: There is none.
+        SetupError: There is no TensorrtInferTensor before it.
     """
     held = context.scope.get(GATHERING)
     if held is None:
@@ -146,7 +146,7 @@ def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
 
 @contextlib.contextmanager
 def device_errors_in_setup() -> Iterator[None]:
-    """Make a SetupError of an error of the device."""
+    """Turn an error of the device within the block into a SetupError."""
     from headrace_trt.cuda import CudaError
 
     try:

@@ -1,1 +1,1 @@
-"""The tools behind ``headrace trt``: each is a function, and the command line prints what it gives."""
+"""The tools behind ``headrace trt``: functions, whose results the command line prints."""

@@ -1,4 +1,4 @@
-"""Which nodes TensorRT cannot take, with reasons; and the parts of a model that it can."""
+"""Finds the nodes of a model that TensorRT refuses, with reasons, and the parts of the model that it takes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Refused", "capability", "part_model", "save_parts"]
 
 @dataclass(frozen=True)
 class Refused:
-    """A node that cannot be taken.
+    """A node that TensorRT refuses.
 
     Attributes:
-        node: Its name.
-        operator: Its operator.
-        reason: What the parser says.
+        node: The name of the node.
+        operator: The operator of the node.
+        reason: The parser's error.
     """
 
     node: str
@@ -38,17 +38,18 @@ class Refused:
 
 
 def capability(path: Path, *, library: str = "auto") -> dict[str, Any]:
-    """Tell which nodes of a model TensorRT takes; needs no device.
+    """Tell which nodes of a model TensorRT takes; no device is needed.
 
     The model is cut at the nodes that the parser refuses, and every part between them is parsed by
-    itself, until what is left is taken.
+    itself, until the parser takes all remaining parts.
 
     Returns:
-        ``supported`` (all of it), ``refused`` (a dict per node with its reason), ``parts`` (the
-        places of nodes that are taken together, in the order of the graph) and the ``library``.
+        ``supported`` (whether it takes the whole model), ``nodes`` (their number), ``refused`` (a dict per refused
+        node with its reason), ``parts`` (for each part that it takes, the indices of the nodes, in the order of
+        the graph) and the ``library``.
 
     Raises:
-        SetupError: It is no ONNX model.
+        SetupError: The file is no ONNX model.
         MissingDependencyError: TensorRT is not installed.
     """
     found = find_library(library)
@@ -87,9 +88,9 @@ def capability(path: Path, *, library: str = "auto") -> dict[str, Any]:
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give nodes without a name one, by which the parser's errors find them again.
+    """Give names to nodes without a name, since the parser's errors refer to nodes by name.
 
-    Domains that the model forgot to import are added: without them no type at all is inferred.
+    Domains that the model uses but does not import are added, as otherwise no types are inferred.
     """
     known = {entry.domain for entry in model.opset_import}
     for place, node in enumerate(model.graph.node):
@@ -130,10 +131,10 @@ def _refused_with(model: onnx.ModelProto, place: int, reason: str) -> Refused:
 
 
 def _runs(places: Sequence[int], refused: Mapping[int, Refused]) -> list[list[int]]:
-    """Give the runs of neighbours in the order of the graph without a node that is refused.
+    """Give the runs of consecutive nodes, in the order of the graph, that contain no refused node.
 
-    A way from one node of a run to another goes through nodes between them in that order, so that
-    a run can be taken out whole.
+    A path between two nodes of a run passes only nodes between them in that order, which belong to the run too. So a
+    run can be cut out as a whole.
     """
     runs: list[list[int]] = []
     last = None
@@ -156,10 +157,10 @@ def _parse_part(library: Library, typed: onnx.ModelProto, part: Sequence[int]) -
 
 
 def part_model(typed: onnx.ModelProto, part: Sequence[int]) -> onnx.ModelProto:
-    """Give some nodes of a model whose types are inferred as a model of their own.
+    """Give some nodes of a model, whose types are inferred, as a model of their own.
 
     Raises:
-        SetupError: The type of a tensor that they take is not known.
+        SetupError: The type of a tensor that the nodes take is not known.
     """
     nodes = [typed.graph.node[place] for place in part]
     inputs, outputs = borders(typed.graph, nodes)
@@ -185,14 +186,14 @@ def save_parts(path: Path, folder: Path, parts: Sequence[Sequence[int]]) -> list
 
     Args:
         path: The model.
-        folder: Where they go: ``part0.onnx``, ``part1.onnx``, ...
+        folder: The folder for the files ``part0.onnx``, ``part1.onnx``, ...
         parts: The ``parts`` of `capability`.
 
     Returns:
         The files.
 
     Raises:
-        SetupError: There is no part, or one would take the place of the model.
+        SetupError: There is no part, or the file of one would overwrite the model.
     """
     if not parts:
         raise SetupError(f"TensorRT takes no part of {path}")
@@ -207,7 +208,7 @@ def save_parts(path: Path, folder: Path, parts: Sequence[Sequence[int]]) -> list
 
 
 def borders(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> tuple[list[str], list[str]]:
-    """Give the tensors that a set of nodes takes from outside and gives to the outside."""
+    """Give the tensors that a set of nodes takes from other nodes or inputs, and those that it gives to them."""
     weights = {tensor.name for tensor in graph.initializer}
     made = {name for node in nodes for name in node.output}
     inside = {id(node) for node in nodes}

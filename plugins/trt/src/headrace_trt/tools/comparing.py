@@ -1,4 +1,4 @@
-"""An engine beside ONNX Runtime on the CPU: where they differ, the first layer that does."""
+"""Compares an engine with ONNX Runtime on the CPU, and finds the first layer whose values differ."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Difference:
     """How one tensor differs.
 
     Attributes:
-        name: The tensor.
-        absolute: Largest difference.
-        relative: That over the largest value of the reference.
-        ok: Whether it is within the limit.
+        name: The name of the tensor.
+        absolute: The largest difference.
+        relative: The largest difference, divided by the largest value of the reference.
+        ok: Whether ``relative`` is within the limit.
     """
 
     name: str
@@ -41,10 +41,15 @@ class Difference:
 def random_inputs(
     model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, seed: int = 0
 ) -> dict[str, NDArray[Any]]:
-    """Make inputs of a model: normal numbers, small integers; dynamic axes 1 unless ``shapes`` says.
+    """Make inputs of a model: normally distributed numbers, small integers; a dynamic axis has length 1.
+
+    Args:
+        model: The model.
+        shapes: Shapes of inputs by name, which win over those of the model.
+        seed: The same seed gives the same inputs.
 
     Raises:
-        SetupError: A type that no random number is made for.
+        SetupError: An input has a type for which no random values are made.
     """
     random = np.random.default_rng(seed)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -76,7 +81,7 @@ def reference(
 
     Raises:
         MissingDependencyError: ONNX Runtime is not installed.
-        SetupError: It cannot run the model on these inputs.
+        SetupError: ONNX Runtime cannot run the model on these inputs.
     """
     try:
         import onnxruntime
@@ -108,7 +113,7 @@ def reference(
 def differences(
     got: Mapping[str, Any], expected: Mapping[str, Any], *, limit: float
 ) -> list[Difference]:
-    """Compare tensors by name, in the order of ``got``; a NaN on one side alone is infinite."""
+    """Compare tensors by name, in the order of ``got``; a NaN on one side only counts as an infinite difference."""
     found = []
     for name, value in got.items():
         a, b = np.asarray(value, np.float64), np.asarray(expected[name], np.float64)
@@ -133,19 +138,19 @@ def compare(
     limit: float = 1e-3,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Compare an engine with ONNX Runtime; where they differ, find the first layer that does.
+    """Compare an engine with ONNX Runtime; if outputs differ, find the first layer whose values differ.
 
     Args:
-        settings: What is built; its profiles must take the inputs.
+        settings: The settings of the build, whose profiles must take the inputs.
         run: Builds settings and runs the engine once: ``run(settings, feeds) -> outputs``.
         feeds: Inputs by name; None: random ones at the ``opt`` (else ``max``) of the first profile.
-        limit: Largest difference over the largest value.
-        seed: Of the random inputs.
+        limit: The largest allowed difference, divided by the largest value of the reference.
+        seed: The seed of the random inputs.
 
     Returns:
-        ``same``, ``outputs`` (a dict per output), and with a difference ``first`` (the first inner
-        tensor in the order of the graph that differs, with its node) and ``inner`` (all that were
-        looked at).
+        ``same``, ``outputs`` (a dict per output); and if outputs differ, ``first`` (the first inner
+        tensor in the order of the graph that differs, with its node) and ``inner`` (a dict per compared inner
+        tensor).
 
     Raises:
         SetupError: There is no model, or it cannot be run.
@@ -170,9 +175,9 @@ def compare(
 
 
 def _refuse_open_axes(model: onnx.ModelProto, settings: BuildSettings) -> None:
-    """Refuse a model of which only the caller can know the shapes, before anything is run.
+    """Refuse a model whose shapes only the caller can know, before anything is run.
 
-    An open first axis is the batch, which has a range without shapes too.
+    A dynamic first axis is the batch axis, which has a range even without shapes.
     """
     if settings.profiles:
         return
@@ -205,7 +210,7 @@ def _first_difference(
     run: Callable[[BuildSettings, Mapping[str, Any]], Mapping[str, Any]],
     limit: float,
 ) -> dict[str, Any]:
-    """Mark every floating inner tensor as an output and compare them in the order of the graph."""
+    """Mark every float32 inner tensor as an output, and compare these tensors in the order of the graph."""
     typed = onnx.shape_inference.infer_shapes(model)
     floats = {
         value.name

@@ -1,4 +1,4 @@
-"""A part of an ONNX model as a model of its own, with its constants folded."""
+"""Extracts a part of an ONNX model as a model of its own, with its constants folded."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def extract_model(
 
     Args:
         source: The model.
-        target: Where the part goes.
-        inputs: Names of the tensors that it begins at; none: the model's inputs that are needed.
-        outputs: Names of the tensors that it ends at; none: the model's outputs.
+        target: The file for the part.
+        inputs: Names of the tensors at which the part begins; none: the model's inputs that are needed.
+        outputs: Names of the tensors at which the part ends; none: the model's outputs.
         fold: Whether constants are folded (with onnx-graphsurgeon).
 
     Returns:
@@ -73,7 +73,7 @@ def extract_model(
 
 
 def _refuse_open(part: onnx.ModelProto, source: Path) -> None:
-    """Refuse a part that reads a tensor nobody in it makes; drop inputs that it does not read."""
+    """Refuse a part that reads a tensor which no node of it makes; drop inputs that the part does not read."""
     made = {v.name for v in part.graph.input} | {t.name for t in part.graph.initializer}
     made |= {name for node in part.graph.node for name in node.output}
     read = {name for node in part.graph.node for name in node.input if name}
@@ -90,7 +90,7 @@ def _refuse_open(part: onnx.ModelProto, source: Path) -> None:
 
 
 def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Compute what depends on constants alone, and take away what nobody reads.
+    """Compute the nodes that depend on constants only, and remove nodes whose results are not used.
 
     Raises:
         MissingDependencyError: onnx-graphsurgeon is not installed.

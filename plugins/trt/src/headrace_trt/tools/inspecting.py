@@ -1,4 +1,4 @@
-"""What is in an ONNX file or a plan: as data, and as one page that needs no network to be read."""
+"""Describes an ONNX file or a plan, as data and as one HTML page that can be read offline."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PLAN_SUFFIXES: Final = (".trt", ".engine", ".plan")
 def inspect_file(
     path: Path, *, library: str = "auto", device: str | None = None, trust: bool = False
 ) -> dict[str, Any]:
-    """Tell what is in an ONNX file or a plan, by its suffix.
+    """Describe a file: a plan if its suffix is that of plans, else an ONNX model.
 
     Raises:
-        SetupError: It cannot be read.
+        SetupError: The file cannot be read.
     """
     if path.suffix in PLAN_SUFFIXES:
         return inspect_plan(path, library=library, device=device, trust=trust)
@@ -44,14 +44,14 @@ def inspect_file(
 
 
 def inspect_onnx(path: Path) -> dict[str, Any]:
-    """Tell what an ONNX model takes, gives and is made of; loads neither TensorRT nor a device.
+    """Describe inputs, outputs and nodes of an ONNX model; neither TensorRT nor a device is needed.
 
     Returns:
-        What `model_summary` gives, and ``layers``: name, operator, inputs, outputs and types of
+        The entries of `model_summary`, and ``layers``: name, operator, inputs, outputs and types of
         every node, as a list of dicts.
 
     Raises:
-        SetupError: It is no ONNX model.
+        SetupError: The file is no ONNX model.
     """
     import onnx
 
@@ -86,13 +86,13 @@ def inspect_onnx(path: Path) -> dict[str, Any]:
 def inspect_plan(
     path: Path, *, library: str = "auto", device: str | None = None, trust: bool = False
 ) -> dict[str, Any]:
-    """Tell what is in a plan: its profiles, its layers with type and tactic, its memory.
+    """Describe a plan: its profiles, its layers with type and tactic, its memory.
 
-    On a machine with a device it is asked of the engine itself. Elsewhere it comes from the
-    sidecar that lies beside plans that Headrace built, and ``source`` says so.
+    On a machine with a device the loaded engine gives the answers. Elsewhere they come from the
+    sidecar that Headrace writes beside its plans; ``source`` says which.
 
     Raises:
-        SetupError: It cannot be loaded, and there is no sidecar that belongs to it.
+        SetupError: The plan cannot be loaded, and there is no sidecar that belongs to it.
     """
     sidecar = _sidecar(path)
     try:
@@ -115,7 +115,7 @@ def inspect_plan(
 
 
 def _sidecar(path: Path) -> dict[str, Any] | None:
-    """Give the sidecar of a plan, if it belongs to this very content."""
+    """Give the sidecar of a plan; None if it does not belong to the plan's present content."""
     try:
         found: dict[str, Any] = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -125,7 +125,7 @@ def _sidecar(path: Path) -> dict[str, Any] | None:
 
 
 def inspect_engine(engine: Engine) -> dict[str, Any]:
-    """Tell inputs, outputs, profiles, layers and memory of an engine that is loaded."""
+    """Describe inputs, outputs, profiles, layers and memory of a loaded engine."""
     from headrace_trt.signature import read_signature
 
     layers = engine.layers()
@@ -154,11 +154,11 @@ def inspect_engine(engine: Engine) -> dict[str, Any]:
 def as_page(told: Mapping[str, Any], times_ms: Mapping[str, float] | None = None) -> str:
     """Give one HTML page with a table of the layers and a drawing of the graph.
 
-    It is whole by itself: no script, no style and no picture comes from elsewhere.
+    The page is self-contained: it loads no script, style or picture from elsewhere.
 
     Args:
-        told: What the functions of this module give.
-        times_ms: Time per layer by name, shown beside it.
+        told: A result of the functions of this module.
+        times_ms: The time of each layer in ms, by its name; None: no times are shown.
     """
     layers = [_as_layer(entry) for entry in told.get("layers", ())]
     title = html.escape(f"{told.get('kind', '')} {told.get('file', '')}")

@@ -1,4 +1,4 @@
-"""An engine for a tool: out of a plan, or built from a model."""
+"""Gets an engine for a tool: loads a plan, or builds a model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_engine(
 def engine_of_settings(
     settings: BuildSettings, *, device: str | None = None, **where: Any
 ) -> tuple[Engine, Cuda]:
-    """Build what settings ask for, or take it from the cache, for a tool.
+    """Build the engine of some settings for a tool, or take it from the cache.
 
     Raises:
         SetupError: There is no device, or the build fails.

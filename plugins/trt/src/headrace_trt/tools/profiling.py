@@ -36,14 +36,14 @@ def profile_layers(
 ) -> dict[str, Any]:
     """Measure the layers of an engine one by one.
 
-    The profiler waits between layers, so that their sum is above the time of a run without it.
+    The profiler waits between layers, so the sum of their times is greater than the time of a run without it.
 
     Args:
         engine: The engine.
         cuda: The CUDA runtime.
-        shapes: Shape of inputs; of those that are left out, the best of the profile.
-        profile: Which optimization profile.
-        runs: How many runs are measured, after two that are not.
+        shapes: Shapes of inputs by name; an input that is left out has the profile's best shape.
+        profile: The index of the optimization profile.
+        runs: The number of measured runs; two runs before them are not measured.
         nvtx: Whether the context marks layers by NVTX ranges, which Nsight Systems shows.
 
     Returns:
@@ -51,7 +51,8 @@ def profile_layers(
         without the profiler, by the host's clock.
 
     Raises:
-        SetupError: A shape that the profile does not take.
+        SetupError: The size of an output depends on the data.
+        BackendError: The engine refuses a shape.
     """
     signature = read_signature(engine, profile)
     with running(engine, cuda, signature, profile, shapes or {}) as (execution, stream):
@@ -83,7 +84,7 @@ def make_profiler(library: Library) -> Any:
     base: Any = library.need("IProfiler", "profile")
 
     class Profiler(base):  # type: ignore[misc]
-        """Hears the time of every layer of a run."""
+        """Gets the time of every layer of a run."""
 
         def __init__(self) -> None:
             base.__init__(self)
@@ -156,7 +157,7 @@ def run_once(engine: Engine, cuda: Cuda, feeds: Mapping[str, Any]) -> dict[str, 
     """Run an engine once on arrays of the host; give its outputs by name, on the host.
 
     Raises:
-        InputError: An array does not fit.
+        InputError: An array does not fit its input.
         BackendError: The engine refused the run.
     """
     from headrace_trt.runner import Runner, RunSettings

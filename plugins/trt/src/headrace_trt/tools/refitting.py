@@ -1,4 +1,4 @@
-"""New weights for a plan, without building it again."""
+"""Puts new weights into a plan without building it again."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def refit_plan(
     device: str | None = None,
     trust: bool = False,
 ) -> dict[str, Any]:
-    """Write a plan with the weights of a model; needs the device that the plan is for.
+    """Write a plan with the weights of a model, on the kind of device for which the plan was built.
 
-    A running node takes it by ``pipe.reload(node, {"model": TARGET})``, or without any file by
-    ``pipe.reload(node, {"weights": MODEL})`` where it runs LoadTensorrtEngine.
+    A running node takes the new plan by ``pipe.reload(node, {"model": TARGET})``. A node with LoadTensorrtEngine
+    can also take the weights without a new file, by ``pipe.reload(node, {"weights": MODEL})``.
 
     Args:
         plan: A plan that was built with ``refit``.
         weights: An ONNX model with the same graph.
-        target: Where the new plan goes.
-        library: Which TensorRT.
-        device: The device.
+        target: The file for the new plan.
+        library: One of `headrace_trt.library.LIBRARIES`, or ``"auto"``.
+        device: The device, as ``"cuda:1"``; None: ``"cuda:0"``.
         trust: Whether the plan may hold code that runs on the host.
 
     Returns:
@@ -40,7 +40,7 @@ def refit_plan(
 
     Raises:
         SetupError: The plan cannot be loaded, was built without ``refit``, the model does not fit, or
-            ``target`` is one of them.
+            ``target`` is the file of the plan or of the model.
     """
     keep_apart(target, {"the plan": plan, "the model": weights})
     engine, _ = open_engine(plan, library=library, device=device, trust=trust, weights=weights)

@@ -1,4 +1,4 @@
-"""Files of tactics: shown, fixed, changed, and searched for the one that gives wrong numbers."""
+"""Tools for files of tactics: show them, exclude choices, and find the choice that gives wrong numbers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["bisect_tactics", "exclude_tactics", "show_tactics"]
 
 
 def show_tactics(path: Path) -> dict[str, Any]:
-    """Tell what a file of tactics holds.
+    """Give the content of a file of tactics.
 
     Raises:
-        SetupError: There is none, or it is of another kind.
+        SetupError: The file does not exist, or is no file of tactics.
     """
     found = read_tactics(path)
     if found is None:
@@ -36,7 +36,7 @@ def show_tactics(path: Path) -> dict[str, Any]:
 def exclude_tactics(path: Path, choices: Sequence[str]) -> dict[str, Any]:
     """Exclude choices: ``implementation:tactic``, ``layer@implementation:tactic``, or a layer's name.
 
-    What is excluded is taken out of what is replayed; the next build chooses anew without it.
+    If a recorded choice is excluded, the recording is dropped, and the next build chooses anew without it.
 
     Raises:
         SetupError: A choice is of another form, or a layer is unknown.
@@ -54,7 +54,7 @@ def exclude_tactics(path: Path, choices: Sequence[str]) -> dict[str, Any]:
                 " layer@implementation:tactic.",
             )
     found.excluded = list(dict.fromkeys(found.excluded))
-    # A build replays all or records all: a file with a hole is recorded anew.
+    # A build either replays all choices or records all, so a recording without one of its choices is of no use.
     if any(not found.allows(layer, choice) for layer, choice in found.chosen.items()):
         found.chosen, found.formats = {}, {}
     found.write(path)
@@ -64,15 +64,15 @@ def exclude_tactics(path: Path, choices: Sequence[str]) -> dict[str, Any]:
 def bisect_tactics(
     good: TacticFile, bad: TacticFile, is_wrong: Callable[[TacticFile], bool]
 ) -> list[str]:
-    """Find the layers whose choice makes answers wrong, by halving what differs.
+    """Find the layers whose choice makes answers wrong, by halving the set of layers whose choices differ.
 
     Args:
         good: Choices with which answers are right.
-        bad: Choices with which they are wrong.
-        is_wrong: Builds with a file of choices and compares.
+        bad: Choices with which answers are wrong.
+        is_wrong: Builds with a file of choices, and tells whether the answers are wrong.
 
     Returns:
-        Layers of which the bad choice alone, beside good ones, is wrong; the smallest set found.
+        The smallest set of layers that was found whose bad choices, with good ones elsewhere, give wrong answers.
 
     Raises:
         SetupError: The files differ in no layer, or the bad one is not wrong.
@@ -88,7 +88,7 @@ def bisect_tactics(
 
     if not is_wrong(mixed(layers)):
         raise SetupError("with all choices of the bad file the answers are right")
-    # Delta debugging: halves, then ever smaller pieces, each time the smallest part that is wrong.
+    # Delta debugging: try halves, then smaller and smaller pieces and their complements; go on with one that is wrong.
     pieces = 2
     while len(layers) > 1:
         size = -(-len(layers) // pieces)
