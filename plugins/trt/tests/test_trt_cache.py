@@ -223,6 +223,13 @@ def test_a_plan_is_never_written_over_what_it_is_built_from(rtx, small_net, tmp_
     assert read.read_bytes() == before
 
 
+@pytest.mark.parametrize("option", ["tactics", "timing_cache"])
+def test_what_a_build_notes_is_never_written_over_the_model(rtx, small_net, option):
+    settings = BuildSettings(**{"model": small_net, option: small_net})
+    with pytest.raises(SetupError, match=r"would overwrite .*, which is `model`"):
+        build_engine(settings, library=rtx)
+
+
 def test_several_processes_build_once(rtx, small_net, tmp_path):
     code = textwrap.dedent(
         """

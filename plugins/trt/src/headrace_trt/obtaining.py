@@ -100,15 +100,13 @@ def build_engine(  # noqa: PLR0913 - all by name
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
     Raises:
-        SetupError: See `build_plan`; or the files cannot be written, or ``engine`` is a file that
-            the build reads.
+        SetupError: See `build_plan`; or the files cannot be written, or ``engine``, or a
+            file of tactics or timings, is another one that the build reads.
         MissingDependencyError: TensorRT is not installed.
     """
     found = library if library is not None else find_library(settings.library)
     found.require_builder()
-    if engine is not None:
-        read = ("model", "calibration", "tactics", "timing_cache")
-        keep_apart(Path(engine), {f"`{one}`": getattr(settings, one) for one in read})
+    _keep_apart(None if engine is None else Path(engine), settings)
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     if settings.timing_cache is not None:
         refuse_without_timings(found)
@@ -147,6 +145,15 @@ def timing_name(library: Library, device: Mapping[str, Any]) -> str:
     """Give the name of the timing cache of a version and a device."""
     kind = "".join(c if c.isalnum() else "-" for c in str(device["name"])).lower()
     return f"timing-{library.name}-{library.version}-{kind}.cache"
+
+
+def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
+    """Refuse to write over another file that the build reads."""
+    options = ("model", "calibration", "tactics", "timing_cache")
+    read = {f"`{one}`": getattr(settings, one) for one in options}
+    for written in (engine, settings.tactics, settings.timing_cache):
+        if written is not None:
+            keep_apart(written, {name: one for name, one in read.items() if one is not written})
 
 
 def _nowhere(settings: BuildSettings) -> Path:
