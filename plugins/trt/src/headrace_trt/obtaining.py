@@ -151,9 +151,14 @@ def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
     """Refuse to write over another file that the build reads."""
     options = ("model", "calibration", "tactics", "timing_cache")
     read = {f"`{one}`": getattr(settings, one) for one in options}
-    for written in (engine, settings.tactics, settings.timing_cache):
-        if written is not None:
-            keep_apart(written, {name: one for name, one in read.items() if one is not written})
+    written = {
+        "`engine`": engine,
+        "`tactics`": read["`tactics`"],
+        "`timing_cache`": read["`timing_cache`"],
+    }
+    for name, path in written.items():
+        if path is not None:
+            keep_apart(path, {other: one for other, one in read.items() if other != name})
 
 
 def _nowhere(settings: BuildSettings) -> Path:
