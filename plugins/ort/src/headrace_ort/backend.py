@@ -22,20 +22,22 @@ class OnnxTensor(headrace.Backend):
     """Run an ONNX model with ONNX Runtime on a batch of requests.
 
     Reads:
-        data: The input of a model with one input; with several, the keys named like them; the
+        data: The input of a model with one input; with several inputs, the keys named like them; the
             option ``inputs`` names others. An array of the input's dtype, of a rank one below the
-            input's (one sample) or of its rank (``request_size`` rows). Scalar inputs: a scalar.
+            input's (one sample) or of its rank (``request_size`` rows). For a scalar input: a scalar.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
-            axis where the request brought one sample. New memory, the request's own.
+            axis if the request brought one sample. A numpy array, or with
+            ``output_device = "device"`` an array on the device; new memory, the request's own.
     Batch:
-        1 or more where the batch axis is dynamic, else what the model is fixed to. Rows are
+        1 or more if the batch axis is dynamic, else the number to which the model is fixed. Rows are
         concatenated. Requests with different values of a scalar input run apart.
 
     Raises:
         InputError: A key is missing; dtype, rank, axes or number of rows do not fit; or
             ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
         BackendError: ONNX Runtime refused the run, or an output has no batch axis.
+        InstanceLostError: The device can run nothing more in this process.
     Source:
         own; sessions and providers as in the Python API of ONNX Runtime.
     """
@@ -55,7 +57,7 @@ class OnnxTensor(headrace.Backend):
     _built: dict[str, Any]
 
     def init(self, options: OnnxOptions, context: headrace.InitContext) -> None:
-        """Make the session, or take the one the node's instances share, and read its signature."""
+        """Make the session, or take the session that the node's instances share, and read its signature."""
         try:
             self._build(options, context)
         except SetupError as error:
@@ -119,7 +121,7 @@ class OnnxTensor(headrace.Backend):
         self.reads = tuple(dict.fromkeys(self._keys.values()))
         if options.ragged == "pad":
             collate.check_padding(self._signature.inputs, options.pad_value)
-        # Where all samples have one shape, there are no others to look for.
+        # If the model fixes the shape of all samples, `_alike` need not compare their shapes.
         batched = (port for port in self._signature.inputs if port.batched)
         self._refuses = options.ragged == "refuse" and any(port.exact is None for port in batched)
         self._set_range()
@@ -143,7 +145,7 @@ class OnnxTensor(headrace.Backend):
     def _choose(
         self, options: OnnxOptions, context: headrace.InitContext
     ) -> list[tuple[str, dict[str, str]]]:
-        """Give the providers, each with its options, of a build that stands alone."""
+        """Give the providers with their options; refuse a machine with two builds of ONNX Runtime, or warn of it."""
         from headrace_ort import builds, providers
 
         if options.provider_libraries and not context.allow_import:
@@ -170,7 +172,7 @@ class OnnxTensor(headrace.Backend):
         context: headrace.InitContext,
         run_options: Callable[[], Any],
     ) -> None:
-        """Make what runs the session on arrays that lie on the device, or on plain samples on the CPU."""
+        """Make the runner for a CUDA device, or the fast function for plain samples on the CPU."""
         self._sizes = context.batch_sizes, context.max
         if self._place is None:
             from headrace_ort.session import bare_run
@@ -197,7 +199,7 @@ class OnnxTensor(headrace.Backend):
         context.at_batch_end(self._runner.end)
 
     def _told(self) -> dict[str, dict[str, Any]]:
-        """Give what the model takes, for elements before this one."""
+        """Give the batched inputs, for earlier elements that adapt to the model."""
         return {
             port.name: {"dtype": port.dtype, "shape": list(port.shape)}
             for port in self._signature.inputs
@@ -212,7 +214,7 @@ class OnnxTensor(headrace.Backend):
             self.min, self.max = rows, rows
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Run the model on all requests that are right."""
+        """Run the model on all valid requests."""
         if self._run_samples is not None and self._run_samples(batch):
             return None
         look = None if self._place is None else self._place.look
@@ -248,7 +250,7 @@ class OnnxTensor(headrace.Backend):
         places: Sequence[int],
         outcomes: list[Exception | None],
     ) -> list[int]:
-        """Give the members of a group that have the shape of its first; the others fail."""
+        """Give the members of a group whose samples have the shape of its first; the others get an error as outcome."""
         if len(group) == 1:
             return list(group)
         keys = {port.name: self._keys[port.name] for port in self._signature.inputs if port.batched}
@@ -292,7 +294,7 @@ class OnnxTensor(headrace.Backend):
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def warm_up(self) -> None:
-        """Run once on zeros, where the model tells all shapes and takes nothing but numbers."""
+        """Run once on zeros if the model tells all shapes and takes only numbers; capture graphs with cuda_graph."""
         from headrace_ort.collate import zeros_for
 
         feeds = zeros_for(self._signature)
@@ -308,7 +310,7 @@ class OnnxTensor(headrace.Backend):
             self._session.run(names, feeds, self._run_options)
 
     def describe(self) -> dict[str, Any]:
-        """Give providers, threads, batch size and the signature of what was built."""
+        """Give providers, threads, batch size, and the inputs and outputs."""
         signature = self._signature
         inputs = {
             port.name: {"key": self._keys[port.name], **port.describe()}
@@ -319,7 +321,7 @@ class OnnxTensor(headrace.Backend):
         return {**self._built, **batch, "inputs": inputs, "outputs": outputs}
 
     def close(self) -> None:
-        """Drop the session; a shared one lives until the node's last instance drops it."""
+        """Drop the session; a shared session lives until the node's last instance drops it."""
         if self._runner is not None:
             self._runner.close()
         self._session = self._run_options = self._runner = self._run_samples = None

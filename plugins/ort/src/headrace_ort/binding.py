@@ -1,4 +1,4 @@
-"""Runs with inputs and results on a CUDA device: bound where they are, on the instance's stream."""
+"""Runs a session on a CUDA device: inputs and results are bound in place, on the instance's stream."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class DeviceRunner:
 
     Args:
         session: The session, on a CUDA or TensorRT provider.
-        signature: What it takes and gives.
-        ordinal: The device.
-        stream: The stream that the session computes on.
-        to_cpu: Give results as numpy arrays; else as `DeviceArray`.
+        signature: Inputs and outputs of the session.
+        ordinal: The number of the device.
+        stream: The handle of the instance's stream; the session computes on it unless it is shared.
+        to_cpu: Whether results are numpy arrays; False: `DeviceArray`.
         run_options: Makes the options of a run.
-        shared: The session belongs to several instances and computes on a stream of its own.
-        sizes: The numbers of rows that runs have; others are filled up to the next one. Empty: any.
-        kind: What ONNX Runtime calls the device.
+        shared: Whether several instances use the session, which then computes on a stream of its own.
+        sizes: The numbers of rows that runs may have; a batch is filled up to the next one. Empty: any.
+        kind: ONNX Runtime's name of the kind of device.
     """
 
     def __init__(  # noqa: PLR0913 - all by name
@@ -61,7 +61,8 @@ class DeviceRunner:
         self._sizes = () if signature.one_at_a_time else sorted(sizes)
         self._make_options = run_options
         self._options = run_options()
-        # Where it is not said, ONNX Runtime looks for it by an exception at every run; -1: no graph.
+        # Without this entry ONNX Runtime raises and catches an exception at every run to find that it is missing.
+        # The value -1 means no graph.
         self._options.add_run_config_entry(_GRAPH, _NO_CAPTURE)
         if not to_cpu and not shared:
             self._options.add_run_config_entry(_UNFINISHED, "1")
@@ -69,7 +70,7 @@ class DeviceRunner:
         self._kept: list[Any] = []
         self._memory = DeviceMemory(signature, ordinal, stream, self._kept, kind)
         self._done = cuda.make_event(ordinal)
-        self._pending = False  # is there work to wait for at the end of the batch
+        self._pending = False  # whether the end of the batch has to wait for work
         self._binding: Any = None
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._given: list[DeviceArray] = []
@@ -84,13 +85,13 @@ class DeviceRunner:
         """Run items in one batch; give the result of each.
 
         Args:
-            items: They are of one shape, or padded to one.
-            pad_value: What dynamic axes are filled with; None: there is nothing to fill.
-            pad_multiple: With ``pad_value``: up to a multiple of this.
+            items: The items; their samples have one shape, or are padded to one.
+            pad_value: The value with which dynamic axes are padded; None: no axis is padded.
+            pad_multiple: With ``pad_value``: axes are padded up to a multiple of this length.
 
         Raises:
-            BackendError: ONNX Runtime or CUDA refused, or an output has not the rows of the batch.
-            InstanceLostError: The device can run nothing more.
+            BackendError: ONNX Runtime or CUDA refused the run, or an output does not have the rows of the batch.
+            InstanceLostError: The device can run nothing more in this process.
         """
         if pad_value is not None:
             items = pad_items(items, self._signature.inputs, pad_value, pad_multiple)
@@ -145,19 +146,20 @@ class DeviceRunner:
             self._pending = True
             return binding.copy_outputs_to_cpu() if self._to_cpu else list(binding.get_outputs())
         finally:
-            # They are the requests' now, or what a failed run has left. The next run gets new memory:
-            # said here, while the device computes.
+            # The bound outputs now belong to the requests, or are left over from a failed run, so the next run needs
+            # new memory. The outputs are bound again here and not before that run, since the device still computes and
+            # the host's time costs nothing.
             binding.clear_binding_outputs()
             self._bind_outputs(binding)
 
     def _bind_outputs(self, binding: Any) -> None:
-        """Say where the outputs of the next run go."""
+        """Bind the outputs of the next run to new memory, on the CPU or on the device."""
         where = ("cpu", 0) if self._to_cpu else (self._kind, self._ordinal)
         for port in self._signature.outputs:
             binding.bind_output(port.name, *where)
 
     def _bind(self, binding: Any, port: Port, pointer: int, shape: tuple[int, ...]) -> None:
-        """Bind an input to memory on the device, unless it is bound there since the run before."""
+        """Bind an input to memory on the device, unless the run before has bound it to the same memory and shape."""
         if self._bound.get(port.name) != (pointer, shape):
             dtype = numpy_dtype(port)
             binding.bind_input(port.name, self._kind, self._ordinal, dtype, shape, pointer)
@@ -180,7 +182,7 @@ class DeviceRunner:
         return results
 
     def _copied_back(self, outputs: Sequence[Any], rows: int) -> list[np.ndarray[Any, Any]]:
-        """Give the first rows of values on the device as arrays, with one wait for all of them."""
+        """Copy the first ``rows`` rows of outputs on the device to numpy arrays, with one wait for all copies."""
         staged = []
         for port, output in zip(self._signature.outputs, outputs, strict=True):
             buffer = self._memory.pinned[port.name]
@@ -230,7 +232,7 @@ class DeviceRunner:
         return given
 
     def end(self) -> None:
-        """End the batch: results on the device are finished, and nothing is kept for it any more."""
+        """End the batch: wait for its work, mark results on the device as finished, drop what was kept for it."""
         if not self._pending and not self._kept and not self._given:
             return
         try:
@@ -242,7 +244,7 @@ class DeviceRunner:
             self._kept.clear()
 
     def _wait(self) -> None:
-        """Wait for the stream; what was kept for it, and pinned memory, is free then."""
+        """Wait for the stream; the objects that it has read, and the pinned memory, are then free."""
         self._pending = False
         cuda.wait_for(self._stream, self._done)
         self._memory.passed()
@@ -294,10 +296,11 @@ class DeviceRunner:
         return graph
 
     def _replay(self, graph: _Graph) -> None:
-        """Run a captured size, in the one thread that captures and replays.
+        """Run a captured size, in the one thread that captures and replays all graphs.
 
-        ONNX Runtime keeps what it has captured per thread, and a batch is run by any: each would
-        capture anew. The caller waits, also when Ctrl-C meets it: what has begun ends first.
+        ONNX Runtime keeps captured graphs per thread, and any thread may run a batch; so without this thread each
+        would capture anew. The caller waits for the run, even if Ctrl-C interrupts the wait: the memory of the graph
+        is in use until the run has ended.
         """
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-ort-graphs")
@@ -309,7 +312,7 @@ class DeviceRunner:
             raise
 
     def warm_up(self, feeds: Mapping[str, Any] | None, sizes: Sequence[int]) -> list[int]:
-        """Run once on zeros where the shapes are known, and capture what was asked for.
+        """Run once on zeros if the shapes are known, and capture graphs of the given sizes.
 
         Args:
             feeds: Zeros for every input, or None.
@@ -339,7 +342,7 @@ class DeviceRunner:
         return sorted(self._graphs)
 
     def close(self) -> None:
-        """Give back buffers and graphs."""
+        """Release buffers and graphs."""
         if self._thread is not None:
             self._thread.shutdown()
         self._graphs.clear()
@@ -347,7 +350,7 @@ class DeviceRunner:
         self._given.clear()
         self._memory.close()
         cuda.close_event(self._done)
-        # Whoever still holds the runner, as the end of the batch does, holds no session with it.
+        # The context still refers to the runner (`at_batch_end`), which must not keep the session alive.
         self._session = self._binding = self._done = None
 
 

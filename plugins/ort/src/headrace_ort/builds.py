@@ -1,4 +1,4 @@
-"""Which builds of ONNX Runtime are installed: they share one folder, so there may be one."""
+"""Finds the installed builds of ONNX Runtime; all builds use the same folder, so only one may be installed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ BUILDS: Final = (
 
 INSTALL_CPU: Final = "pip install onnxruntime"
 INSTALL_GPU: Final = "pip install onnxruntime-gpu cuda-bindings"
-"""The lines to type, where no build is installed."""
+"""The commands to type if no build is installed."""
 TO_GPU: Final = f"pip uninstall -y onnxruntime && {INSTALL_GPU}"
-"""The line to type where the CPU build is installed."""
+"""The command to type if the CPU build is installed."""
 
 
 def installed_builds() -> dict[str, str]:
-    """Give the builds whose metadata are installed, each with its version, and the folder of each."""
+    """Give the folder of each installed build, by its name and version."""
     found = {}
     for name in BUILDS:
         try:
@@ -52,7 +52,7 @@ def import_runtime() -> Any:
     """Import ONNX Runtime.
 
     Raises:
-        MissingDependencyError: It is not installed, or cannot be imported.
+        MissingDependencyError: ONNX Runtime is not installed, or cannot be imported.
     """
     try:
         import onnxruntime
@@ -68,9 +68,9 @@ def import_runtime() -> Any:
 
 
 def two_builds() -> SetupError | None:
-    """Give what is wrong where several builds are installed, one written over the other.
+    """Give an error if several builds are installed in one folder, one written over the other; else None.
 
-    A build in another folder of ``sys.path`` is only hidden by the first, and harms nothing.
+    A build in another folder of ``sys.path`` is only hidden by the first, and does no harm.
     """
     folders = installed_builds()
     found = [one for one in folders if list(folders.values()).count(folders[one]) > 1]

@@ -1,4 +1,4 @@
-"""From items to the arrays of one run, and from its outputs to one result per item."""
+"""Makes the arrays of one run from items, and one result per item from the run's outputs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _HELD_BYTES = 1 << 16
 def group_items(
     items: Sequence[Item], ports: Sequence[Port], *, by_shape: bool = False
 ) -> list[list[int]]:
-    """Group items that can share a run: equal values for what the run takes once.
+    """Group items that can share a run, as their values for inputs without batch axis are equal.
 
     Args:
         items: The items.
         ports: The inputs of the model.
-        by_shape: Whether their samples must also be of one shape.
+        by_shape: Whether the samples of a group must also have one shape.
 
     Returns:
         Positions in ``items``: groups in the order of their first item, ascending inside.
@@ -68,7 +68,7 @@ def _value_of(array: NDArray[Any]) -> tuple[object, ...]:
 
 
 def refuse_ragged(first: Item, item: Item, keys: Mapping[str, str]) -> InputError | None:
-    """Give the error of an item whose samples are of another shape than the first one's."""
+    """Give the error of an item whose samples have another shape than those of the first item; else None."""
     for name, key in keys.items():
         expected, got = first.arrays[name].shape[1:], item.arrays[name].shape[1:]
         if expected != got:
@@ -94,15 +94,15 @@ def concatenate(
 
     Args:
         arrays: Arrays of the port's rank and dtype, each with its batch axis in front.
-        port: The input they are for.
-        rows: How many rows the result must have: the last one is repeated as often as needed.
-        pad_value: Fill each dynamic axis at its end with this value, up to the longest; None:
-            the arrays are of one shape.
-        pad_multiple: With ``pad_value``: further up to a multiple of this.
+        port: The model's input.
+        rows: The number of rows of the result; the last row is repeated as often as needed. None: no row is added.
+        pad_value: The value with which each dynamic axis is padded at its end, up to the longest; None:
+            the arrays have one shape.
+        pad_multiple: With ``pad_value``: axes are padded further, to a multiple of this length.
 
     Returns:
-        A new array, or the only one of ``arrays`` where there is nothing to add; the batch axis is where
-        the model has it.
+        A new array, or the only one of ``arrays`` if nothing is added to it; its batch axis is the one that the
+        model has.
     """
     missing = 0 if rows is None else rows - sum(len(array) for array in arrays)
     if pad_value is not None:
@@ -116,14 +116,14 @@ def concatenate(
 def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> NDArray[Any]:
     """Put the rows of arrays of one dtype and one shape of row below each other.
 
-    numpy gives up the interpreter's lock around each copy of more than 500 numbers, and where many
-    threads want it, getting it back takes longer than such a copy. So rows of up to `_HELD_BYTES` are
-    copied as one item of raw bytes each, with the lock held; larger ones by one call of OpenCV, which
-    gives it up once for all of them, if that is loaded already.
+    numpy releases the interpreter lock around each copy of more than 500 elements. If many threads want the
+    lock, getting it back takes longer than such a copy. So rows of up to `_HELD_BYTES` are copied as one
+    element of raw bytes each, with the lock held. Larger rows are copied by one call of OpenCV, which releases
+    the lock once for all of them, if OpenCV is loaded already; else by numpy.
 
     Args:
-        arrays: At least one.
-        out: Where to put them; None for a new array.
+        arrays: The arrays, at least one.
+        out: The array to fill; None: a new one.
     """
     first = arrays[0]
     if out is None:
@@ -146,9 +146,9 @@ def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> N
 
 
 def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:
-    """Give the rows of an array, each in memory of its own: a slice would keep all of them alive.
+    """Give the rows of an array, each in memory of its own, since a slice would keep the whole array alive.
 
-    Rows of up to `_HELD_BYTES` are copied with the interpreter's lock held; see `joined`.
+    Rows of up to `_HELD_BYTES` are copied with the interpreter lock held; see `joined`.
     """
     dtype, shape = output.dtype, output.shape[1:]
     row_bytes = dtype.itemsize * math.prod(shape)
@@ -161,25 +161,25 @@ def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:
 def runner_of_samples(
     signature: Signature, keys: Mapping[str, str], run: Callable[..., Any], run_options: Any
 ) -> Callable[[list[Request]], bool] | None:
-    """Give what runs a batch of plain samples past all that is for others; None where the model forbids it.
+    """Give a fast function for batches of plain samples; None if the model is not suited to it.
 
-    That needs one input and one output, a batch axis in front of both, and one shape of all samples.
+    The model must have one input and one output, with the batch axis first in both, and fix the shape of samples.
 
     Args:
-        signature: What the model takes and gives.
+        signature: Inputs and outputs of the model.
         keys: The key of the request for each input name.
-        run: Runs the session, called with the names of the outputs, the inputs by name and the options.
-        run_options: These options.
+        run: Runs the session; called with the names of the outputs, the inputs by name and ``run_options``.
+        run_options: The options of a run.
 
     Returns:
-        A function that says whether it has run the batch: False where one of the requests is no plain
-        sample, or the output has not their rows.
+        A function that runs a batch and tells whether it has done so. False: a request is no plain
+        sample, or the output does not have the rows of the batch; the caller then runs it the general way.
     """
     if len(signature.inputs) != 1 or len(signature.outputs) != 1 or signature.rows is not None:
         return None
     (port,), (wanted,) = signature.inputs, signature.outputs
     shape, dtype = port.exact, numpy_dtype(port)
-    # What an array of objects holds has to be looked at.
+    # The elements of an array of objects would have to be checked one by one.
     if shape is None or port.axis or wanted.axis or not wanted.batched or dtype.kind == "O":
         return None
     key, name, names, kind = keys[port.name], port.name, [wanted.name], np.ndarray
@@ -231,10 +231,10 @@ def _padded(
 def pad_items(
     items: Sequence[Item], ports: Sequence[Port], value: float, multiple: int
 ) -> list[Item]:
-    """Give items whose arrays, which lie on the CPU, are filled up to one shape.
+    """Give the items with their arrays padded to one shape; only arrays on the CPU can be padded.
 
     Raises:
-        BackendError: An array that would have to be filled up lies on a device.
+        BackendError: An array on a device would have to be padded.
     """
     padded: list[dict[str, Any]] = [dict(item.arrays) for item in items]
     for port in ports:
@@ -281,8 +281,8 @@ def zeros_for(signature: Signature) -> dict[str, NDArray[Any]] | None:
     """Give inputs of zeros for a run of the smallest batch.
 
     Returns:
-        None where the model does not tell enough: a dynamic axis besides the batch, an input
-        without batch axis (whose value may matter), or strings.
+        The inputs by name; None if an input has a dynamic axis besides the batch, no batch axis (its value may
+        matter), or strings.
     """
     feeds = {}
     for port in signature.inputs:
@@ -305,12 +305,12 @@ def split_outputs(
 
     Args:
         outputs: The outputs of a run, in the order of ``signature.outputs``.
-        items: The items the run was made of, in order.
-        signature: What the model gives.
-        rows: How many rows the outputs have; None: as many as the run was given.
+        items: The items of the run, in order.
+        signature: Inputs and outputs of the model.
+        rows: The number of rows that the outputs must have; None: the fixed batch size, or the rows of the items.
 
     Returns:
-        Per item its arrays; without batch axis where the item was one sample.
+        For each item its array of each output; without batch axis if the item was one sample.
 
     Raises:
         BackendError: An output does not have the rows of the batch.
@@ -337,6 +337,6 @@ def split_outputs(
 def _rows_of(output: NDArray[Any], axis: int, start: int, stop: int, sample: bool) -> NDArray[Any]:
     rows: NDArray[Any] = output[(slice(None),) * axis + (slice(start, stop),)]
     if rows.shape[axis] < output.shape[axis]:
-        # A slice would keep all rows alive as long as one of them.
+        # A slice would keep the memory of all rows alive as long as one of them.
         rows = rows.copy()
     return rows.reshape(rows.shape[:axis] + rows.shape[axis + 1 :]) if sample else rows

@@ -1,4 +1,4 @@
-"""What ``headrace conformance headrace-ort`` judges: an expression and requests."""
+"""For ``headrace conformance headrace-ort``: an expression and requests."""
 
 from __future__ import annotations
 

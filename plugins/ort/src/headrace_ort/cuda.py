@@ -1,4 +1,4 @@
-"""The few calls of CUDA's runtime that inputs and results on a device need: streams and copies."""
+"""The few calls of CUDA's runtime that are needed for inputs and results on a device: streams, events, copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 SHORT_S = 0.0005
-"""The longest wait that the next one is passed awake after, in seconds."""
+"""After a wait shorter than this, in seconds, the next wait spins; after a longer one the thread sleeps."""
 
 _NON_BLOCKING = 1
 _LOST = (
@@ -44,10 +44,10 @@ _LOST = (
     "cudaErrorAssert",
     "cudaErrorECCUncorrectable",
 )
-"""Errors after which a CUDA context runs nothing any more."""
+"""Errors after which a CUDA context can run nothing any more."""
 
 _SAID = ("illegal memory access", "device-side assert", "unspecified launch failure")
-"""The same in the words of ONNX Runtime's errors."""
+"""Texts in ONNX Runtime's errors that mean such an error."""
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def runtime() -> Any:
     """Give ``cuda.bindings.runtime``.
 
     Raises:
-        MissingDependencyError: It is not installed.
+        MissingDependencyError: cuda-bindings is not installed.
     """
     try:
         from cuda.bindings import runtime as found
@@ -72,8 +72,8 @@ def call(function: str, *args: Any) -> Any:
     """Call a function of CUDA's runtime.
 
     Raises:
-        InstanceLostError: The device can run nothing more.
-        BackendError: Any other error.
+        InstanceLostError: The device can run nothing more in this process.
+        BackendError: The call failed with any other error.
     """
     error, *results = getattr(runtime(), function)(*args)
     if int(error) != 0:
@@ -91,7 +91,7 @@ class CudaStream:
     """A CUDA stream of one instance, in the form that plugins share.
 
     Args:
-        ordinal: Which device.
+        ordinal: The number of the device.
 
     Attributes:
         handle: The ``cudaStream_t`` as an int.
@@ -107,12 +107,12 @@ class CudaStream:
         if self._stream is not None:
             stream, self._stream = self._stream, None
             cudart = runtime()
-            cudart.cudaStreamSynchronize(stream)  # of a device that is lost it may fail
+            cudart.cudaStreamSynchronize(stream)  # unchecked: it fails if the device is lost
             cudart.cudaStreamDestroy(stream)
 
 
 class _On:
-    """Makes a device current in this thread, and the one before again."""
+    """Makes a device current in this thread for a block, and then the previous device again."""
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
@@ -126,25 +126,25 @@ class _On:
 
 
 class PinnedBuffer:
-    """Pinned memory through which inputs go to the device; used again once the stream has passed."""
+    """Pinned memory for copies to or from the device; it is reused once the stream has done the copies."""
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
         self._pointer: Any = None
         self._event: Any = None
         self._bytes = 0
-        self._stream: int | None = None  # has it been given a copy since the last wait
+        self._stream: int | None = None  # the stream with copies since the last wait, if any
 
     def sent(self, stream: int) -> None:
         """Note that a copy from or to this memory was started on a stream."""
         self._stream = stream
 
     def passed(self) -> None:
-        """Note that somebody has waited for the stream."""
+        """Note that the stream was waited for, so that no copy uses the memory any more."""
         self._stream = None
 
     def wait(self) -> None:
-        """Wait until the copies from and to this memory have passed their stream."""
+        """Wait until the copies from and to this memory are done."""
         if self._stream is not None:
             stream, self._stream = self._stream, None
             wait_for(stream, self._event)
@@ -152,7 +152,7 @@ class PinnedBuffer:
     def view(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """Give an array on the first bytes of the buffer, which grows as needed.
 
-        What was started on it before has passed.
+        It first waits until earlier copies from and to the buffer are done.
         """
         self.wait()
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -168,7 +168,7 @@ class PinnedBuffer:
         return np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         event, self._event = self._event, None
         close_event(event)
         if self._pointer is not None:
@@ -195,13 +195,14 @@ def copy_within_device(target: int, source: int, nbytes: int, stream: int) -> No
 
 
 def order_behind(stream: int, first: int) -> None:
-    """Let what is started on ``stream`` from now on wait for what was started on ``first``."""
+    """Let work that is started on ``stream`` from now on wait for the work that was started on ``first``."""
     if stream == first:
         return
     cudart = runtime()
     if int(cudart.cudaStreamQuery(first)[0]) == 0:
         return  # there is nothing to wait for
-    cudart.cudaGetLastError()  # that it is not ready is no error that somebody else should find
+    # "Not ready" is kept as the thread's last error. It is cleared, or another library would report it as its own.
+    cudart.cudaGetLastError()
     event = call("cudaEventCreateWithFlags", runtime().cudaEventDisableTiming)
     try:
         call("cudaEventRecord", event, first)
@@ -211,7 +212,7 @@ def order_behind(stream: int, first: int) -> None:
 
 
 class _Awaited:
-    """Two events with which one thread waits for a stream: awake after a short wait, else asleep."""
+    """Two events for waiting for a stream: one with which the thread spins, one with which it sleeps."""
 
     def __init__(self, ordinal: int) -> None:
         cudart = runtime()
@@ -223,27 +224,27 @@ class _Awaited:
 
 
 def make_event(ordinal: int) -> Any:
-    """Make what `wait_for` waits with, again and again."""
+    """Make the events for `wait_for`, which uses them for every wait."""
     return _Awaited(ordinal)
 
 
 def close_event(event: Any) -> None:
-    """Give it back; None is none."""
+    """Destroy the events of `make_event`; None is ignored."""
     if event is not None:
-        runtime().cudaEventDestroy(event.asleep)  # of a device that is lost it may fail
+        runtime().cudaEventDestroy(event.asleep)  # unchecked: it fails if the device is lost
         runtime().cudaEventDestroy(event.awake)
 
 
 def wait_for(stream: int, event: Any, clock: Callable[[], float] = time.perf_counter) -> None:
-    """Wait for all that was started on a stream.
+    """Wait for all work that was started on a stream.
 
-    The driver wakes a sleeping thread by an interrupt, 20 to 200 us after the end, so a thread whose
-    last wait was short stays awake. The interpreter's lock is given up in both cases.
+    The driver wakes a sleeping thread by an interrupt, 20 to 200 us after the end of the work. So after a short wait
+    the next wait spins. The interpreter lock is released in both cases.
 
     Args:
-        stream: The stream.
-        event: One of `make_event`, on the device of the stream.
-        clock: Gives seconds.
+        stream: The handle of the stream.
+        event: The events of `make_event`, on the device of the stream.
+        clock: Gives the time in seconds.
     """
     call("cudaEventRecord", event.next, stream)
     began = clock()
@@ -252,7 +253,7 @@ def wait_for(stream: int, event: Any, clock: Callable[[], float] = time.perf_cou
 
 
 def check_ordinal(ordinal: int) -> None:
-    """Refuse a device that is not there.
+    """Refuse a device that this machine does not have.
 
     Raises:
         SetupError: There are fewer devices, or none.
@@ -269,7 +270,7 @@ def check_ordinal(ordinal: int) -> None:
 
 
 def lost_device(error: Exception) -> InstanceLostError | None:
-    """Give the error of an instance whose device can run nothing more, if that is what is said."""
+    """Give an InstanceLostError if the text of an error says that the device is lost; else None."""
     text = str(error).lower()
     if isinstance(error, InstanceLostError) or not any(word in text for word in _SAID):
         return None

@@ -1,4 +1,4 @@
-"""Arrays on a CUDA device: those that requests bring, looked at where they are, and those they get."""
+"""Arrays on a CUDA device: views of the arrays that requests bring, and the class of results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["DeviceArray", "DeviceView", "is_on_device", "view_of", "view_of_torc
 
 _DLPACK_CUDA = 2
 _PER_THREAD = 2
-"""The stream that DLPack and the array interface mean by this number."""
+"""The number by which DLPack and the CUDA array interface mean the per-thread default stream."""
 
 
 def is_on_device(value: Any) -> bool:
-    """Tell whether ``value`` is an array on a CUDA device, of whatever library."""
+    """Tell whether ``value`` is an array of any library on a CUDA device."""
     if isinstance(value, (np.ndarray, DeviceView)):
         return isinstance(value, DeviceView)
     torch = sys.modules.get("torch")
@@ -37,12 +37,12 @@ def is_on_device(value: Any) -> bool:
 
 
 class DeviceView:
-    """Contiguous memory on a device, with the names that numpy's arrays have.
+    """Contiguous memory on a device, with the attribute names of numpy arrays.
 
     Attributes:
         pointer: Address on the device.
-        shape, dtype: As of a numpy array.
-        owner: What keeps the memory alive.
+        shape, dtype: As in a numpy array.
+        owner: The object that keeps the memory alive.
     """
 
     __slots__ = ("dtype", "owner", "pointer", "shape")
@@ -66,22 +66,22 @@ class DeviceView:
         return self.shape[0]
 
     def __getitem__(self, index: None) -> DeviceView:
-        """Give it with an axis more in front."""
+        """Give the view with one more axis in front."""
         return DeviceView(self.pointer, (1, *self.shape), self.dtype, self.owner)
 
 
 def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceView:
-    """Look at an array of another library on the device, in order behind what made it.
+    """Give a view of another library's array on the device; ``stream`` is ordered behind the work that makes it.
 
     Args:
-        value: An array that `view_of_torch` does not know, with ``__cuda_array_interface__``, or with
-            ``__dlpack__``, whose library orders streams.
-        ordinal: The device of the model.
-        stream: The stream that will read it.
-        key: The key of the request it stands under, for the error.
+        value: An array that `view_of_torch` does not take, with ``__cuda_array_interface__`` or ``__dlpack__``;
+            with the latter its library orders the streams.
+        ordinal: The number of the model's device.
+        stream: The handle of the stream that will read the array.
+        key: The key of the request with the array, for the error.
 
     Raises:
-        InputError: It is on another device, or not contiguous, or tells no dtype that numpy has.
+        InputError: The array is on another device, not contiguous, or of a dtype that numpy does not have.
     """
     where = getattr(value, "__dlpack_device__", None)
     if where is not None and int(where()[1]) != ordinal:
@@ -93,7 +93,7 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
         )
     try:
         if hasattr(value, "__dlpack__"):
-            # Its library lets this stream wait for what made it.
+            # This call lets our stream wait for the work that makes the array.
             capsule = value.__dlpack__(stream=stream)
             if not hasattr(value, "__cuda_array_interface__"):
                 return _view_of_capsule(capsule, value, key)
@@ -124,10 +124,10 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
 
 
 def view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
-    """Look at a plain tensor of torch without its capsule, which costs ten times as much to make.
+    """Give a view of a plain torch tensor without its capsule, which would cost ten times as much.
 
-    The order is what its ``__dlpack__`` makes: behind torch's current stream of this thread. None for
-    every other value, and for a tensor with something to refuse.
+    As with ``__dlpack__``, ``stream`` is ordered behind torch's current stream of this thread. None for
+    every other value, and for a tensor that may have to be refused.
     """
     torch = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor or value.get_device() != ordinal:
@@ -143,7 +143,7 @@ def view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
 
 @functools.cache
 def _torch_stream(torch: Any) -> Callable[[int], int]:
-    """Give what tells torch's current stream on a device, without an object around it where it can."""
+    """Give a function for the handle of torch's current stream; it avoids torch's Stream object if torch allows."""
     raw: Callable[[int], int] | None = getattr(
         getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None
     )
@@ -152,7 +152,7 @@ def _torch_stream(torch: Any) -> Callable[[int], int]:
 
 @functools.cache
 def _torch_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Give numpy's dtype for one of torch's, None where it has none."""
+    """Give numpy's dtype for a dtype of torch; None if numpy has none."""
     try:
         return np.dtype(str(dtype).removeprefix("torch."))
     except TypeError:
@@ -184,11 +184,12 @@ def _steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 class DeviceArray:
     """A result on a CUDA device, for any library that reads DLPack or the CUDA array interface.
 
-    It is finished at the end of the batch; earlier it is behind the stream, which ``__dlpack__``
-    orders.
+    The values are there at the end of the batch. A reader before that has to wait for the stream:
+    ``__dlpack__`` orders the reader's stream, the array interface names the stream.
 
     Attributes:
-        shape, dtype: As of a numpy array.
+        shape, dtype: As in a numpy array.
+        finished: Whether the values are there.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Memory on the device: rows of requests put below each other in it, or used where they lie."""
+"""Memory on the device: puts the rows of requests below each other in it, or uses them in place."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["DeviceMemory", "in_place"]
 
 
 class DeviceMemory:
-    """What one instance keeps on a device for its inputs, and pinned memory for the way there and back.
+    """An instance's memory for inputs on a device, and its pinned memory for copies to and from the device.
 
     Args:
-        signature: What the session takes and gives.
-        ordinal: The device.
-        stream: The stream on which copies are started.
-        kept: Takes what must live until the stream has passed.
-        kind: What ONNX Runtime calls the device.
+        signature: Inputs and outputs of the session.
+        ordinal: The number of the device.
+        stream: The handle of the stream on which copies are started.
+        kept: Gets the objects that must live until the stream has done its work.
+        kind: ONNX Runtime's name of the kind of device.
 
     Attributes:
         pinned: A buffer per input and output, by name.
@@ -51,7 +51,7 @@ class DeviceMemory:
         )
 
     def staged(self, port: Port, shape: tuple[int, ...]) -> Any:
-        """Give memory for an input: that of the batch before where it has the same shape."""
+        """Give memory for an input: that of the batch before, if it has the same shape, else new memory."""
         found = self._staged.get(port.name)
         if found is None or found[0] != shape:
             if found is not None:
@@ -60,7 +60,7 @@ class DeviceMemory:
         return found[1]
 
     def fill(self, value: Any, arrays: Sequence[Any], port: Port, rows: int) -> None:
-        """Copy rows into memory on the device; what is missing is filled with the last one."""
+        """Copy rows into memory on the device; missing rows are filled with copies of the last one."""
         target = value.data_ptr()
         dtype = numpy_dtype(port)
         on_cpu = [one for one in arrays if not isinstance(one, DeviceView)]
@@ -88,7 +88,7 @@ class DeviceMemory:
             cuda.copy_within_device(target + missing * sample, last, sample, self._stream)
 
     def passed(self) -> None:
-        """Note that somebody has waited for the stream."""
+        """Note that the stream was waited for, so that no copy uses the pinned memory any more."""
         for buffer in self.pinned.values():
             buffer.passed()
 
@@ -100,7 +100,7 @@ class DeviceMemory:
 
 
 def in_place(arrays: Sequence[Any], rows: int) -> DeviceView | None:
-    """Give the arrays as one where they lie one behind the other on the device, as they are."""
+    """Give one view of arrays that lie one behind the other on the device and have ``rows`` rows; else None."""
     first = arrays[0]
     if type(first) is DeviceView and len(arrays) == 1:
         return first if len(first) == rows else None

@@ -1,4 +1,4 @@
-"""DLPack capsules read with ctypes: where an array of another library lies, and how."""
+"""Reads DLPack capsules with ctypes: address, shape and type of another library's array."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ _Managed._fields_ = (
     ("deleter", _Deleter),
 )
 
-# A library object of its own: what others set on the functions of `ctypes.pythonapi` holds for all.
+# The functions are taken from a library object of this module, since argtypes and restype that another library sets
+# on the functions of `ctypes.pythonapi` would hold here too.
 _api = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle)
 _get_pointer = _api.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -64,12 +65,12 @@ _NAME = b"dltensor"
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a capsule tells.
+    """The array in a capsule.
 
     Attributes:
         pointer: Address of the first element.
-        shape: Its lengths.
-        dtype: Name of its type; ``""`` for one that has no name here.
+        shape: Lengths of its axes.
+        dtype: Name of its type; ``""`` for a type that is not in `_CODES`.
         device: Type and number of the device.
         contiguous: Whether its elements lie one after the other in C order.
     """
@@ -82,7 +83,7 @@ class Tensor:
 
 
 def read_capsule(capsule: Any) -> Tensor:
-    """Read a capsule; it stays the owner of the memory and must be kept while that is used."""
+    """Read a capsule, without consuming it: it still owns the memory, and must be kept while that is used."""
     managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
     tensor = managed.tensor
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))

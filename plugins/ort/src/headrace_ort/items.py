@@ -1,4 +1,4 @@
-"""The arrays of one request: read, converted where nothing is lost, and checked."""
+"""Reads the arrays of one request, converts plain Python values if nothing is lost, and checks the arrays."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["Item", "as_array", "numpy_dtype", "read_item"]
 
 _WIDENS = {"b": "b", "i": "iuf", "u": "iuf", "f": "f", "U": "O"}
-"""Kinds of dtypes that a kind of Python number may become."""
+"""For each kind of numpy dtype of Python values, the kinds to which they may be converted."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """What one request brings to a run.
+    """The inputs of one request for a run.
 
     Attributes:
-        arrays: An array per input, of numpy or a `DeviceView`; the batched ones have their batch
-            axis, in front.
-        rows: Length of the batch axis.
-        sample: True when the request brought one sample without batch axis.
+        arrays: An array for each input, of numpy or a `DeviceView`; those of batched inputs have a batch
+            axis in front.
+        rows: The length of the batch axis.
+        sample: Whether the request brought one sample, without batch axis.
     """
 
     arrays: Mapping[str, Any]
@@ -61,9 +61,9 @@ def read_item(
 
     Args:
         request: A request; ``request_size`` (default 1) is the number of rows it must have.
-        signature: What the model takes.
+        signature: Inputs and outputs of the model.
         keys: The key of the request for each input name.
-        look: Looks at a value under a key first, and may give a `DeviceView` in its place.
+        look: Called first with each value and its key; it may give a `DeviceView` in its place. None: no device.
 
     Raises:
         InputError: A key is missing, or its value has another dtype or shape than the model's.
@@ -94,13 +94,14 @@ def read_item(
 
 
 def as_array(value: Any, port: Port, key: str = "data") -> Any:
-    """Give ``value`` as an array of the port's dtype, without ever converting an array's dtype.
+    """Give ``value`` as an array of the port's dtype; the dtype of an array is never converted.
 
     Python numbers, strings and lists of them carry no dtype: they get the port's, unless that
-    would change a value. Anything else numpy or DLPack can read must have the port's dtype.
+    would change a value. An array that numpy or DLPack can read must have the port's dtype.
 
     Raises:
-        InputError: ``value`` is no array, or one of another dtype.
+        InputError: ``value`` is no array, is on a device that the session does not use, has another dtype, or its
+            numbers do not fit the port's dtype.
     """
     wanted = numpy_dtype(port)
     if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
@@ -145,7 +146,7 @@ def _elsewhere(value: Any, port: Port, key: str) -> InputError:
 
 
 def _of_dtype(array: Any, wanted: np.dtype[Any], *, plain: bool) -> NDArray[Any] | None:
-    """Give an array of the dtype that is wanted; None where a value would have to change."""
+    """Give an array of the wanted dtype; None if it has another dtype, or a plain value would have to change."""
     if isinstance(array, DeviceView):
         return None
     if array.dtype.kind == "U" and wanted.kind == "O":
@@ -167,10 +168,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
-    """Give Python numbers or strings as an array in which each of them is what it was.
+    """Give Python numbers or strings as an array with unchanged values.
 
-    numpy would make texts of the numbers beside a text, and floats of integers of 2**63 or more
-    beside smaller ones.
+    numpy alone would convert numbers beside a text to texts, and a mix of integers above and below 2**63 to floats.
     """
     if wanted.kind == "O":
         return np.asarray(value, object)
@@ -217,7 +217,7 @@ def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[
 
 
 def _check_axes(array: NDArray[Any], port: Port, key: str) -> None:
-    """Refuse another rank than the port's (or one below, where it has a batch axis) and axes."""
+    """Refuse an array of another rank than the port's (for a batched port also one less), or with other lengths."""
     exact = port.exact
     if exact is not None and (array.shape == exact or (not port.axis and array.shape[1:] == exact)):
         return

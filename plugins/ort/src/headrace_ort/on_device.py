@@ -1,4 +1,4 @@
-"""Where a session on a CUDA device computes: the instance's stream, and what runs on it."""
+"""The place of a session on a CUDA device: its device, the instance's stream, and the providers' options."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
 
 
 _CONVOLUTIONS: Final = "HEURISTIC"
-"""How cuDNN picks the algorithm of a convolution, where the user does not say.
+"""The default for how cuDNN chooses the algorithm of a convolution.
 
-The provider picks anew whenever the shape differs from that of the run before, and batches do differ.
-Its own default, EXHAUSTIVE, then has cuDNN build every candidate: seconds for a deep network.
+The provider chooses anew whenever the shape differs from that of the run before, and batches differ in size.
+With its own default, EXHAUSTIVE, cuDNN then builds every candidate, which takes seconds for a deep network.
 """
 
 _preloading = threading.Lock()
@@ -39,12 +39,12 @@ _preloading = threading.Lock()
 
 @functools.cache
 def _preload() -> None:
-    """Load CUDA and cuDNN of the packages that are installed; torch has loaded its own."""
+    """Load CUDA and cuDNN from installed packages, unless torch is loaded, which has loaded its own."""
     load = getattr(ort, "preload_dlls", None)
     if load is None or "torch" in sys.modules:
         return
     told = io.StringIO()
-    with contextlib.redirect_stdout(told):  # it prints what it does not find
+    with contextlib.redirect_stdout(told):  # it prints the libraries that it does not find
         load()
     if told.getvalue():
         logging.getLogger("headrace.ort").debug("%s", told.getvalue().strip())
@@ -55,10 +55,10 @@ class Place:
     """A device and a stream.
 
     Attributes:
-        ordinal: Which CUDA device.
-        stream: The instance's stream, a ``cudaStream_t``.
-        providers: The providers with the options that let the session compute there.
-        shared: Whether the session is that of several instances, with a stream of its own.
+        ordinal: The number of the CUDA device.
+        stream: The instance's stream, a ``cudaStream_t`` as an int.
+        providers: The providers, with the options that let the session compute on that device and stream.
+        shared: Whether several instances use the session, which then has a stream of its own.
     """
 
     ordinal: int
@@ -75,7 +75,7 @@ class Place:
         run_options: Callable[[], Any],
         sizes: Sequence[int] = (),
     ) -> DeviceRunner:
-        """Make what runs a session here, with so many rows (or any number)."""
+        """Make the runner of a session at this place; the arguments are those of `DeviceRunner`."""
         return DeviceRunner(
             session,
             signature,
@@ -88,10 +88,10 @@ class Place:
         )
 
     def look(self, value: Any, key: str) -> Any:
-        """Give an array on the device as a view of it; everything else as it is."""
+        """Give a view of an array on the device; give any other value as it is."""
         found = view_of_torch(value, self.ordinal, self.stream)
         if found is not None:
-            return found  # most often: it is asked first
+            return found  # tried first, as most arrays on a device are torch tensors
         return view_of(value, self.ordinal, self.stream, key) if is_on_device(value) else value
 
 
@@ -102,11 +102,11 @@ def place_of(
     shared: bool,
     cuda_graph: bool,
 ) -> Place | None:
-    """Give where a session on these providers computes; None where the first is none of CUDA's.
+    """Give the place of a session on these providers; None if the first is none of `ON_CUDA`.
 
     Raises:
-        MissingDependencyError: CUDA's runtime cannot be called from Python.
-        SetupError: There is no such device.
+        MissingDependencyError: cuda-bindings is not installed.
+        SetupError: This machine does not have the device.
     """
     first, options = providers[0]
     if first not in ON_CUDA:
@@ -132,7 +132,7 @@ def place_of(
 
 
 def stream_options(provider: str, handle: int) -> dict[str, str]:
-    """Give the options with which a CUDA or TensorRT provider computes on a stream of ours."""
+    """Give the options with which a CUDA or TensorRT provider computes on the stream ``handle``."""
     options = {"user_compute_stream": str(handle)}
     if provider == "TensorrtExecutionProvider":
         options["has_user_compute_stream"] = "1"
@@ -140,7 +140,7 @@ def stream_options(provider: str, handle: int) -> dict[str, str]:
 
 
 def sizes_to_capture(batch_sizes: Sequence[int] | None, most: int | None) -> list[int]:
-    """Give the batch sizes to capture: those the node allows, else 1, 2, 4, ... and ``most``."""
+    """Give the batch sizes to capture: the node's ``batch_sizes``, else 1, 2, 4, ... and ``most``."""
     if batch_sizes:
         return sorted(set(batch_sizes))
     sizes, size = {most or 1}, 1

@@ -20,17 +20,17 @@ _registered: dict[str, tuple[str, tuple[str, ...]]] = {}
 
 
 def register_libraries(libraries: Mapping[str, Path]) -> dict[str, list[Any]]:
-    """Register libraries, each once per process; give the devices of each by its name.
+    """Register libraries, each once per process, and give their devices.
 
     Args:
-        libraries: Paths by a name of one's own, by which `providers` may name it.
+        libraries: The path of each library, by a name that the user has chosen and `providers` may use.
 
     Returns:
-        Per name the ``OrtEpDevice`` objects that the library brought.
+        For each name the ``OrtEpDevice`` objects of the library.
 
     Raises:
-        SetupError: ONNX Runtime cannot load it, or is too old, or it brings no device; or another
-            library was registered under this name.
+        SetupError: ONNX Runtime is too old or cannot load a library, a library has no device on this machine, or
+            another library was registered under its name.
     """
     found: dict[str, list[Any]] = {}
     with _lock:
@@ -45,7 +45,7 @@ def register_libraries(libraries: Mapping[str, Path]) -> dict[str, list[Any]]:
 
 
 def _provider_names(name: str, path: str) -> tuple[str, ...]:
-    """Register a library unless that was done; give the names of the providers in it."""
+    """Register a library, unless it is registered already; give the names of its providers."""
     if name in _registered:
         before, names = _registered[name]
         if before != path:
@@ -80,12 +80,12 @@ def add_plugin_provider(
 
     Args:
         options: The ``SessionOptions``.
-        devices: What the library brought.
+        devices: The devices of the library.
         values: The provider's options.
-        device_id: Which of the devices; None: the first.
+        device_id: The index of the device; None: the first.
 
     Raises:
-        SetupError: There is no such device.
+        SetupError: The provider has no device of that index.
     """
     index = int(device_id or 0)
     if index >= len(devices):

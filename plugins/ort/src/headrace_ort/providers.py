@@ -1,4 +1,4 @@
-"""Execution providers: from the names a user writes to what ONNX Runtime is given, and back."""
+"""Execution providers: finds those that a user names, and checks that a session really uses them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def choose_providers(
     """Give the providers in order, by their full names, each with its options.
 
     Args:
-        names: With or without the ending "ExecutionProvider", in any case; None means: of
+        names: Names with or without the ending "ExecutionProvider", in any case; None: the provider of
             ``device``.
         device: None or ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. ``N`` becomes the ``device_id`` of
             the CUDA and TensorRT providers that have none in ``options``.
@@ -45,12 +45,12 @@ def choose_providers(
         libraries: Names of plugin provider libraries, which ``names`` may hold too.
 
     Returns:
-        What `make_session` takes.
+        The argument ``providers`` of `make_session`.
 
     Raises:
-        SetupError: A name is unknown or doubled, options belong to no provider of the list or to that
-            of the CPU, which has none, or ``device`` is none of the above (and ``names`` is None).
-        MissingDependencyError: The installed ONNX Runtime has no such provider.
+        SetupError: A name is unknown or there twice, options are for a provider that is not in the list or for the
+            CPU's, which has none, or ``device`` is none of the above (and ``names`` is None).
+        MissingDependencyError: The installed ONNX Runtime does not have a provider.
     """
     index = _cuda_index(device)
     if names is None:
@@ -85,7 +85,7 @@ def choose_providers(
 
 
 def check_providers(asked: Sequence[str], real: Sequence[str]) -> None:
-    """Refuse a session that runs on something else than what was asked for.
+    """Refuse a session that does not run on all providers that the user has named.
 
     Raises:
         SetupError: A provider of ``asked`` is not among the ``real`` ones of the session.
@@ -105,7 +105,7 @@ def _cuda_index(device: str | None) -> int | None:
 
 
 def _full_name(name: str, libraries: Collection[str] = ()) -> str:
-    """Give the full name of a provider that ONNX Runtime knows, installed here or not."""
+    """Give the full name of a provider that ONNX Runtime knows, even if the installed build does not have it."""
     if name in libraries:
         return name
     known = [*ort.get_all_providers(), *ort.get_available_providers()]

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions: one call that makes what was asked for, or says why not."""
+"""Makes ONNX Runtime sessions that run on the chosen providers, or raises an error."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ def make_session(
     log_level: str = "fatal",
     libraries: Mapping[str, Path] | None = None,
 ) -> Any:
-    """Make an ``InferenceSession`` that runs on the providers that were asked for, or fail.
+    """Make an ``InferenceSession`` that runs on the given providers, or fail.
 
-    Nothing falls back silently: a provider that cannot be created is an error, so is (unless
-    ``providers`` names the CPU too, or ``session_config`` says otherwise) a node that would run on
-    the CPU instead, and a provider that fails during a run fails that run.
+    Nothing falls back silently. A provider that cannot be created is an error. A node that would run on the CPU
+    instead is an error too, unless ``providers`` names the CPU or ``session_config`` allows it. A provider that fails
+    during a run fails that run.
 
     Args:
         model: The path of the model, or its bytes.
-        providers: What `choose_providers` gives.
-        intra_op_threads: Threads one operator may use; 1 runs in the calling thread, without pool.
-        spinning: Whether idle pool threads keep their core busy, which answers sooner.
+        providers: The result of `choose_providers`.
+        intra_op_threads: The threads that one operator may use; with 1 the calling thread runs it, without a pool.
+        spinning: Whether idle threads of the pool keep their core busy, which makes runs start sooner.
         graph_optimization: A key of `LEVELS`.
-        session_config: Further entries of the session's configuration; they win.
-        log_level: A key of `SEVERITIES`: what ONNX Runtime itself prints to stderr.
+        session_config: Further entries of the session's configuration, which win over those set here.
+        log_level: A key of `SEVERITIES`: the least level of messages that ONNX Runtime itself prints to stderr.
         libraries: Libraries of plugin execution providers, by the name that ``providers`` uses.
 
     Returns:
         The session; its ``run`` may be called from several threads at once.
 
     Raises:
-        SetupError: ONNX Runtime cannot load the model, or not on these providers.
+        SetupError: ONNX Runtime cannot load the model, or cannot run it on these providers.
     """
     names = [name for name, _ in providers]
     options = ort.SessionOptions()
@@ -107,7 +107,7 @@ def make_session(
 def _add_plugins(
     options: Any, providers: Sequence[tuple[str, Mapping[str, str]]], libraries: Mapping[str, Path]
 ) -> list[tuple[str, dict[str, str]]]:
-    """Let a session run on plugin providers; give the providers that ONNX Runtime brings itself."""
+    """Add the plugin providers to the options of a session; give the providers that are part of ONNX Runtime."""
     from headrace_ort.provider_library import add_plugin_provider, register_libraries
 
     plugins = [name for name, _ in providers if name in libraries]
@@ -121,24 +121,24 @@ def _add_plugins(
 
 
 def run_options(log_level: str = "fatal") -> Any:
-    """Make the options of a run: errors that are raised are not printed as well."""
+    """Make the options of a run; with the default, ONNX Runtime does not also print errors that it raises."""
     options = ort.RunOptions()
     options.log_severity_level = SEVERITIES[log_level]
     return options
 
 
 def bare_run(session: Any) -> Callable[..., list[Any]]:
-    """Give what the ``run`` of a session calls once it has looked at its arguments.
+    """Give the inner function that a session's ``run`` calls after it has checked its arguments.
 
-    For a caller who brings every input, names the outputs, and gives all in order: for a light model that look
-    takes as long as all else that is Python.
+    It is for a caller that gives every input and the names of the outputs, so that there is nothing to check. For a
+    light model the check takes as long as all other Python code of a run.
     """
     run: Callable[..., list[Any]] = getattr(session, "_sess", session).run
     return run
 
 
 def _reason(error: Exception) -> str:
-    """Give the sentence of ONNX Runtime's error, without its prefix."""
+    """Give the text of ONNX Runtime's error without its prefix."""
     text = str(error).strip()
     return text.removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
 

@@ -1,4 +1,4 @@
-"""What a model takes and gives: names, shapes, dtypes, and which axis is the batch."""
+"""Inputs and outputs of a model: names, shapes, dtypes, and which axis is the batch axis."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Port:
     """One input or output of a model.
 
     Attributes:
-        name: Its name in the model.
-        dtype: The name of its numpy dtype; `STRING` for strings.
-        shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar and for an output
-            of which the model tells no shape.
-        batched: True when it has a batch axis.
-        axis: Which of its axes that is.
+        name: The name in the model.
+        dtype: The name of the numpy dtype; `STRING` for strings.
+        shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar, and for an output
+            whose shape the model does not tell.
+        batched: Whether it has a batch axis.
+        axis: The index of the batch axis.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Port:
 
     @functools.cached_property
     def exact(self) -> tuple[int, ...] | None:
-        """The one shape that samples have; None where an axis is dynamic, or there is no batch axis."""
+        """The shape of all samples; None if an axis is dynamic, or there is no batch axis."""
         fixed = tuple(n for n in self.sample_shape if n is not None)
         return fixed if self.batched and len(fixed) == len(self.sample_shape) else None
 
@@ -75,12 +75,12 @@ class Port:
 
 @dataclass(frozen=True)
 class Signature:
-    """All inputs, and the outputs that are wanted, in order.
+    """All inputs and the wanted outputs, in order.
 
     Attributes:
-        inputs: Every input that a run must be given.
-        outputs: The outputs of a run.
-        rows: The batch size the model is fixed to, or None.
+        inputs: All inputs, each of which a run needs.
+        outputs: The wanted outputs.
+        rows: The batch size to which the model is fixed; None: any.
     """
 
     inputs: tuple[Port, ...]
@@ -89,9 +89,9 @@ class Signature:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether requests cannot share a run: an array belongs to the run as a whole.
+        """Whether requests cannot share a run, since an input or output without batch axis belongs to the whole run.
 
-        A scalar input does not count: requests with equal scalars can.
+        A scalar input does not count, since requests with equal scalars can share a run.
         """
         return any(not port.batched and port.shape for port in self.inputs) or any(
             not port.batched for port in self.outputs
@@ -107,20 +107,20 @@ def read_signature(
 ) -> Signature:
     """Read the signature of a session.
 
-    The first axis is the batch axis, or the one that ``batch_axis`` says: of all inputs that have
-    an axis, except those named in ``unbatched``, and those where it is fixed while another input's
-    is dynamic (or fixed to 1). An output has none if it is named, if that axis is fixed to
-    something else than the batch, or if no input has one.
+    The batch axis of an input is its first axis, or the axis that ``batch_axis`` names. An input has no batch
+    axis if it is a scalar, if ``unbatched`` names it, or if that axis is fixed while another input's is dynamic (or
+    fixed to 1). An output has no batch axis if ``unbatched`` names it, if its axis is fixed to
+    another length than the batch, or if no input has one.
 
     Args:
         session: An ``onnxruntime.InferenceSession``.
-        outputs: Names of the outputs wanted, in order; None means all.
+        outputs: Names of the wanted outputs, in order; None means all.
         unbatched: Names of inputs and outputs without batch axis.
-        batch_axis: Which axis is the batch, per input or output where it is not the first.
+        batch_axis: The index of the batch axis, for inputs and outputs whose batch axis is not the first.
 
     Raises:
-        SetupError: An unknown name, an axis that is not there or not the batch, a type numpy cannot
-            hold, or no batch axis while ``unbatched`` names nothing.
+        SetupError: A name is unknown, an axis in ``batch_axis`` does not exist or is not the batch, numpy cannot hold
+            a type, or no input has a batch axis while ``unbatched`` is empty.
     """
     takes, gives = list(session.get_inputs()), list(session.get_outputs())
     named, axes = frozenset(unbatched), dict(batch_axis or {})
@@ -158,7 +158,7 @@ def read_signature(
 
 
 def _batch_of(first: Mapping[str, int | None], nodes: Sequence[Any]) -> int | None:
-    """Choose between the first axes of the inputs: a dynamic one, else 1, else the only one."""
+    """Give the length of the batch axis: None if an input's axis is dynamic, else 1, else their only length."""
     lengths = set(first.values())
     if None in lengths:
         return None
@@ -173,7 +173,7 @@ def _batch_of(first: Mapping[str, int | None], nodes: Sequence[Any]) -> int | No
 
 
 def _is_batch(node: Any, axes: Mapping[str, int], rows: int | None) -> bool:
-    """Tell whether the batch axis of an output is, or may be, the batch."""
+    """Tell whether the axis of an output is, or may be, as long as the batch."""
     length = _axis(node.shape[axes.get(node.name, 0)]) if node.shape else None
     return length is None or length == rows
 
@@ -217,7 +217,7 @@ def refuse_unknown(option: str, names: Iterable[str], nodes: Sequence[Any]) -> N
     """Refuse names in an option that are none of the inputs or outputs ``nodes``.
 
     Raises:
-        SetupError: One of them is unknown; it tells the nearest known one.
+        SetupError: A name is unknown; the error has the nearest known name.
     """
     known = [node.name for node in nodes]
     for name in names:
