@@ -1,4 +1,4 @@
-"""The command ``headrace``. Each command imports what it needs when it runs, to start fast."""
+"""The command ``headrace``. To start fast, each command imports the modules that it needs when it runs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before the start
+        if getattr(sys, name) is None:  # the stream was closed before the process started
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     try:
         from headrace_cli.app import app
-    except KeyboardInterrupt:  # what handles it later is not imported yet
+    except KeyboardInterrupt:  # `reporting`, which handles it later, is not imported yet
         sys.stderr.write("interrupted\n")
         sys.exit(130)
     app(prog_name="headrace")

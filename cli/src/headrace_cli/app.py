@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class AllCommands(Commands):
-    """The own commands, which always win, and those of plugins."""
+    """The commands of this package, which always win, and those of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Give the names of commands; those of plugins too where a shell completes what is typed."""
+        """Give the names of the commands; for completion in a shell also those of plugins."""
         typed = [shown for shown, _ in _of_plugins()] if ctx.resilient_parsing else []
         return [*COMMANDS, *typed]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Give a command by name; plugins are asked only for names that core does not have."""
+        """Give a command by name; plugins are asked only for names that this package does not have."""
         if cmd_name in COMMANDS:
             found = getattr(importlib.import_module(f"headrace_cli.{cmd_name}"), cmd_name)
             return made_command(found, cls=Command, epilog=EXITS)
         return None if cmd_name.startswith("-") else command_named(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that was asked for; an unknown one is refused with the nearest name."""
+        """Find the command that the user named; refuse an unknown name, with the nearest known one."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             plugins = headrace.plugins.installed()
@@ -65,7 +65,7 @@ class AllCommands(Commands):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands of core, then those of plugins, of which nothing heavy is imported."""
+        """List the commands of this package, then those of plugins, without importing the latter."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
         if found := _of_plugins():
@@ -76,7 +76,7 @@ class AllCommands(Commands):
 
 
 def _of_plugins() -> list[tuple[str, Plugin]]:
-    """Give every command of plugins under the name that calls it, with who brings it."""
+    """Give every command of plugins by the name that calls it, with its plugin."""
     found = commands_of_plugins()
     names = [*COMMANDS, *(name for name, _ in found)]
     shown = [

@@ -52,12 +52,13 @@ def group(summary: str) -> typer.Typer:
         context_settings=CONTEXT_SETTINGS,
         help=summary,
     )
-    made.callback()(lambda: None)  # without it a group of one command is that command
+    # Without a callback typer makes a group of one command that command.
+    made.callback()(lambda: None)
     return made
 
 
 def names_beginning(incomplete: str) -> list[str]:
-    """Give the names of backends and plugins that begin so, for completion in a shell."""
+    """Give the names of backends and plugins that begin with a text, for completion in a shell."""
     from headrace_cli.names import all_names
 
     return sorted(name for name in set(all_names()) if name.startswith(incomplete))

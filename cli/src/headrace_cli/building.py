@@ -1,4 +1,4 @@
-"""Building a pipeline for a command: bars for long work, and warnings that are seen."""
+"""Building a pipeline for a command, with bars for long work, and with warnings on stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE_S = 2.0
 
 @contextlib.contextmanager
 def building(config: PipelineConfig) -> Iterator[Pipeline]:
-    """Build a configuration and give the warm pipeline, which is closed at the end."""
+    """Build a configuration and give the warm pipeline, which is closed at the end of the block."""
     with printing_warnings():
         with showing_progress() as bars:
             pipeline = headrace.pipe(config, progress=bars)
@@ -36,7 +36,7 @@ class _WarningPrinter(logging.Handler):
     """Writes a line to stderr for each record."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; of an error its text."""
+        """Write one record, with the text of its error but no traceback."""
         error = record.exc_info[1] if record.exc_info else None
         about = "" if error is None else f": {error_text(error)}"
         print_message(f"warning: {record.getMessage()}{about}")
@@ -44,7 +44,7 @@ class _WarningPrinter(logging.Handler):
 
 @contextlib.contextmanager
 def printing_warnings() -> Iterator[None]:
-    """Show people what is logged as a warning, as that a backend could not be closed."""
+    """Show log records of warnings on stderr, for example that a backend could not be closed."""
     printer = _WarningPrinter(logging.WARNING)
     logger = logging.getLogger("headrace")
     logger.addHandler(printer)
@@ -56,7 +56,7 @@ def printing_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def showing_progress(wanted: bool = True) -> Iterator[ProgressFactory]:
-    """Give what `headrace.pipe` takes as ``progress``: bars on stderr if it is a terminal, else silence."""
+    """Give the ``progress`` for `headrace.pipe`: bars on stderr if that is a terminal, else silence."""
     if not wanted or not sys.stderr.isatty():
         yield lambda _total, _unit: contextlib.nullcontext(_nothing)
         return

@@ -1,4 +1,4 @@
-"""``headrace check``: is a configuration right, what warnings are there, and can it be built."""
+"""``headrace check``: shows whether a configuration is right, its warnings, and whether it can be built."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check(
 
 
 def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give the warnings about what ``explain`` has found, and about libraries that are not there."""
+    """Give the warnings of ``explain``, and those about libraries that are not installed."""
     asked = {one["distribution"] for one in found["asks_for"]}
     lacking = [
         Problem(
@@ -87,7 +87,7 @@ def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _built(config: PipelineConfig) -> dict[str, Any]:
-    """Build a configuration, warm it up and close it; give what was built and how long it took."""
+    """Build a configuration, warm it up and close it; give its description and how long that took."""
     started = time.perf_counter()
     with building(config) as pipeline:
         seconds = time.perf_counter() - started

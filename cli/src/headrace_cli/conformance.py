@@ -38,7 +38,7 @@ _HOW = (
     "headrace_testing.BackendConformance and name it in the entry-point group headrace.conformance"
 )
 _OFFERED_BY = {"headrace": "headrace-testing"}
-"""Core's own classes come with the kit."""
+"""The distribution that offers the conformance classes of another one: core's come with the kit."""
 _MARKS = {
     "passed": "ok",
     "failed": "FAILED",
@@ -126,7 +126,7 @@ def _kit() -> ModuleType:
 
 
 def _named(name: str) -> list[tuple[str, Plugin]]:
-    """Give the backends that a name means: those of a plugin or distribution, or one."""
+    """Give the backends that a name means: all of a plugin or distribution, or a single one."""
     found = plugins_named(name)
     pairs = [(one, plugin) for plugin in found for one in sorted(plugin.backends)]
     pairs = pairs or backends_named(name)
@@ -140,7 +140,7 @@ def _named(name: str) -> list[tuple[str, Plugin]]:
 
 
 def _conformance_classes() -> dict[tuple[str, str], str]:
-    """Give the import path of each conformance class, by distribution and name of the backend."""
+    """Give the import path of each conformance class, by the distribution and name of its backend."""
     from importlib.metadata import entry_points
 
     points = entry_points(group="headrace.conformance")
@@ -148,7 +148,7 @@ def _conformance_classes() -> dict[tuple[str, str], str]:
 
 
 def _certificate(kit: ModuleType, name: str, plugin: Plugin, path: str | None) -> Certificate | str:
-    """Judge one backend, or say what keeps it from being judged."""
+    """Judge one backend; give its certificate, or the reason why it cannot be judged."""
     if not plugin.usable:
         return f"{plugin.distribution} cannot be used: {plugin.reason}"
     if path is None:
@@ -166,13 +166,13 @@ def _certificate(kit: ModuleType, name: str, plugin: Plugin, path: str | None) -
         return f"{path} is no subclass of headrace_testing.BackendConformance"
     try:
         found: Certificate = kit.certify(_of(name, plugin, cls), promised=promised)
-    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+    except Exception as error:  # noqa: BLE001 - a plugin's class may raise anything
         return f"{path} cannot be judged: {error_text(error)}"
     return found
 
 
 def _of(name: str, plugin: Plugin, cls: type[BackendConformance]) -> type[BackendConformance]:
-    """Let the expression mean this backend where another distribution has one of the same name."""
+    """Qualify the name in the expression where another distribution has a backend of the same name."""
     text = cls.expression.lstrip() if isinstance(cls.expression, str) else ""
     alone = backends_named(name) == [(name, plugin)]
     bare = re.match(rf"{re.escape(name)}(?![\w.:/-])", text)

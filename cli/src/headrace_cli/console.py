@@ -1,4 +1,4 @@
-"""What commands write, to stdout and stderr, and the statuses with which they end."""
+"""How commands write to stdout and stderr, and the exit statuses with which they end."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ FAILED = 1
 WRONG = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""What a program gives whose reader went away: 128 + SIGPIPE."""
+"""The exit status of a program whose reader has closed the pipe: 128 + SIGPIPE."""
 
 
 class WrongArgument(Exception):  # noqa: N818 - shown as one line
-    """An argument that cannot be used, as one that names no input."""
+    """An argument cannot be used, for example one that names no input."""
 
     code = "argument"
 
 
 class UsageError(Exception):
-    """Arguments that the command does not have, or that are missing."""
+    """An argument is unknown to the command, or missing."""
 
     code = "usage"
 
 
 class FileError(Exception):
-    """A file that could not be read or written."""
+    """A file could not be read or written."""
 
     code = "file"
 
@@ -42,11 +42,12 @@ def print_data(text: str) -> None:
 
 
 def print_drawing(what: Any, *, width: int, **settings: Any) -> None:
-    """Write what rich draws to stdout: in the width of a terminal, elsewhere of ``width`` columns."""
+    """Draw with rich on stdout: in the width of the terminal, or in ``width`` columns where there is none."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else width, highlight=False, **settings)
-    # Rich itself ends the process, with a status of its own, when the reader went away.
+    # Rich writes into a string first: when the reader has closed the pipe, rich would end the process
+    # itself, with another exit status.
     with console.capture() as drawn:
         console.print(what, crop=False)
     sys.stdout.write(drawn.get())
@@ -68,7 +69,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def discard_stdout() -> None:
-    """Let what is still to be written to stdout vanish, after its reader went away."""
+    """Discard what is still to be written to stdout, whose reader has closed the pipe."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

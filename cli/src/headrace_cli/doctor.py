@@ -1,4 +1,4 @@
-"""``headrace plugins doctor``: everything of every plugin is imported, each thing guarded."""
+"""``headrace plugins doctor``: imports everything that plugins offer, so that one failure stops nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HARMLESS = ("disabled", "unknown_plugin")
 """Kinds of findings that the user may have wanted: they are printed, and the exit status stays 0."""
 
 _LAST = ("duplicate", "unknown_plugin")
-"""Kinds of findings that come after all others: a plugin that is broken has that as its state."""
+"""Kinds of findings that come after all others, since the first finding about a plugin is its state."""
 
 
 def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list[Plugin]]:
@@ -32,8 +32,8 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
         among: The plugins that are imported; default: all that are installed.
 
     Returns:
-        What was found, and the plugins with their states by it: the first finding about a plugin
-        that is usable is its state.
+        The findings, and the plugins with the states that follow from them: the first finding about a
+        usable plugin is its state.
     """
     plugins = installed() if among is None else among
     examined = [
@@ -42,7 +42,7 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
         if plugin.state not in ("disabled", "incompatible") and plugin.distribution != "headrace"
     ]
     imported = {plugin.distribution for plugin in examined}
-    # The import of a backend shows what it lacks more exactly than its source.
+    # For imported plugins, the failed imports say more exactly than the metadata which library is missing.
     found = [
         one
         for one in findings()
@@ -57,7 +57,7 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
 
 
 def _overlaps(plugin: Plugin, owners: _Owners) -> Iterator[Finding]:
-    """Report libraries of which two builds are installed, one written over the other."""
+    """Report libraries of which two distributions are installed into the same folder."""
     for package, names in owners.rivals(plugin.requires):
         reason = f"{' and '.join(names)} install {package!r} into one folder"
         remedy = f"Type `pip uninstall -y {' '.join(names)}`, then install one of them."
@@ -80,13 +80,13 @@ def _not_importable(plugin: Plugin) -> Iterator[Finding]:
 
 
 class _Owners:
-    """The distributions of each package that is installed, looked up when they are first needed."""
+    """The distributions that bring each installed package, looked up when they are first needed."""
 
     def __init__(self) -> None:
         self._by_package: Mapping[str, list[str]] | None = None
 
     def rivals(self, requires: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-        """Give each package that something required and others install into one folder, with all names."""
+        """Give each package that a required distribution and another one both install, with their names."""
         if self._by_package is None:
             from importlib.metadata import packages_distributions
 

@@ -1,4 +1,4 @@
-"""``headrace explain``: a tree of what a configuration or an expression asks for."""
+"""``headrace explain``: shows what a configuration or an expression asks for, as a tree."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
 
 
 def _add_processes(branch: Tree, node: dict[str, Any]) -> None:
-    """Hang what a node starts beside this process under its branch."""
+    """Add the processes that a node starts to its branch of the tree."""
     found = node.get("processes")
     if found is not None:
         branch.add(_text((f"processes = {found['count']}", "magenta")))
@@ -123,7 +123,7 @@ def _bare(found: dict[str, Any]) -> Tree:
 
 
 def _add(branch: Tree, element: dict[str, Any], prefix: list[Any] | None = None) -> None:
-    """Hang one backend and all below it under a branch."""
+    """Add one backend and all below it to a branch of the tree."""
     before = f"({','.join(map(shown, prefix))})" if prefix else ""
     brought = f"{element['distribution']} {element['version']}".strip()
     named = f", the instance {element['instance']!r}" if "instance" in element else ""

@@ -1,4 +1,4 @@
-"""What is wrong with installed plugins, as far as that is seen without importing a backend."""
+"""Findings about installed plugins that can be made without importing a backend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOOK_NOUNS = {
     "probes": "probe",
     "commands": "command",
 }
-"""The hooks that give tables, by their short names, and what one entry of each is."""
+"""The hooks that give tables, by their short names, and the word for an entry of each."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Finding:
         reason: What is wrong, in a sentence.
         remedy: What to do about it, or None.
         plugin: The qualifier of the plugin.
-        distribution, version: As installed; None where no plugin has that name.
-        backend: The backend that it is about, or None.
-        others: Other distributions that it is about.
+        distribution, version: The distribution as it is installed; None where no plugin has that name.
+        backend: The backend concerned, or None.
+        others: Other distributions concerned.
     """
 
     kind: str
@@ -56,12 +56,12 @@ class Finding:
     others: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain data for JSON, as ``headrace plugins doctor --json`` prints it."""
+        """Give the finding as plain data for JSON, as ``headrace plugins doctor --json`` prints it."""
         return asdict(self)
 
 
 def findings() -> list[Finding]:
-    """Report what is wrong with installed plugins, as far as that is seen without importing a backend."""
+    """Give all findings about installed plugins that can be made without importing a backend."""
     plugins = installed()
     return [
         *(finding for plugin in plugins for finding in _about(plugin)),
@@ -71,7 +71,7 @@ def findings() -> list[Finding]:
 
 
 def with_states(plugins: Iterable[Plugin], found: Sequence[Finding]) -> list[Plugin]:
-    """Give plugins with the first finding about each that is usable as its state."""
+    """Give plugins with new states: the first finding about each usable plugin is its state."""
     return [_with_state(plugin, found) for plugin in plugins]
 
 
@@ -90,14 +90,14 @@ def finding_about(
     backend: str | None = None,
     others: Sequence[Plugin] = (),
 ) -> Finding:
-    """Make a finding about a plugin, and perhaps about others beside it."""
+    """Make a finding about a plugin, perhaps together with others."""
     names = tuple(other.distribution for other in others)
     whose = (plugin.plugin, plugin.distribution, plugin.version)
     return Finding(kind, reason or "", remedy, *whose, backend, names)
 
 
 def _about(plugin: Plugin) -> Iterator[Finding]:
-    """Report what is wrong with one plugin by itself."""
+    """Give the findings about one plugin for itself."""
     if not plugin.usable:
         yield finding_about(plugin, plugin.state, plugin.reason, plugin.remedy)
     if plugin.state in ("disabled", "incompatible"):
@@ -155,7 +155,7 @@ def _names_taken(
 
 
 def _named_like_backends(plugin: Plugin, plugins: Sequence[Plugin]) -> Iterator[Finding]:
-    """Report definitions that have the name of a backend: the bare name is refused then."""
+    """Report definitions that have the name of a backend: configurations refuse the bare name then."""
     for name in plugin.hooks["definitions"]:
         for owner in (one for one in plugins if name in one.backends):
             ways = f"{plugin.plugin}:{name} or {owner.plugin}:{name}"
@@ -167,7 +167,7 @@ def _named_like_backends(plugin: Plugin, plugins: Sequence[Plugin]) -> Iterator[
 
 
 def _unknown_plugins(plugins: Sequence[Plugin]) -> Iterator[Finding]:
-    """Report names in ``HEADRACE_PLUGINS`` that mean no installed plugin, so that a slip is seen."""
+    """Report names in ``HEADRACE_PLUGINS`` that mean no installed plugin: they may be misspelt."""
     known = [plugin.plugin for plugin in plugins]
     elsewhere = {qualifier(name): name for name in KNOWN_BACKENDS.values()}
     words = filter(None, map(str.strip, os.environ.get("HEADRACE_PLUGINS", "").split(",")))
@@ -185,7 +185,7 @@ _FOLDER = re.compile(r"[^-]+-([^-]+)\.dist-info")
 
 
 def missing_requirements(requires: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Give reason and remedy for each requirement that is not met here; nothing is imported.
+    """Give reason and remedy for each requirement that is not met here, without importing anything.
 
     The version of a library is read from the name of its ``.dist-info`` folder where that has one,
     so that its metadata need not be opened.
@@ -198,7 +198,7 @@ def missing_requirements(requires: Iterable[str]) -> Iterator[tuple[str, str]]:
     for wanted in filter(None, map(_library, requires)):
         found = next(iter(distributions(name=wanted.name)), None)
         if found is None and _can_be_imported(wanted.name):
-            continue  # another build of that library, `lib-gpu` for `lib`, has taken its place
+            continue  # another distribution brings the same package, as `lib-gpu` does for `lib`
         wish = f"{wanted.name}{wanted.specifier}"
         remedy = f'Install it: pip install "{str(wanted).partition(";")[0].strip()}"'
         if found is None:
@@ -216,7 +216,7 @@ def _contains(wanted: Requirement, version: str) -> bool:
     try:
         return wanted.specifier.contains(version, prereleases=True)
     except InvalidVersion:
-        return True  # a version from before there were rules for them cannot be compared
+        return True  # a version that does not follow the rules of PEP 440 cannot be compared
 
 
 def _can_be_imported(distribution: str) -> bool:
@@ -228,11 +228,11 @@ def _can_be_imported(distribution: str) -> bool:
 
 
 def _library(text: str) -> Requirement | None:
-    """Give what a plugin requires besides core, or None for what is not for here or now."""
+    """Parse a requirement; None for core itself, and for one that does not apply to this Python or system."""
     try:
         wanted = Requirement(text)
     except InvalidRequirement:
-        return None  # what is no requirement asks for nothing that could be missing
+        return None  # an invalid requirement names no library that could be missing
     if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
         return None
     return None if canonicalize_name(wanted.name) == "headrace" else wanted

@@ -1,7 +1,8 @@
-"""What commands of plugins may use of the command line: the public names beside `headrace_cli.main`.
+"""The public names of this package, beside `headrace_cli.main`: what commands of plugins may use.
 
-A command that a plugin brings (hook ``headrace_commands``) takes its arguments, reads its inputs and writes its
-answers with these, and so looks and ends like the others. Everything else in this package may change.
+A command of a plugin (hook ``headrace_commands``) takes its arguments, reads its inputs and writes its
+answers by these functions, so that it looks and ends like the other commands. All other names of this
+package may change.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Box = tuple[int, int, int, int]
 
 
 class Edge(NamedTuple):
-    """An arrow from one node to another, with what stands at it; those of `Repost` are dashed."""
+    """An arrow from one node to another, with its label; the arrow of a `Repost` is dashed."""
 
     source: str
     target: str
@@ -22,7 +22,7 @@ class Edge(NamedTuple):
 
 
 def _nodes(found: dict[str, Any]) -> dict[str, str]:
-    """Give a label of two lines per node: its name with what is special, and its expression."""
+    """Give the label of each node: a line with its name and special keys, and one with its expression."""
     labels = {}
     for name, node in found["nodes"].items():
         links = node["links"]
@@ -41,7 +41,7 @@ def _short(node: dict[str, Any]) -> str:
 
 
 def _edges(found: dict[str, Any]) -> list[Edge]:
-    """Give the edges of ``next``, those of a ``map`` that reach further back, and those of `Repost`."""
+    """Give the edges of ``next``, of a ``map`` that reaches further back, and of `Repost`."""
     nodes = found["nodes"]
     edges: list[Edge] = []
     for name, node in nodes.items():
@@ -55,14 +55,14 @@ def _edges(found: dict[str, Any]) -> list[Edge]:
 
 
 def _label(node: dict[str, Any], source: str) -> str:
-    """Give what ``map`` takes from a node: ``result:data,color:color``."""
+    """Give the keys that a ``map`` takes from a node, as ``result:data,color:color``."""
     pairs = node["links"].get("map", {}).get(source, {})
     targets = {key: to if isinstance(to, list) else [to] for key, to in pairs.items()}
     return ", ".join(f"{key}:{target}" for key, to in targets.items() for target in to)
 
 
 def mermaid(found: dict[str, Any]) -> str:
-    """Write a Mermaid flowchart, as Markdown of many hosts shows it."""
+    """Write a Mermaid flowchart, which many hosts show inside Markdown."""
 
     def quoted(text: str) -> str:
         return '"' + escape(text, {'"': "&quot;"}).replace("\n", "<br/>") + '"'
@@ -116,7 +116,7 @@ def svg(found: dict[str, Any]) -> str:
     for edge in edges:
         dip = 0
         if edge.dashed or column_of[edge.target] - column_of[edge.source] > 1:
-            bottom += _GAP_Y  # below what stands between
+            bottom += _GAP_Y  # the arrow passes below the boxes that stand between
             dip = (bottom - boxes[edge.source][1]) * 4 // 3 - _GAP_Y
         arrows.append(_arrow(boxes[edge.source], boxes[edge.target], edge, dip))
     bottom += _PAD
@@ -133,7 +133,7 @@ def svg(found: dict[str, Any]) -> str:
 
 
 def _columns(names: list[str], edges: list[Edge]) -> list[list[str]]:
-    """Put each node one column right of the last that comes before it."""
+    """Put each node one column to the right of its last predecessor."""
     column_of = dict.fromkeys(names, 0)
     for _ in names:
         for edge in edges:
@@ -168,10 +168,10 @@ def _arrow(source: Box, target: Box, edge: Edge, dip: int) -> str:
     )
     if not edge.label:
         return path
-    # A cubic curve comes three quarters of the way to its control points.
+    # The middle of a cubic curve lies at three quarters of the way to its control points.
     place = f'x="{middle}" y="{(y1 + y2) // 2 + dip * 3 // 4 - 4}"'
     return f'{path}<text {place} text-anchor="middle" fill="#666">{escape(edge.label)}</text>'
 
 
 FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {"svg": svg, "mermaid": mermaid, "dot": dot}
-"""The pictures of ``explain --graph``, each from what `headrace.explain` gives."""
+"""The formats of ``explain --graph``: each function draws the answer of `headrace.explain`."""

@@ -1,4 +1,4 @@
-"""What the arguments of ``headrace run`` mean: files, folders, patterns and standard input."""
+"""From the arguments of ``headrace run`` to inputs: files, folders, patterns and standard input."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Input:
     """One request to come.
 
     Attributes:
-        path: What it is called in the output; ``-`` for standard input.
-        error: Why it cannot be read, when that is known already.
-        root: The folder that it was found in, or empty.
+        path: Its name in the output; ``-`` for standard input.
+        error: Why the input cannot be read, when that is known already.
+        root: The folder in which it was found, or empty.
     """
 
     path: str
@@ -34,7 +34,7 @@ class Input:
 
     @property
     def name(self) -> str:
-        """What a file about it is called: its path from its root on, ``stdin`` for ``-``."""
+        """The name of a file with its result: its path from its root on, ``stdin`` for ``-``."""
         if self.path == STDIN:
             return "stdin"
         inside = os.path.relpath(self.path, self.root) if self.root else self.path
@@ -44,7 +44,7 @@ class Input:
         """Give the content.
 
         Raises:
-            InputError: It cannot be read.
+            InputError: The input cannot be read.
         """
         try:
             if self.error is not None:
@@ -59,7 +59,7 @@ class Input:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Refuse what names no input, before anything is built.
+    """Refuse arguments that name no input, before anything is built.
 
     Raises:
         WrongArgument: A file or folder does not exist, a folder is empty, a pattern matches nothing.
@@ -80,8 +80,8 @@ def expand(arguments: Sequence[str]) -> Iterator[Input]:
     """Give every input, in the order of the arguments; files are not opened.
 
     A folder gives the files in it and below, sorted by path part by part; hidden files and folders
-    are left out, links to folders are not followed. A pattern gives what matches, sorted, and means
-    folders that match like folders that are named, unless it holds ``**``.
+    are left out, links to folders are not followed. A pattern gives the files that match, sorted; a
+    folder that matches is treated like a folder argument, unless the pattern holds ``**``.
     """
     for argument in arguments:
         yield from _expanded(argument)
@@ -105,7 +105,7 @@ def _expanded(argument: str) -> Iterator[Input]:
 
 
 def _fixed_part(pattern: str) -> str:
-    """Give the folder that everything which matches a pattern lies in."""
+    """Give the innermost folder in which every match of a pattern lies."""
     while glob.has_magic(pattern):
         pattern = os.path.dirname(pattern)  # noqa: PTH120 - any text
     return pattern or os.curdir
@@ -117,7 +117,7 @@ def is_folder(path: str) -> bool:
 
 
 def _files_below(folder: str, root: str) -> Iterator[Input]:
-    """Walk a folder of any depth; in memory are the names along one way down."""
+    """Walk a folder of any depth, and keep only the names along one path in memory."""
     levels: list[Iterator[os.DirEntry[str] | Input]] = [_entries(folder)]
     while levels:
         entry = next(levels[-1], None)

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LATER_S = 0.01
-"""Time for a destructor to end; where it has not, the signal is sent again once more."""
+"""Time for a destructor to end; if it has not ended by then, the signal is lost again and sent again."""
 
 
 class Interrupts:
     """Inside this, a first Ctrl-C raises KeyboardInterrupt and a second one ends the process.
 
-    Python runs a signal handler in the main thread, between two steps of Python code. The first
-    Ctrl-C therefore waits while that thread is inside a library, and while it waits for a lock. A
-    second thread, which the interpreter notifies through a socket, sees each signal at once: at the
-    first it sets `came` and calls `on_first`, which makes whatever the main thread waits for end; at
-    the second it ends the process. Outside the main thread, and where Ctrl-C is ignored or has another
-    handler, this does nothing.
+    Python runs a signal handler in the main thread, between two steps of Python code. So the handler
+    of the first Ctrl-C waits while that thread is inside a library or waits for a lock. A second
+    thread, which the interpreter notifies through a socket, sees each signal at once: at the first
+    signal it sets `came` and calls `on_first`, which ends whatever the main thread waits for; at the
+    second it ends the process. Outside the main thread, and where Ctrl-C is ignored or has another
+    handler, this class does nothing.
 
     Attributes:
         came: Whether there was an interrupt.
@@ -72,7 +72,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Delay KeyboardInterrupt to the end of the block, which must not block itself."""
+        """Delay KeyboardInterrupt to the end of the ``with``, in which nothing may wait for long."""
         self._held = True
         try:
             yield
@@ -87,10 +87,11 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _lost(self, about: sys.UnraisableHookArgs) -> None:
-        """Let an interrupt come again that hit a destructor, or what the garbage collector calls.
+        """Send an interrupt again that has hit a destructor or a callback of the garbage collector.
 
-        The interpreter ignores what is raised there, and calls this. Another thread sends the signal, a
-        little later: `Thread.start` would wait here until that runs, and be interrupted by it.
+        The interpreter ignores an exception there, and calls this hook with it. Another thread sends the
+        signal a little later. `Thread.start` is not used to start that one: it would wait here until the
+        thread runs, and its signal would interrupt this wait.
         """
         if not issubclass(about.exc_type, KeyboardInterrupt):
             self._unraisable(about)
@@ -101,21 +102,22 @@ class Interrupts:
     def _send_again(self) -> None:
         threading.Event().wait(_LATER_S)
         if not self._active:
-            return  # whoever looked at `came` has ended the command meanwhile
+            return  # the main thread has seen `came` and ended the command meanwhile
         if hasattr(signal, "pthread_kill"):
-            # Unlike `interrupt_main` it also ends a wait for a lock.
+            # Unlike `interrupt_main`, a real signal also ends a wait for a lock.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         else:
             _thread.interrupt_main()
 
     def _watch(self) -> None:
-        """Count what arrives until the other end is closed."""
+        """Count the signals until the other end of the socket is closed."""
         before = 0
         with self._reader:
             while numbers := self._reader.recv(64):
                 now = before + numbers.count(signal.SIGINT)
                 if now - self._again > 1:
-                    os._exit(INTERRUPTED)  # no flush: the main thread may be blocked in one
+                    # Without a flush, in which the main thread may be blocked.
+                    os._exit(INTERRUPTED)
                 if now > before:
                     self.came = True
                     if self.on_first is not None:

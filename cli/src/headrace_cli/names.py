@@ -1,4 +1,4 @@
-"""What a name on the command line means: a backend, a plugin, or what hooks of a plugin offer."""
+"""The meaning of a name on the command line: a backend, a plugin, or an offer of a plugin's hooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMANDS = {
     "plugins": "Show what is installed, what a backend takes, and what is wrong.",
     "new": "Start a distribution of your own from a template.",
 }
-"""The own commands, each in the module of its name, which plugins cannot replace."""
+"""The commands of this package, each in the module of its name; plugins cannot replace them."""
 
 
 def all_plugins() -> list[Plugin]:
@@ -36,7 +36,7 @@ def all_names() -> list[str]:
 
 
 def backends_named(name: str) -> list[tuple[str, Plugin]]:
-    """Give each backend that ``name``, perhaps ``plugin:Name``, may mean, with who brings it."""
+    """Give each backend that ``name``, perhaps ``plugin:Name``, may mean, with its plugin."""
     qualifier, _, part = name.rpartition(":")
     found = [plugin for plugin in all_plugins() if plugin.usable and part in plugin.backends]
     if qualifier:
@@ -47,7 +47,7 @@ def backends_named(name: str) -> list[tuple[str, Plugin]]:
 
 
 def plugins_named(name: str) -> list[Plugin]:
-    """Give the plugins of this name; else, where no backend has it, of the name as it is normalised."""
+    """Give the plugins of this name; if it names neither plugin nor backend, of the normalised name."""
     found = all_plugins()
     exact = [plugin for plugin in found if name in (plugin.distribution, plugin.plugin)]
     if exact or backends_named(name):

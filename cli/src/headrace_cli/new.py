@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 _OURS = frozenset({"cli", "testing", "serve", "models", "vision", "ray"})
-"""Distributions of Headrace that bring no backends, or none yet."""
+"""Names that distributions of Headrace have, beside those that bring backends."""
 
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
@@ -113,14 +113,14 @@ def _names(text: str) -> dict[str, str]:
 
 
 def _nearby(text: str) -> str | None:
-    """Give the name that is left of ``text`` without what no name may hold."""
+    """Give ``text`` without the characters that no name may hold."""
     parts = re.findall(r"[A-Za-z0-9]+", text)
     made = "".join(part[0].upper() + part[1:] for part in parts)
     return made if _CLASS.fullmatch(made) and not keyword.iskeyword(made) else None
 
 
 def _check_free(names: dict[str, str]) -> None:
-    """Refuse names that are taken, by core, by a well-known or by an installed distribution."""
+    """Refuse names that core, a well-known distribution or an installed one has."""
     backend, distribution = names["backend"], names["distribution"]
     found = all_plugins()
     owners = {plugin.distribution for plugin in found if backend in plugin.backends}
@@ -155,7 +155,7 @@ def _template() -> Iterator[tuple[str, str]]:
 
 def _files(folder: Traversable, path: str) -> Iterator[tuple[str, str]]:
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.name == "__pycache__":  # an installer compiles whatever it can
+        if entry.name == "__pycache__":  # an installer also compiles the modules of the template
             continue
         if entry.is_dir():
             yield from _files(entry, f"{path}{entry.name}/")
@@ -164,7 +164,7 @@ def _files(folder: Traversable, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _render(text: str, names: dict[str, str]) -> str:
-    """Put the names where the template asks for them."""
+    """Replace the placeholders of the template by the names."""
     return _TOKEN.sub(lambda m: names[m["name"]] if m["raw"] is None else m["raw"], text)
 
 

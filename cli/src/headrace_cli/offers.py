@@ -1,4 +1,4 @@
-"""What is wrong with what plugins offer through hooks, seen when it is imported."""
+"""Findings about the offers of plugins' hooks, made by importing them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIX = "Ask its author for a fix."
 
 
 def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
-    """Import what the hooks of plugins name, and report what is wrong with it."""
+    """Import the objects that the hooks of plugins name, and report those that are wrong."""
     core = headrace.plugins.core()
     taken: dict[str, set[str]] = {hook: set(core.hooks[hook]) for hook in HOOK_NOUNS}
     taken["definitions"] |= set(core.backends)
@@ -39,7 +39,7 @@ def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
 
 
 def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]:
-    """Import what one offer names and check that it is what the hook is for."""
+    """Import the object of one offer, and check that it is of the kind of its hook."""
     again = f"Install it again: pip install --force-reinstall {plugin.distribution}"
     named = f"the {HOOK_NOUNS[hook]} {name!r}"
     try:
@@ -62,7 +62,7 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
 
 
 def _check_class(hook: str, found: Any) -> None:
-    """Raise TypeError when something is no class that its hook is for."""
+    """Raise TypeError when an object is no class of the kind of its hook."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
     if hook == "probes":

@@ -31,7 +31,7 @@ _BEGINNINGS = (
     (b"OggS", ".ogg"),
     (b"fLaC", ".flac"),
 )
-"""How files of a format begin."""
+"""The first bytes of files of a format, with the suffix of the format."""
 
 _INSIDE = {
     (b"RIFF", b"WEBP"): ".webp",
@@ -40,18 +40,18 @@ _INSIDE = {
     (b"ftyp", b"avif"): ".avif",
     (b"ftyp", b"heic"): ".heic",
 }
-"""Formats in a common envelope: its name, and what stands in it at byte 8."""
+"""Formats in a common container: the name of the container, and the bytes at offset 8."""
 
 
 class Output:
     """Writes a file per result into a folder, under the name of its input.
 
     Args:
-        folder: The folder, which is made.
-        arguments: The inputs, as the command has them: a file of theirs is never written over.
+        folder: The folder, which is created.
+        arguments: The arguments that name the inputs, whose files are never overwritten.
 
     Raises:
-        WrongArgument: It is no folder, or its files would be inputs.
+        WrongArgument: ``folder`` is no folder, or files in it would be inputs.
     """
 
     def __init__(self, folder: str, arguments: Sequence[str]) -> None:
@@ -81,8 +81,8 @@ class Output:
         """Write a result; give the path of its file.
 
         Raises:
-            OSError: It cannot be written.
-            Exception: What is no array of numbers cannot be made one.
+            OSError: The file cannot be written.
+            Exception: The result could not be made an array of numbers.
         """
         content, suffix = _content(result)
         path = self._free(PurePath(one.name), suffix)
@@ -108,19 +108,19 @@ class Output:
 
 
 def _content(result: Any) -> tuple[bytes, str]:
-    """Give a result as the content of a file, and the suffix of that."""
+    """Give the content of a file with a result, and the suffix of the file."""
     if isinstance(result, (bytes, bytearray, memoryview)):
         content = bytes(result)
         return content, suffix_of(content)
-    # An array of objects, such as the texts that a model gives, would have to be pickled.
+    # An array of objects, such as texts of a model, could only be pickled: it is written as JSON.
     if getattr(result, "shape", None) and getattr(getattr(result, "dtype", "O"), "kind", "") != "O":
         return _npy(result), ".npy"
-    # Halves of characters, which UTF-8 does not have, are written as JSON escapes them.
+    # A lone surrogate, which UTF-8 cannot encode, is written as a JSON escape.
     return f"{as_json(result)}\n".encode(errors="backslashreplace"), ".json"
 
 
 def suffix_of(content: bytes) -> str:
-    """Give the suffix of the format that bytes are in; ``.bin`` when it is not known."""
+    """Give the suffix of the format of some bytes; ``.bin`` when the format is unknown."""
     for beginning, suffix in _BEGINNINGS:
         if content.startswith(beginning):
             return suffix
@@ -131,13 +131,13 @@ def suffix_of(content: bytes) -> str:
 
 
 def _npy(array: Any) -> bytes:
-    """Write an array of any library as numpy does; one on a device is copied from there."""
-    for method in ("detach", "cpu", "get"):  # of torch, and of CuPy
+    """Write an array of any library in numpy's format; an array on a device is copied to the host first."""
+    for method in ("detach", "cpu", "get"):  # methods of torch and of CuPy
         step = getattr(array, method, None)
         array = step() if callable(step) else array
     numpy: Any = importlib.import_module(
         "numpy"
-    )  # no dependency: arrays come from plugins that have it
+    )  # not a dependency: only plugins that need numpy bring arrays
     file = io.BytesIO()
     numpy.save(file, numpy.asarray(array), allow_pickle=False)
     return file.getvalue()

@@ -23,11 +23,11 @@ KNOWN_COMMANDS = {
     "serve": "headrace-serve",
     "trt": "headrace-trt",
 }
-"""Commands of well-known distributions, installed or not."""
+"""The commands of well-known distributions, whether these are installed or not."""
 
 
 def commands_of_plugins() -> list[tuple[str, Plugin]]:
-    """Give the name of every command of plugins, with who brings it."""
+    """Give the name of every command of plugins, with its plugin."""
     return [(name, one) for one in headrace.plugins.installed() for name in one.hooks["commands"]]
 
 
@@ -35,7 +35,7 @@ def command_named(name: str) -> _Lazy | None:
     """Find the command of a plugin by its name, perhaps ``plugin:name``.
 
     Raises:
-        PluginError: Two plugins offer it.
+        PluginError: Two plugins offer the command.
     """
     qualifier, _, part = name.rpartition(":")
     found = [p for n, p in commands_of_plugins() if n == part and qualifier in ("", p.plugin)]
@@ -49,7 +49,7 @@ def command_named(name: str) -> _Lazy | None:
 
 
 class _Lazy(Command):
-    """Stands for a command of a plugin until it is called; its arguments are passed on as they are."""
+    """Stands for a command of a plugin until it is called, and passes the arguments on unread."""
 
     def __init__(self, name: str, plugin: Plugin, path: str) -> None:
         super().__init__(name, add_help_option=False)
@@ -68,14 +68,14 @@ class _Lazy(Command):
 
 
 def as_command(path: str, plugin: Plugin) -> Any:
-    """Import what a plugin offers as a command.
+    """Import the object that a plugin offers as a command, and make a command of it if it is none.
 
     Raises:
-        PluginError: It cannot be imported, is no command, and none can be made of it.
+        PluginError: The object cannot be imported, or no command can be made of it.
     """
     found = plugin.load(path)
     if callable(getattr(found, "main", None)) and callable(getattr(found, "make_context", None)):
-        return found  # of click, or of typer
+        return found  # a command of click or of typer
     hint = "It is a typer.Typer, a click command, or a function that typer can read."
     if not callable(found):
         raise PluginError(
@@ -105,11 +105,11 @@ def made_command(found: Any, **settings: Any) -> Any:
 
 
 def _run(command: Any, args: list[str], path: str) -> int:
-    """Run a command of any click there is; give the exit status."""
+    """Run a command, whichever copy of click it comes from; give the exit status."""
     try:
         result = command.main(args=args, prog_name=path, standalone_mode=False)
     except Exception as error:
-        # Typer may bring a click of its own, so that their classes are not those of the plugin.
+        # Typer may contain a copy of click, whose error classes are not those of the plugin's click.
         if is_usage_error(error):
             shown: Any = error
             print_usage_error(shown, args)

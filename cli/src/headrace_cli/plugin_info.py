@@ -1,4 +1,4 @@
-"""``headrace plugins info``: what a plugin or a backend is and takes."""
+"""``headrace plugins info``: shows a plugin, or a backend with its options."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _LIMITS = {
 def show_info(name: str, *, json: bool) -> None:
     """Show a plugin, a distribution or a backend by name.
 
-    For the name of something else that a plugin offers, that plugin is shown.
+    For the name of another offer of a plugin (a definition, a policy, ...) the plugin is shown.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: The name is unknown.
     """
     found = plugins_named(name)
     offered = _offered()
@@ -62,7 +62,7 @@ def show_info(name: str, *, json: bool) -> None:
 
 
 def _offered() -> dict[str, list[Plugin]]:
-    """Give who offers each name that hooks give: definitions, policies, probes, commands."""
+    """Give the plugins that offer each name of a definition, policy, probe or command."""
     found: dict[str, list[Plugin]] = {}
     for plugin in all_plugins():
         tables = [table for table in plugin.hooks.values() if isinstance(table, dict)]
@@ -73,7 +73,7 @@ def _offered() -> dict[str, list[Plugin]]:
 
 
 def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
-    """Describe a backend; one of a plugin that is not to be used is not imported."""
+    """Describe a backend, and import it only if its plugin can be used."""
     found: dict[str, Any] = {
         "name": name,
         "plugin": plugin.plugin,
@@ -129,7 +129,7 @@ def _limits(field: FieldInfo) -> str:
 
 
 def _type_text(annotation: Any) -> str:
-    """Give a type as a reader of a configuration thinks of it."""
+    """Give the name of a type in the words of configurations: "text", "list", ..."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is None or annotation is type(None):
         return "none"

@@ -102,7 +102,9 @@ def info(
 def doctor(json: Json = False) -> int:
     """Import every plugin and report what is wrong.
 
-    Broken and incompatible plugins, missing libraries, names offered twice, names of core; what their hooks name is imported and checked. Each finding has a reason and a remedy. Exit status 1 when something is wrong.
+    Broken and incompatible plugins, missing libraries, names offered twice, names of core; what their
+    hooks name is imported and checked. Each finding has a reason and a remedy. Exit status 1 when
+    something is wrong.
     """
     from headrace_cli.doctor import HARMLESS, examined
 

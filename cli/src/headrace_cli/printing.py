@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DEEPEST = 250
-"""Deepest nesting that is written, in levels."""
+"""How many levels of nesting are written."""
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
 _ESCAPES |= {9: "\\t", 10: "\\n", 13: "\\r", 0x2028: "\\u2028", 0x2029: "\\u2029"}
@@ -45,7 +45,7 @@ def shown(value: Any) -> str:
 
 
 def _described(value: Any) -> str | tuple[Any] | None:
-    """Describe an array or bytes; a scalar in an array comes as a tuple of it, others as None."""
+    """Describe an array or bytes; give the scalar of an array without axes in a tuple, else None."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"bytes [{len(value)}]"
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
@@ -57,7 +57,7 @@ def _described(value: Any) -> str | tuple[Any] | None:
 
 
 def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """Make what JSON can write, with arrays described."""
+    """Make a value that JSON can write, with a short text for each array."""
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     described = _described(value)
@@ -70,7 +70,7 @@ def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """Give what a dataclass, a model of pydantic or a member of an enumeration holds; else the value."""
+    """Give the content of a dataclass, a pydantic model or a member of an enumeration; else the value."""
     if isinstance(value, type):
         return value
     if isinstance(value, Enum):
@@ -82,12 +82,12 @@ def _opened(value: Any) -> Any:
 
 
 def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
-    """Convert what a dict or list holds; what holds itself, or is nested too deep, is ``...``.
+    """Convert the parts of a dict or list; a part that holds itself, or is nested too deep, becomes ``...``.
 
     Args:
         value: The dict or list.
-        above: The identities of those that hold it.
-        convert: Converts a part, given the identities of all that hold that.
+        above: The identities of the dicts and lists that hold it.
+        convert: Converts a part, given the identities of all that hold the part.
     """
     if id(value) in above or len(above) >= _DEEPEST:
         return "..."
@@ -98,7 +98,7 @@ def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> A
 
 
 def _alone(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
-    """Convert what stands for another value, one level below that."""
+    """Convert a value that stands for another one, one level below that one."""
     found = _inner([value], above, convert)
     return found[0] if isinstance(found, list) else found
 
@@ -106,14 +106,15 @@ def _alone(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> A
 def as_json(value: Any, *, ascii_only: bool = False) -> str:
     """Write a value as one line of JSON, in full.
 
-    Whatever has ``tolist`` (arrays) becomes nested lists, bytes become base64, dataclasses and models of
-    pydantic become objects, what is neither a number, text, list or dict becomes its text. NaN and infinities, which JSON lacks, become null;
-    what holds itself, or is nested more than 250 levels deep, is cut off with ``"..."``.
+    Values with ``tolist`` (arrays) become nested lists, bytes become base64, dataclasses and models of
+    pydantic become objects, and a value that is no number, text, list or dict becomes its text. NaN and
+    infinities, which JSON lacks, become null. A value that holds itself, or is nested more than 250 levels
+    deep, is cut off with ``"..."``.
     """
     try:
         return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, default=_of_other_types)
     except (TypeError, ValueError, RecursionError):
-        # A key that is no text, a number that JSON lacks, or what holds itself.
+        # A key is no text, a number is none of JSON's, or a value holds itself.
         return json.dumps(_complete(value), ensure_ascii=ascii_only, allow_nan=False)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress_bar(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
-    """Show a bar; give what to call per step, and what writes a line above the bar."""
+    """Show a bar; give a function to call per step, and one that writes a line above the bar."""
     console = Console(stderr=True)
     columns = (
         BarColumn(),
@@ -44,7 +44,7 @@ def progress_bar(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str
 
 @contextlib.contextmanager
 def setup_bars(console: Console) -> Iterator[ProgressFactory]:
-    """Give what shows a bar for each piece of long work in ``init``, several at a time."""
+    """Give the ``progress`` that shows a bar for each piece of long work in ``init``, several at a time."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
 
@@ -54,7 +54,7 @@ def setup_bars(console: Console) -> Iterator[ProgressFactory]:
             try:
                 yield lambda done: bars.advance(task, done)
             finally:
-                bars.refresh()  # short work is seen too
+                bars.refresh()  # shows the bar of short work once, too
                 bars.remove_task(task)
 
         yield bar

@@ -1,4 +1,4 @@
-"""From errors to messages and exit statuses; no traceback for errors that are ours."""
+"""From errors to messages and exit statuses; errors of Headrace are shown without a traceback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def error_as_dict(error: Any) -> dict[str, Any]:
-    """Give an error that ends a command as plain data, what ``--json`` prints of it."""
+    """Give an error that ends a command as plain data, as ``--json`` prints it."""
     from headrace.errors import ConfigError, Problem
 
     if isinstance(error, ConfigError):
@@ -44,21 +44,21 @@ def error_as_dict(error: Any) -> dict[str, Any]:
 
 
 def _with_default(option: Any) -> Any:
-    """Give a flag of typer's a default, without which some versions import pydantic for it."""
+    """Give a flag of typer a default: without one, some versions of typer import pydantic."""
     if option is not None and option.default is None and getattr(option, "is_flag", False):
         option.default = False
     return option
 
 
 def is_usage_error(error: BaseException) -> bool:
-    """Tell whether an error is one of click, of which there may be several in a process."""
+    """Tell whether an error is a usage error of click, of which a process may have several copies."""
     return callable(getattr(error, "show", None)) and hasattr(error, "exit_code")
 
 
 def print_usage_error(error: Any, args: Sequence[str]) -> None:
-    """Write an error of usage to stdout as JSON, if the arguments ask for JSON."""
+    """Write a usage error to stdout as JSON, if the arguments ask for JSON."""
     message = error.format_message() if "--json" in args else ""
-    if message:  # there is none for help that is shown in the place of an error
+    if message:  # empty where click shows help in place of an error
         _print_error(UsageError(message))
 
 
@@ -93,7 +93,7 @@ class Commands(Group):
     _given: Sequence[str] = ()
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Give the options, those for completion too."""
+        """Give the options, including those for completion."""
         return [_with_default(option) for option in super().get_params(ctx)]
 
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **extra: Any) -> Any:
@@ -103,7 +103,7 @@ class Commands(Group):
             return super().make_context(info_name, args, *rest, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for; a second Ctrl-C ends it whatever it does."""
+        """Run the command that the user named; a second Ctrl-C ends it, whatever it does."""
         from headrace_cli.interrupts import Interrupts
 
         with _reported(bool(ctx.params.get("traceback")), self._given), Interrupts() as ctx.obj:
@@ -136,7 +136,7 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
         discard_stdout()
         raise typer.Exit(BROKEN_PIPE) from None
     except OSError as error:
-        # A full disk, say; what is still to be written cannot be written at the end either.
+        # The disk may be full: then the rest of stdout cannot be written at the end either.
         text = _told_of_file(error, args)
         discard_stdout()
         if traceback:
@@ -149,10 +149,10 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
 
 
 def _told_of_file(error: OSError, args: Sequence[str]) -> str:
-    """Give the message of what could not be read or written; a file's goes to stdout as JSON too."""
+    """Give the message of a failed read or write; with ``--json`` also print that of a file as JSON."""
     about = "" if error.filename is None else f": {error.filename}"
     text = f"reading or writing failed: {error.strerror or error}{about}"
-    if about and "--json" in args:  # else stdout itself, say, is full
+    if about and "--json" in args:  # without a file name the disk of stdout itself may be full
         _print_error(FileError(text))
         sys.stdout.flush()
     return text

@@ -1,4 +1,4 @@
-"""What ``headrace run`` prints for each input: a line on stdout, the path of a file, or an error."""
+"""The output of ``headrace run`` for each input: a line on stdout, the path of a file, or an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ResultPrinter:
     Args:
         json: Whether every input gives a line of JSON.
         traceback: Whether errors are shown with Python's traceback.
-        output: Where results are written, None for stdout.
+        output: Writes results to files, None for stdout.
 
     Attributes:
         print_error: Writes one line of an error for people.
@@ -43,8 +43,8 @@ class ResultPrinter:
         """Print the result of an input, or write it to a file and print its path.
 
         Raises:
-            OSError: It cannot be written.
-            RequestError: It cannot be converted to what the line, or the file, would hold.
+            OSError: The result cannot be written.
+            RequestError: The result cannot be converted to text, or to the content of a file.
         """
         found = {"path": one.path, "result": result}
         try:
@@ -61,7 +61,7 @@ class ResultPrinter:
         print_data(line)
 
     def error(self, one: Input, error: BaseException) -> None:
-        """Print why an input has no result."""
+        """Print the error of an input."""
         kind = {"code": code_of(error), "type": type(error).__name__, "message": str(error)}
         if self._json:
             print_data(as_json({"path": one.path, "error": kind}, ascii_only=self._ascii_only))

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from headrace_cli.interrupts import Interrupts
 
 MOST_COUNTED = 100_000
-"""After Ctrl-C no more inputs without an answer are listed, to tell how many there are."""
+"""How many further inputs are listed at most after Ctrl-C, to tell how many have no answer."""
 
 LEAST_WINDOW = 16
-"""At least so many requests are under way at a time."""
+"""How many requests are open at a time, at least."""
 
 
 def run(  # noqa: PLR0913, PLR0917 - one per option
@@ -118,13 +118,13 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
         if not quiet and status != BROKEN_PIPE:
             print_message(work.summary(inputs))
         if work.hangs():
-            # The interpreter would wait for a backend that hangs, and forget the status.
+            # At a normal exit the interpreter would wait for the hanging backend, and lose the exit status.
             exit_now(status)
     return status
 
 
 class _Run:
-    """One run over many inputs; as many requests are open as keep all instances busy."""
+    """One run over many inputs, which keeps as many requests open as all instances need."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Run:
         self._late = time.perf_counter() - began >= CLOSE_S
 
     def hangs(self) -> bool:
-        """Tell whether a backend still runs, or hangs in its ``close``, after the end."""
+        """Tell whether a backend still runs after the end, or hangs in its ``close``."""
         nodes = self.pipeline.stats()["nodes"].values()
         return self._late or any(one["busy"] for node in nodes for one in node["instances"])
 
@@ -193,7 +193,7 @@ class _Run:
         except InputError as error:
             self._open.append((one, error))
             return
-        # The window leaves room in the queue, so this does not wait.
+        # No more requests are open than the queue takes (`_window`), so `submit` does not wait here.
         try:
             with self.interrupts.held():
                 self._open.append((one, self.pipeline.submit(request, timeout=self.timeout)))
@@ -224,7 +224,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
-        """Show a progress bar if stderr is a terminal and stdout is not: lines printed there would tear it."""
+        """Show a progress bar if stderr is a terminal and stdout is none: its lines would tear the bar."""
         total = 0
         if sys.stderr.isatty() and not sys.stdout.isatty():
             total = sum(1 for _ in expand(arguments))
@@ -237,7 +237,7 @@ class _Run:
             yield
 
     def summary(self, arguments: Sequence[str]) -> str:
-        """Give how many requests there were, how fast they went and in what batches."""
+        """Give the number of requests, their rate, and the sizes of their batches."""
         answered = self.ok + self.failed
         rate = answered / self.seconds if self.seconds > 0 else 0.0
         text = f"{counted(answered, 'request')}: {self.ok} ok, {self.failed} failed"
@@ -264,9 +264,9 @@ def _done(outcome: Future[Any] | InputError) -> bool:
 
 
 def _window(pipeline: headrace.Pipeline) -> int:
-    """Give how many requests to keep open: full batches for all, and the next ones waiting.
+    """Give how many requests to keep open: full batches for all instances, and the next ones waiting.
 
-    Never more than a queue takes, so that a queue that refuses does not refuse these.
+    It is never more than a queue takes, so that no queue refuses a request.
     """
     built = pipeline.describe()["nodes"].values()
     batches: int = sum(node["instance_num"] * (node["range"][1] or LEAST_WINDOW) for node in built)

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
-"""A text with a placeholder may stand for any value."""
+"""The schema of a text with a placeholder, which may stand for any value."""
 
 _RESERVED = "extends|import|global|define"
 _MAKES_A_NODE = ("backend", "init", "node_entrypoint")
 _SINGLE = {"required": ["backend"], "properties": {"backend": {"type": "string"}}}
 _UNKNOWN = {"enum": ["no node has such a key, and no installed backend such an option"]}
-"""What a value under an unknown key must be: an editor shows this text at the key, while it shows
-``additionalProperties: false`` at everything in the table."""
+"""The schema of a value under an unknown key. An editor shows this text at the key, while it shows an
+error of ``additionalProperties: false`` at the whole table."""
 _CLOSED = {
     "if": _SINGLE,
     "then": {"$ref": "#/$defs/known_main"},
@@ -56,11 +56,11 @@ def schema(
 def json_schema() -> dict[str, Any]:
     """Give a JSON Schema (draft 2020-12) of the configuration.
 
-    Options of all backends, policies and probes that can be imported here are listed as keys of nodes;
-    which of them a node may have depends on its expressions, and `check` knows. Other keys are refused, unless the
-    configuration has ``import`` or ``extends``, whose backends are not known here, or a backend that
-    is installed cannot be imported. Numbers and flags that are written as texts are refused,
-    although they can be read.
+    Options of all backends, policies and probes that can be imported here are listed as keys of nodes.
+    Which of them a node may have depends on its expressions, and only `check` knows that. Other keys are
+    refused, unless the configuration has ``import`` or ``extends``, whose backends are not known here, or
+    an installed backend cannot be imported. Numbers and flags that are written as texts are refused,
+    although Headrace reads them.
     """
     definitions: dict[str, Any] = {}
     options, all_known = _option_keys(definitions)
@@ -142,7 +142,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
-    """Add what refuses unknown keys and tables that are no nodes: misspelt ones."""
+    """Add the schemas that refuse unknown keys, and tables that are no nodes: both may be misspelt."""
     reserved = dict.fromkeys(_RESERVED.split("|"), True)
     scoped = {"::": True}
     keys = dict.fromkeys((*definitions["node"]["properties"], *whole), True)
@@ -178,19 +178,19 @@ def _elsewhere(where: str) -> dict[str, Any]:
 
 
 def _unless_table(key: str) -> dict[str, Any]:
-    """Give the schema of a key at the top beside tables, which is a node if it is one itself."""
+    """Give the schema of a key at the top beside tables: a table under this key is a node."""
     return {"if": {"not": {"type": "object"}}, "then": {"$ref": f"#/$defs/global/properties/{key}"}}
 
 
 def _or_placeholder(schema: dict[str, Any]) -> dict[str, Any]:
-    """Let a value be a text with a placeholder as well; what describes it stays outside."""
+    """Allow a text with a placeholder as well; description and default stay at the top."""
     described: dict[str, Any] = {k: schema[k] for k in ("description", "default") if k in schema}
     rest = {k: v for k, v in schema.items() if k not in (*described, "title")}
     return {**described, "anyOf": [rest, _PLACEHOLDER]}
 
 
 def _keys_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Give the schemas of the fields of a model, each also as a text with a placeholder."""
+    """Give the schemas of the fields of a model, each of which also allows a text with a placeholder."""
     schema = model.model_json_schema(ref_template="#/$defs/{model}")
     definitions.update(schema.get("$defs", {}))
     return {key: _or_placeholder(value) for key, value in schema.get("properties", {}).items()}
@@ -199,7 +199,7 @@ def _keys_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, A
 def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Give the options of all backends, policies and probes by key, and whether these are all.
 
-    Of several with one key any may be meant.
+    Where several have the same key, a value may fit any of them.
     """
     offers: dict[str, list[dict[str, Any]]] = {}
     all_known = True
@@ -214,7 +214,7 @@ def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         try:
             keys = _keys_of(getattr(load(), "Options", Options), definitions)
         except (PluginError, PydanticUserError, ValueError, TypeError):
-            all_known = False  # it cannot be imported, or an option has no JSON form
+            all_known = False  # a class cannot be imported, or an option has no JSON form
             continue
         for key, schema in keys.items():
             described = f"{name}: {schema.get('description', '')}".strip(": ")

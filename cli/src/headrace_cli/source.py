@@ -1,4 +1,4 @@
-"""What stands in the place of CONFIG: a file or an expression, with what ``--set`` lays over it."""
+"""Reading the argument CONFIG: a file or an expression, with the values of ``--set``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def is_file(what: str) -> bool:
 
 
 def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
-    """Give what `headrace.pipe` reads: a path, or a dict with what was set.
+    """Give the source for `headrace.pipe`: a path, or a dict that includes the settings.
 
     Args:
         what: A file or an expression.
-        settings: Texts ``KEY=VALUE``, later ones win. The key is that of the only node, or
-            ``NODE.KEY``, or ``global.KEY``; the value is read as TOML where it is some, else as text.
+        settings: Texts ``KEY=VALUE``, later ones win. The key is a key of the only node, or
+            ``NODE.KEY``, or ``global.KEY``; the value is read as TOML where that is possible, else as a text.
             Relative paths in it start from the working directory.
 
     Raises:
@@ -56,14 +56,15 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
 
 
 def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
-    """Give the keys at the top of a file and of those it extends; nothing of one that cannot be read."""
+    """Give the top-level keys of a file and of the files that it extends, except those that cannot be read."""
     if path in seen or not path.is_file():
         return {}
     seen.add(path)
     try:
         own: dict[str, Any] = tomllib.loads(path.read_bytes().decode())
     except (ValueError, OSError, RecursionError):
-        return {}  # it is read again, and what is wrong with it told, when it is loaded
+        # The error is reported when the configuration is loaded, which reads the file again.
+        return {}
     bases = own.get("extends", [])
     found: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases if isinstance(bases, list) else []:
@@ -72,10 +73,10 @@ def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
 
 
 def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
-    """Give where a key stands in a configuration with these keys at the top.
+    """Give the path of a key in a configuration with these keys at the top.
 
-    That of the only node stands at the top where ``backend`` does, and the node is called ``main``;
-    else it stands in the one table that is a node.
+    A key of the only node stands at the top if ``backend`` stands there (the node is called ``main`` then);
+    otherwise it stands in the one table that is a node.
     """
     if isinstance(top.get("backend"), str):
         return parts[1:] if parts[0] == "main" and len(parts) > 1 else parts
@@ -86,7 +87,7 @@ def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def hinting_at_a_file(what: str) -> Iterator[None]:
-    """Add to a ConfigError the message that CONFIG is no file, where it does not look like an expression."""
+    """Add to a ConfigError that CONFIG is no file, unless CONFIG looks like an expression."""
     try:
         yield
     except ConfigError:
@@ -96,7 +97,7 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
 
 
 def _parts(key: str) -> list[str]:
-    """Split ``node.key``; what stands before ``::`` is a name, in which dots may stand."""
+    """Split ``node.key``; the name before a ``::`` may contain dots itself."""
     return key.split(".", 1) if "::" in key else key.split(".")
 
 

@@ -1,4 +1,4 @@
-"""What is computed: plain functions of arrays, useful without a pipeline."""
+"""The computation: plain functions of arrays, which are useful without a pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def as_image(data: Any) -> NDArray[np.uint8]:
     """Give ``data`` as an image, without a copy where its library allows.
 
     Raises:
-        InputError: It is no ``uint8 [H, W, C]``; the error names the key ``data``.
+        InputError: ``data`` is no ``uint8 [H, W, C]``; the error names the key ``data``.
     """
     try:
         image = np.asarray(data)
@@ -34,7 +34,7 @@ def scale(data: Any, factor: float) -> NDArray[np.uint8]:
 
     Args:
         data: ``uint8 [H, W, C]``.
-        factor: What each value is multiplied by, at least 0.
+        factor: The number by which each value is multiplied, at least 0.
 
     Returns:
         ``uint8 [H, W, C]``, a new array: the nearest whole numbers, at most 255.
