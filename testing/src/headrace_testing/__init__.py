@@ -1,10 +1,10 @@
-"""What tests of backends need: the conformance kit, and fakes.
+"""For tests of backends: the conformance kit, and fakes.
 
-`BackendConformance` is subclassed with an expression and a factory of requests; pytest collects it,
-one test per rule of the backend contract, and ``headrace conformance NAME`` prints a certificate.
+A subclass of `BackendConformance` has an expression and a factory of requests. pytest collects it with one
+test per rule of the backend contract, and ``headrace conformance NAME`` prints a certificate.
 
-The fakes are what Headrace's own tests use: a clock, and backends that record, block, are slow or fail. Each
-backend is registered by the test that needs it::
+The fakes, which Headrace's own tests use as well, are a clock, and backends that record, block, are slow or
+fail. The test that needs such a backend registers it::
 
     headrace.register("Recording", headrace_testing.Recording)
 

@@ -1,8 +1,8 @@
 """Conformance classes of the words of core that run requests, for ``headrace conformance headrace``.
 
-Words that only wire a node (`IoC`, `DI`, `Batching`, ...) are gone once it is built, those of
-graphs and queues need a pipeline around them, and `CatSplit` parts that fit each other; so there is
-none for these.
+Words that only wire a node (`IoC`, `DI`, `Batching`, ...) are gone once it is built, words of graphs and
+queues need a pipeline around them, and `CatSplit` needs parts that fit each other: these have no
+conformance class.
 """
 
 from __future__ import annotations
@@ -33,78 +33,78 @@ _ASKS = "whether the key is there is what it asks: a request without it goes the
 
 
 class IdentityConformance(BackendConformance):
-    """`Identity`: any value comes back."""
+    """`Identity`, which gives any value back."""
 
     expression = "Identity"
 
     def make_item(self, k: int) -> Request:
-        """Give a request with numbers of its own."""
+        """Give a request whose numbers no other request has."""
         return {"data": [k, k + 1], "mask": k + 2}
 
 
 class CallConformance(IdentityConformance):
-    """`Call`: a function that is named."""
+    """`Call`, with a function that the expression names."""
 
     expression = "Call(copy:copy)"
 
 
 class ProcessConformance(IdentityConformance):
-    """`Process`: what is inside lives in a process of its own."""
+    """`Process`, whose child lives in a process of its own."""
 
     expression = "Process[Identity]"
 
 
 class SequentialConformance(IdentityConformance):
-    """`S`, also named `Sequential`: one after the other, with an alternative."""
+    """`S`, also named `Sequential`, with an element that has the prefix `(or)`."""
 
     expression = "S[Identity,S[Identity,Identity],(or)Identity]"
 
 
 class BackgroundThreadConformance(IdentityConformance):
-    """`BackgroundThread`: one thread owns what is inside."""
+    """`BackgroundThread`, whose child one thread owns."""
 
     expression = "BackgroundThread[Identity]"
 
 
 class FallbackConformance(IdentityConformance):
-    """`Fallback`: the first that can be built."""
+    """`Fallback`, which uses the first child that can be built."""
 
     expression = "Fallback[Identity,S[Identity,Identity]]"
 
 
 class ModelLoaderConformance(IdentityConformance):
-    """`ModelLoader`: chosen by the suffix of a file."""
+    """`ModelLoader`, which chooses a child by the suffix of a file."""
 
     expression = "ModelLoader(model=network.onnx)[(.onnx)Identity]"
 
 
 class HasKeyConformance(IdentityConformance):
-    """`HasKey`: two ways."""
+    """`HasKey`, with two branches."""
 
     expression = "HasKey(mask)[S[Identity],Identity]"
     expected_failures = {"missing-key": _ASKS}  # noqa: RUF012 - a class of this kind is a table
 
 
 class NotHasKeyConformance(HasKeyConformance):
-    """`NotHasKey`: two ways."""
+    """`NotHasKey`, with two branches."""
 
     expression = "NotHasKey(mask)[S[Identity],Identity]"
 
 
 class RandomConformance(IdentityConformance):
-    """`Random`: two ways, drawn for each request."""
+    """`Random`, with two branches, of which one is drawn for each request."""
 
     expression = "Random(0.5)[S[Identity],Identity]"
 
 
 class LoopConformance(IdentityConformance):
-    """`Loop`: until the key is there, which it is."""
+    """`Loop`, until a key is there, which every request has from the beginning."""
 
     expression = "Loop(until=mask,limit=2)[Identity]"
 
 
 class RestartConformance(IdentityConformance):
-    """`Restart`: once, where no request asks for more."""
+    """`Restart`, whose child runs once, since no request asks for a restart."""
 
     expression = "Restart[Identity]"
     expected_failures = {  # noqa: RUF012 - a class of this kind is a table

@@ -1,4 +1,4 @@
-"""A clock that moves when told, and backends that record, block, are slow or fail."""
+"""A clock that moves only when a test moves it, and backends that record, block, are slow or fail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FakeClock:
 
 
 class Recording(Backend):
-    """Identity that records the ``data`` of every batch, in the order in which they ran.
+    """Identity that records the ``data`` of every batch, in the order in which the batches ran.
 
     Reads:
         data: Anything.
@@ -52,18 +52,18 @@ class Recording(Backend):
 
     @classmethod
     def clear(cls) -> None:
-        """Forget what was recorded."""
+        """Forget all recorded batches."""
         cls.batches.clear()
 
     def forward(self, batch: list[Request]) -> None:
-        """Record the batch and give ``data`` as ``result``."""
+        """Record the batch, and give ``data`` as ``result``."""
         self.batches.append([request["data"] for request in batch])
         for request in batch:
             request["result"] = request["data"]
 
 
 class Blocking(Backend):
-    """Identity that waits in ``forward`` until it is let go.
+    """Identity that waits in ``forward`` until the test lets it go on.
 
     Reads:
         data: Anything.
@@ -85,7 +85,7 @@ class Blocking(Backend):
 
     @classmethod
     def reset(cls) -> None:
-        """Begin anew: nothing has entered and nothing may leave."""
+        """Begin anew: no batch has entered, and none may leave."""
         cls.entered = threading.Semaphore(0)
         cls.leave = threading.Semaphore(0)
 
@@ -122,7 +122,7 @@ class Slow(Backend):
         ms: float = Field(10.0, ge=0, description="How long a batch takes, in milliseconds.")
 
     never: ClassVar[threading.Event] = threading.Event()
-    """What a batch waits for, so many seconds; setting it lets all batches end."""
+    """A batch waits for this event with its time as the timeout; setting the event ends all batches."""
 
     def init(self, options: Any, context: Any) -> None:
         """Keep the options."""
@@ -136,7 +136,7 @@ class Slow(Backend):
 
 
 class Failing(Backend):
-    """Identity that fails when told: ``Failing(on=bad)`` raises for a batch that holds "bad".
+    """Identity that fails for one value: ``Failing(on=bad)`` raises for a batch that holds "bad".
 
     Reads:
         data: Anything.
@@ -167,7 +167,7 @@ class Failing(Backend):
     def _is_told(self, data: Any) -> bool:
         try:
             return bool(data == self.options.on)
-        except Exception:  # noqa: BLE001 - an array is not equal as a whole
+        except Exception:  # noqa: BLE001 - comparing an array gives an array, which has no truth value
             return False
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:

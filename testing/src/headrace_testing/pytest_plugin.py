@@ -1,7 +1,7 @@
 """The pytest plugin: every conformance class is collected, one test per rule.
 
-Loaded by pytest through its entry point in every run, so it imports nothing but the standard
-library until a conformance class is there.
+pytest loads this module through its entry point in every run, so it imports only the standard library
+until there is a conformance class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> pytest.
     from headrace_testing.conformance.collecting import ConformanceCollector
 
     if not getattr(obj, "expression", "") or not getattr(obj, "__test__", True):
-        return None  # a base of other conformance classes
+        return None  # the class is only a base of other conformance classes
     found: pytest.Collector = ConformanceCollector.from_parent(
         collector, name=name, conformance=obj
     )

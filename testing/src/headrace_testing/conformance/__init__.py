@@ -1,6 +1,6 @@
 """The conformance kit: rules of the backend contract, each checked against a real backend.
 
-Needs neither pytest nor any array library: rules are plain functions, which ``headrace
+It needs neither pytest nor any array library: rules are plain functions, which ``headrace
 conformance`` and the pytest plugin both run.
 """
 

@@ -1,4 +1,4 @@
-"""What the author of a backend writes to have it certified."""
+"""The class that the author of a backend writes to have the backend certified."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ __all__ = ["BackendConformance"]
 
 
 class BackendConformance:
-    """Subclass it with an expression and a factory of requests to have a backend certified.
+    """Base of conformance classes: a subclass gives the expression of a backend, and makes its requests.
 
-    pytest collects every subclass that a test module defines or imports, whatever its name, one
-    test per rule. For ``headrace conformance`` it is offered as an entry point of the group
+    pytest collects every subclass that a test module defines or imports, whatever its name, with one
+    test per rule. For ``headrace conformance`` a distribution offers it as an entry point of the group
     ``headrace.conformance`` under the name of the backend.
 
     Attributes:
-        expression: What is certified: the expression of a backend, children included; rules about
-            a class judge that of the outermost name.
-        options: Node keys and options that go beside it in the configuration.
-        expected_failures: Per rule that the backend does not keep, the reason, which the
-            certificate shows. A rule listed here that is kept is itself a failure.
+        expression: The expression of the backend that is certified, children included; rules about a class
+            judge the class of the outermost name.
+        options: Node keys and options that stand beside the expression in the configuration.
+        expected_failures: The rules that the backend does not keep, each with the reason, which the
+            certificate shows. If a rule listed here is kept, that is itself a failure.
         inside: For a backend that works only as a part of another expression, the conformance class
-            of that expression: rules that build or run it are judged there.
+            of that expression: rules that build or run the backend are judged there.
         rtol, atol: How far numbers with fractions in two results may differ and still count as
-            equal: ``abs(a - b) <= atol + rtol * abs(b)``. Everything else is compared exactly.
+            equal: ``abs(a - b) <= atol + rtol * abs(b)``. All other values are compared exactly.
     """
 
     expression: str = ""
@@ -37,17 +37,17 @@ class BackendConformance:
     atol: float = 1e-6
 
     def unavailable(self) -> str | None:
-        """Say what this machine lacks to run the backend (``"no CUDA device"``), None for nothing.
+        """Say what this machine lacks to run the backend (``"no CUDA device"``); None for nothing.
 
         The rules about the class, its options, docstring, imports and requests are judged all the
-        same; those that build or run it have the outcome ``not_judged`` with this reason (pytest
-        skips them), and the backend is not certified.
+        same; the rules that build or run the backend have the outcome ``not_judged`` with this reason
+        (pytest skips them), and the backend is not certified.
         """
         return None
 
     def make_item(self, k: int) -> Request:
-        """Give the request number ``k``, a new dict: 0, 1, 2, ...; the same ``k`` an equal one.
+        """Give the request number ``k`` (0, 1, 2, ...): a new dict each time, equal for the same ``k``.
 
-        Requests should differ, so that results that are mixed up are seen.
+        Requests should differ, so that the kit can see when results are mixed up.
         """
         raise NotImplementedError(f"{type(self).__name__} has no make_item(self, k)")

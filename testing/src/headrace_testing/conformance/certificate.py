@@ -1,4 +1,4 @@
-"""What a run of the kit found of one backend, and whether it is certified."""
+"""The certificate: what a run of the kit has found about one backend, and whether it is certified."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from headrace_testing.conformance.outcome import EXPECTED_FAILURE, Verdict
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a run of the kit found about one backend.
+    """The findings of a run of the kit about one backend.
 
     Attributes:
         backend: Its name, as in the expression.
-        distribution, version: Who brings it; for a registered class its module, and nothing.
-        expression: What was certified.
-        options: What stood beside it in the configuration, as text or plain data.
+        distribution, version: The distribution that brings it; for a registered class its module or file,
+            and an empty version.
+        expression: The expression of the conformance class.
+        options: The keys beside it in the configuration, as text or plain data.
         headrace, python: The versions that ran.
         platform: Operating system and machine.
         rules: A verdict per rule, in order.
@@ -40,13 +41,13 @@ class Certificate:
 
     @property
     def certified(self) -> bool:
-        """Whether every rule holds, does not apply or fails for a reason that is given."""
+        """Whether every rule passes, does not apply, or fails for a reason that the author gives."""
         judged = self.problem is None and self.unavailable is None and bool(self.rules)
         return judged and all(verdict.good for verdict in self.rules)
 
     @property
     def expected_failures(self) -> dict[str, str]:
-        """The rules that are not kept, each with the reason that the author gives."""
+        """The expected failures, each with the reason that the author gives."""
         return {v.id: v.expected or "" for v in self.rules if v.outcome == EXPECTED_FAILURE}
 
     def to_dict(self) -> dict[str, Any]:

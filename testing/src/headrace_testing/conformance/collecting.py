@@ -1,4 +1,4 @@
-"""Conformance classes as pytest collects them: a node per class, a test per rule."""
+"""How pytest collects conformance classes: as a node per class, with a test per rule."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ConformanceCollector(pytest.Collector):
 
     @property
     def run(self) -> ConformanceRun:
-        """The run that its tests share."""
+        """The run that the tests of the class share."""
         if self._run is None:
             self._run = ConformanceRun(self.conformance)
         return self._run
@@ -50,19 +50,19 @@ class ConformanceCollector(pytest.Collector):
             yield RuleItem.from_parent(self, name=rule.id, rule=rule)
 
     def teardown(self) -> None:
-        """Close what was built."""
+        """Close the backend."""
         if self._run is not None:
             self._run.close()
             self._run = None
 
 
 def _marks(cls: type) -> Iterator[pytest.MarkDecorator]:
-    """Give the marks of a class and of its bases, as pytest does for classes of tests."""
+    """Give the marks of a class and of its bases, as pytest gives those of test classes."""
     for one in reversed(cls.__mro__):
         marks = vars(one).get("pytestmark", [])
         for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
-            # A mark, or the decorator that makes it; `with_args`, since a decorator that is called
-            # with one class marks that.
+            # `mark` is a mark, or the decorator that makes it. `with_args` is used, since a decorator that
+            # is called with a class alone would mark that class.
             made: pytest.MarkDecorator = getattr(pytest.mark, mark.name)
             yield made.with_args(*mark.args, **mark.kwargs)
 
@@ -90,7 +90,7 @@ class RuleItem(pytest.Item):
             raise RuleBroken(self._text(verdict))
 
     def _reported(self, verdict: Verdict) -> bool:
-        """Tell whether a rule that blocks this one fails as a test of its own."""
+        """Tell whether the rule that blocks this one is reported by a test of its own."""
         run = self.parent.run
         names = {item.name for item in self.session.items if item.parent is self.parent}
         todo = list(self.rule.needs)
@@ -110,13 +110,13 @@ class RuleItem(pytest.Item):
         )
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show a broken rule as a sentence, anything else as pytest does."""
+        """Show a broken rule as a sentence, and any other error as pytest does."""
         if isinstance(excinfo.value, RuleBroken):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Say where the test stands: its class, or where that is imported the top of the module."""
+        """Give the place of the test: its class, or the top of the module that imports the class."""
         line = 0  # pytest asks for a line where a mark skips
         with contextlib.suppress(OSError, TypeError):
             cls = self.parent.conformance

@@ -11,7 +11,7 @@ _WORD = re.compile(r"(?:\w+\.)?(Required|NotRequired)\[")
 
 
 class Keys(typing.NamedTuple):
-    """Keys that a class declares: those that must be there, and those that may."""
+    """The keys that a class declares: those that must be there, and those that may be."""
 
     required: frozenset[str]
     optional: frozenset[str]
@@ -30,7 +30,7 @@ def declared_keys(declared: Any, options: Any) -> Keys:
     if isinstance(declared, type):
         required = set(getattr(declared, "__required_keys__", ()))
         for key, annotation in declared.__annotations__.items():
-            # Under `from __future__ import annotations` Python itself does not see these words.
+            # Under `from __future__ import annotations` Python does not recognise Required and NotRequired.
             word = _WORD.match(getattr(annotation, "__forward_arg__", ""))
             if word is not None:
                 (required.add if word[1] == "Required" else required.discard)(key)

@@ -1,8 +1,8 @@
 """The program behind `probe`: fresh processes in which a backend is imported, checked and built.
 
-It loads headrace once, reads a question per line from stdin, and answers each in a fork of itself, so
-that not every one begins with the start of an interpreter. Per question it writes the identifier of
-that process, and how it ended once it has. Where there is no ``fork`` it answers one question itself.
+The program loads headrace once, reads a question per line from stdin, and answers each in a fork of itself,
+so that not every question costs the start of an interpreter. For each question it writes the process id of
+the fork, and later how the fork has ended. Where there is no ``fork`` it answers one question itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIGHT = frozenset(
         *("typing_inspection", "pluggy", "packaging", "tomli"),
     )
 )
-"""Headrace, and what it requires itself."""
+"""Headrace, and the distributions that it requires itself."""
 
 
 def _loaded() -> set[str]:
@@ -37,7 +37,7 @@ def _loaded() -> set[str]:
 
 
 def _libraries(names: set[str], own: list[str]) -> list[str]:
-    """Give what of these is a library that is neither standard nor headrace's nor the backend's."""
+    """Give the names that are libraries: not standard, not required by headrace, not the backend's own."""
     known = {*sys.stdlib_module_names, *_LIGHT, *own}
     found = {name for name in names - known if not name.startswith("__")}
     if found:
@@ -45,7 +45,7 @@ def _libraries(names: set[str], own: list[str]) -> list[str]:
 
         by_name = packages_distributions()
         ours = {d for name in own for d in by_name.get(name, ())}
-        # What has no distribution is an inner module that a library made up, such as a shim.
+        # A name without a distribution is an inner module of a library, such as a shim.
         found = {name for name in found if by_name.get(name) and not ours & set(by_name[name])}
     return sorted(found)
 
@@ -88,7 +88,7 @@ def _from_file(name: str, path: str) -> Any:
 
 
 def _answer(asked: dict[str, Any], path: Path) -> None:
-    """Import, check and build a backend, and write what was seen."""
+    """Import, check and build a backend, and write what was loaded in each step."""
     import importlib
 
     import headrace
@@ -109,14 +109,14 @@ def _answer(asked: dict[str, Any], path: Path) -> None:
             importlib.import_module(asked["module"])
         found.imported = _libraries(_loaded() - before, own)
         found.stage, before = "configure", before | _loaded()
-        settings = pickle.loads(base64.b64decode(asked["settings"]))  # noqa: S301 - our parent's
+        settings = pickle.loads(base64.b64decode(asked["settings"]))  # noqa: S301 - made by the parent process
         config = headrace.PipelineConfig.load(settings)
         found.configured = _libraries(_loaded() - before, own)
         if asked["build"]:
             found.stage, before = "build", before | _loaded()
             built = headrace.plugins.build(config)
             found.built = _libraries(_loaded() - before, own)
-    except Exception as error:  # noqa: BLE001 - it is what is asked for
+    except Exception as error:  # noqa: BLE001 - the error is a part of the answer
         found.error, found.error_text = type(error).__name__, f"{type(error).__name__}: {error}"
     _tell(found, path)
     if built is not None:
@@ -130,14 +130,14 @@ def _tell(found: Probe, path: Path) -> None:
 
 
 def _close(built: BuiltExpression, limit_s: float) -> None:
-    """Close what was built, as far as it ends: rules of their own judge how."""
+    """Close the backend, and wait no longer than a limit: other rules judge how it closes."""
     closing = threading.Thread(target=built.close, daemon=True)
     closing.start()
     closing.join(limit_s)
 
 
 def _serve() -> None:
-    """Answer the questions that come, one after the other, until there are no more."""
+    """Answer the questions one after the other, until stdin ends."""
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for used in (0, 1):  # a backend may read and print
@@ -158,10 +158,11 @@ def _serve() -> None:
 
 
 def _run(job: dict[str, Any]) -> NoReturn:
-    """Answer one question, and end, whatever the backend leaves running."""
+    """Answer one question, and end the process, whatever the backend has left running."""
     status = 1
     folder = Path(job["folder"])
-    # Files, not pipes: a process that the backend starts and leaves would hold a pipe open.
+    # The answer goes into files: a process that the backend starts and leaves behind would keep a pipe open,
+    # and the reader would wait for its end.
     os.dup2(os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT), 2)
     try:
         os.environ.clear()

@@ -1,4 +1,4 @@
-"""Copying an array on a device to where the CPU can read it, with what its own library has for that."""
+"""Copying an array on a device to the host, by the means of its own library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _READABLE = (_CPU, 3, 11)
 """Device types of DLPack that a CPU can read: its own memory, and that pinned by CUDA and by ROCm."""
 
 _DEVICES = ("cuda", "hip", "mps", "rocm", "xpu")
-"""How the names of devices begin, of arrays that tell no other way."""
+"""Beginnings of device names, for arrays that tell their device in no other way."""
 
 _METHODS = ("cpu", "get", "copy_to_host", "numpy", "__array__")
 """Methods that give a copy on the host: of torch, CuPy, Numba, and of arrays that numpy reads."""
@@ -19,11 +19,11 @@ _METHODS = ("cpu", "get", "copy_to_host", "numpy", "__array__")
 
 @dataclass(frozen=True)
 class ListedArray:
-    """What an array held that tells it in no other way than as lists.
+    """The content of an array that can be read only as lists.
 
     Attributes:
-        dtype, shape: As the array says.
-        elements: Its elements, in nested lists.
+        dtype, shape: Those of the array.
+        elements: The elements of the array, in nested lists.
     """
 
     dtype: str
@@ -31,14 +31,14 @@ class ListedArray:
     elements: Any
 
     def tolist(self) -> Any:
-        """Give its elements."""
+        """Give the elements, in nested lists."""
         return self.elements
 
 
 class _Exporter:
-    """An array as numpy is to see it: its capsule is that of a copy on the CPU.
+    """Stands for an array before numpy: its DLPack capsule is that of a copy on the CPU.
 
-    numpy reads no memory of a device, and only numpy 2.1 and newer can ask for a copy of it.
+    numpy cannot read the memory of a device, and only numpy 2.1 and newer can ask for a copy on the CPU.
     """
 
     def __init__(self, array: Any, asked: dict[str, Any]) -> None:
@@ -52,21 +52,21 @@ class _Exporter:
 
 
 def is_on_device(value: Any) -> bool:
-    """Tell whether an array says that it stands where a CPU cannot read it."""
+    """Tell whether an array says that its memory cannot be read by a CPU."""
     try:
         if callable(getattr(value, "__dlpack_device__", None)):
             return value.__dlpack_device__()[0] not in _READABLE
         device = str(getattr(value, "device", ""))
         return hasattr(value, "__cuda_array_interface__") or device.startswith(_DEVICES)
-    except Exception:  # noqa: BLE001 - whatever a foreign attribute raises, it tells of no device
+    except Exception:  # noqa: BLE001 - an attribute that raises tells of no device
         return False
 
 
 def host_copy(array: Any) -> Any:
-    """Give a copy of an array that the CPU can read; None when there is no way to one.
+    """Give a copy of an array that the CPU can read; None when there is no way to make one.
 
-    Each way is tried until one gives an array on the host: the methods of well-known libraries,
-    DLPack through numpy where that is loaded, ``tolist()``.
+    These ways are tried until one gives an array on the host: the methods of well-known libraries,
+    DLPack through numpy where numpy is loaded, ``tolist()``.
     """
     for name in _METHODS:
         found = _given_by(getattr(array, name, None))
@@ -82,21 +82,22 @@ def host_copy(array: Any) -> Any:
 def _given_by(method: Any) -> Any:
     """Give the array on the host that a method gives; None when it gives none.
 
-    In some libraries a method of that name means something else, or fails: that is no way, then.
+    In some libraries a method of that name means something else, or raises: then there is no such way.
     """
     if not callable(method):
         return None
     try:
         found = method()
-    except Exception:  # noqa: BLE001 - see above
+    except Exception:  # noqa: BLE001 - a method that raises is no way
         return None
     return found if hasattr(found, "shape") and not is_on_device(found) else None
 
 
 def _through_dlpack(array: Any) -> Any:
-    """Read an array through ``__dlpack__`` with numpy; None when it cannot be read so.
+    """Read an array through ``__dlpack__`` with numpy; None when that is not possible.
 
-    The array is asked for a copy on the CPU (``dl_device``), as an older exporter knows it, too.
+    The array is asked for a copy on the CPU, then for the CPU alone (``dl_device``), then without arguments,
+    since older exporters know none of them.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None or not callable(getattr(array, "__dlpack__", None)):
@@ -104,6 +105,6 @@ def _through_dlpack(array: Any) -> Any:
     for asked in ({"dl_device": (_CPU, 0), "copy": True}, {"dl_device": (_CPU, 0)}, {}):
         try:
             return numpy.from_dlpack(_Exporter(array, asked)).copy()
-        except Exception:  # noqa: BLE001, S112 - it knows no such argument, refuses, or gives no memory of the CPU
+        except Exception:  # noqa: BLE001, S112 - the array refuses the arguments, or is on a device
             continue
     return None

@@ -1,4 +1,4 @@
-"""The backend under test: built as a pipeline builds it, and called without a queue."""
+"""The backend under test, which is built as a pipeline builds it, and called without a queue."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 USUAL_BATCH = 4
-"""How many requests a batch has where the range allows it."""
+"""How many requests a batch has, where the range allows so many."""
 
 MOST = 1024
-"""The heaviest batch that is tried of a backend that takes heavier ones."""
+"""The heaviest batch that is tried with a backend that takes heavier ones."""
 
 _UNBOUNDED = 64
-"""The heaviest batch that is tried of a backend without a ``max``, where its node asks for none."""
+"""The heaviest batch that is tried with a backend without a ``max``, unless its node has one."""
 
 _EACH = 16
-"""Every weight up to here is tried, and above it each power of two."""
+"""Every weight up to this one is tried, and above it each power of two."""
 
 
 def weight_of(batch: Sequence[Request]) -> int:
@@ -36,11 +36,11 @@ class Live:
 
     Args:
         config: A configuration of one node.
-        asked: The ``max`` that the node asks for beside its expression, None for nothing.
+        asked: The key ``max`` of the node, None when it is not set.
 
     Attributes:
-        instances: What a scheduler would call, one per instance.
-        root: The object of the outermost name, of the first instance; it may be inside the former.
+        instances: The backends that a scheduler would call, one per instance.
+        root: The backend of the outermost name in the first instance; another one may stand around it.
     """
 
     def __init__(self, config: PipelineConfig, asked: int | None = None) -> None:
@@ -56,12 +56,12 @@ class Live:
 
     @property
     def range(self) -> tuple[int, int | None]:
-        """Least and greatest weight; None for unbounded."""
+        """The least and the greatest weight; None for unbounded."""
         return self.backend.min, self.backend.max
 
     @property
     def weights(self) -> list[int]:
-        """The weights of the batches that are tried: all up to 16, powers of two, the largest."""
+        """The weights of the batches that are tried: all up to 16, then powers of two, and the largest."""
         least, most = self.range
         largest = max(least, min(MOST, max(_UNBOUNDED, self._asked or 1) if most is None else most))
         powers = (1 << n for n in range(largest.bit_length()))
@@ -77,10 +77,10 @@ class Live:
         return self._built.call(batch, index)
 
     def results(self, batch: list[Request], index: int = 0) -> list[Any]:
-        """Call an instance with requests that are right; give their results.
+        """Call an instance with valid requests; give their results.
 
         Raises:
-            Broken: One failed, or has no result.
+            Broken: A request failed, or has no result.
         """
         outcomes = self.call(batch, index)
         for place, (request, outcome) in enumerate(zip(batch, outcomes, strict=True)):
@@ -94,14 +94,14 @@ class Live:
         return [dict.__getitem__(request, "result") for request in batch]
 
     def filled(self, request: Request) -> list[Request]:
-        """Give the smallest batch that begins with a request: shallow copies are added, as by pad."""
+        """Give the smallest batch that begins with a request; ``pad`` would add the same shallow copies."""
         batch = [request]
         while self.backend.max != 1 and weight_of(batch) < self.backend.min:
             batch.append(dict(request))
         return batch
 
     def alone(self, request: Request, index: int = 0) -> Exception | None:
-        """Call an instance with one request, filled up to its min; give that one's outcome."""
+        """Call an instance with one request, filled up to its min; give the outcome of the request."""
         return self.call(self.filled(request), index)[0]
 
     def result_alone(self, request: Request, index: int = 0) -> Any:
@@ -109,7 +109,7 @@ class Live:
         return self.results(self.filled(request), index)[0]
 
     def take(self, item: Callable[[int], Request], want: int = USUAL_BATCH) -> list[Request]:
-        """Make a batch of up to ``want`` requests, more where the min asks for them."""
+        """Make a batch of up to ``want`` requests, or of as many as the min asks for."""
         least, most = self.range
         batch: list[Request] = []
         while len(batch) < want or weight_of(batch) < least:

@@ -1,4 +1,4 @@
-"""Which memory a value stands on, to see whether two values share some."""
+"""The memory of a value, to see whether two values share some."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MUTABLE = (list, dict, set, bytearray)
 
 
 def _places(value: Any) -> Iterator[tuple[int, int]]:
-    """Give the places in memory of whatever in a value can be changed, as (begin, end)."""
+    """Give the places in memory, as (begin, end), of all parts of a value that can be changed."""
     if is_array(value) or any(hasattr(value, name) for name in _POINTERS):
         place = _of_array(value)
         if place is not None:
@@ -30,13 +30,13 @@ def _places(value: Any) -> Iterator[tuple[int, int]]:
 
 
 def _of_array(array: Any) -> tuple[int, int] | None:
-    """Give where an array begins and ends; None when it does not tell, or is only read.
+    """Give where the memory of an array begins and ends; None when that is unknown, or it is read-only.
 
-    One on a device tells through ``__cuda_array_interface__`` or ``data_ptr()``.
+    An array on a device tells so through ``__cuda_array_interface__`` or ``data_ptr()``.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.generic):
-        return None  # one number: it cannot be changed, and tells of memory that is gone already
+        return None  # a numpy scalar cannot be changed, and names memory that is released already
     try:
         interface = getattr(array, "__cuda_array_interface__", None)
         size = _size(array, interface)
@@ -46,13 +46,13 @@ def _of_array(array: Any) -> tuple[int, int] | None:
             begin, read_only = array.data_ptr(), False
         else:
             begin, read_only = array.__array_interface__["data"]
-    except Exception:  # noqa: BLE001 - arrays of foreign libraries, on devices
+    except Exception:  # noqa: BLE001 - arrays of other libraries may raise anything
         return None
     return None if read_only or not size else (begin, begin + size)
 
 
 def _size(array: Any, interface: Any) -> int:
-    """Give the size of an array in bytes, from whatever tells it."""
+    """Give the size of an array in bytes, from the first attribute that tells it."""
     size = getattr(array, "nbytes", None)
     if size is not None:
         return int(size)
@@ -61,14 +61,13 @@ def _size(array: Any, interface: Any) -> int:
         return itemsize * int(math.prod(interface["shape"]))
     if callable(getattr(array, "numel", None)):
         return int(array.numel() * array.element_size())
-    return 1  # as much as is known: where it begins
+    return 1  # only the beginning of the memory is known
 
 
 def shares_memory(one: Any, other: Any, *, but: Any = ()) -> bool:
-    """Tell whether two values share memory that can be changed, other than that of ``but``.
+    """Tell whether two values share memory that can be changed, apart from the memory of ``but``.
 
-    Arrays count from their first to their last byte where they are contiguous; a strided one may
-    reach further than it tells.
+    An array counts from its first byte on with the size of its elements: a strided one may reach further.
     """
     excepted = list(_places(but))
 

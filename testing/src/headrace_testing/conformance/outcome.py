@@ -1,19 +1,19 @@
-"""What may come of a rule: what its check raises, and the verdict that stands in the certificate."""
+"""The outcomes of a rule: the exceptions of its check, and the verdict in the certificate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 
-class Broken(AssertionError):  # noqa: N818 - it is the rule that is broken
-    """A rule is broken; the text says how it was seen."""
+class Broken(AssertionError):  # noqa: N818 - names what has happened to the rule
+    """A rule is broken; the text says what was seen."""
 
 
 class NotApplicable(Exception):  # noqa: N818 - no error: the contract promises nothing here
     """The contract says that the rule does not hold for this kind of backend."""
 
 
-class NotJudged(Exception):  # noqa: N818 - no error either
+class NotJudged(Exception):  # noqa: N818 - no error: this machine lacks something
     """The rule cannot be judged on this machine; the text says why."""
 
 
@@ -30,15 +30,15 @@ _GOOD = (PASSED, NOT_APPLICABLE, EXPECTED_FAILURE)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one rule.
+    """The outcome of one rule.
 
     Attributes:
-        id: The rule.
+        id: The identifier of the rule.
         outcome: ``passed``; ``failed``; ``not_applicable`` where the contract promises nothing;
             ``blocked`` where another rule must hold first; ``not_judged`` where this machine lacks
-            what it takes to run the backend; ``expected_failure``;
-            ``unexpected_pass`` of a rule that is listed as an expected failure.
-        reason: Why the rule is there.
+            something that the backend needs; ``expected_failure``; ``unexpected_pass`` of a rule that is
+            listed as an expected failure.
+        reason: The reason for the rule.
         detail: What was seen; empty when there is nothing to say.
         expected: The reason that the author gives for an expected failure, or None.
     """

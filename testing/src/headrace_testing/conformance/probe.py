@@ -1,4 +1,4 @@
-"""What importing, checking and building a backend loads, seen in a fresh process."""
+"""Finding out, in a fresh process, which libraries importing, checking and building a backend loads."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _PROGRAM = "headrace_testing.conformance.fresh"
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no other
 _LIMIT_S = 300
 _CLOSING_S = 20
-"""How long a backend may take to close in the fresh process; what it loads is known by then."""
+"""How long a backend may take to close in the fresh process, which has written its answer by then."""
 
 
 @dataclass
 class Probe:
-    """What a fresh process saw.
+    """The answer of a fresh process.
 
     Attributes:
         module: The module of the backend.
-        imported, configured, built: The libraries that each step loaded first, by top-level name.
-        stage: How far it came: ``import``, ``configure``, ``build``.
-        error: The class of the error that ended it, empty for none.
-        error_text: Class and text of that error.
+        imported, configured, built: The libraries that each step was the first to load, by top-level name.
+        stage: The last step that the process began: ``import``, ``configure``, ``build``.
+        error: The class of the error that ended that step, empty for none.
+        error_text: The class and text of that error.
     """
 
     module: str = ""
@@ -57,11 +57,11 @@ def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True
     Args:
         subject: The backend.
         blocked: Libraries that cannot be imported there.
-        build: Whether to build it at all.
+        build: Whether to build the backend as well.
 
     Raises:
-        NotApplicable: The class stands where no configuration can import it from.
-        Broken: The process ended in another way than with an error of the backend.
+        NotApplicable: No configuration can import the class from the place where it is defined.
+        Broken: The process ended otherwise than by finishing or by an error of the backend.
     """
     registered = [one for one in subject.element.walk() if one.registered]
     backends = [_found(one.name, one.cls) for one in registered]
@@ -79,7 +79,7 @@ def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True
 
 
 def _found(name: str, cls: type[Any]) -> tuple[str, str, str, str]:
-    """Say where a class that was registered can be found again: name, module, file, qualname."""
+    """Give the place of a registered class for another process: name, module, file, qualname."""
     if "<locals>" in cls.__qualname__:
         raise NotApplicable(
             f"{cls.__name__} is made inside a function, from where no configuration can import it"
@@ -100,16 +100,17 @@ def _own(subject: Subject) -> list[str]:
 
 
 class _Fresh:
-    """The process that fresh ones are forked from: it has loaded headrace and nothing else.
+    """The process that forks the fresh ones: it has loaded headrace and nothing else.
 
-    It is started when it is first needed and ends with this one. Where the platform cannot fork it
-    is the fresh process itself, and another one is started for the next question.
+    It is started when it is first needed, and ends with this process. Where the platform cannot fork, it is
+    the fresh process itself, and another one is started for the next question.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # a fork of this process has none of its own yet
+        # The process that has started `_process`: a fork of it has to start its own.
+        self._owner = 0
 
     def ask(self, asked: str, folder: str) -> str:
         """Let a fresh process answer into ``folder``; say how it ended."""
@@ -130,7 +131,7 @@ class _Fresh:
                 pid = int(_exchange(process, json.dumps(job).encode() + b"\n") or pid)
                 timer.start()
                 status = _exchange(process)
-            except BaseException:  # Ctrl-C: nobody waits for the answer any more
+            except BaseException:  # after Ctrl-C no thread waits for the answer
                 kill()
                 process.kill()
                 raise
@@ -150,19 +151,19 @@ class _Fresh:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=env,
-                start_new_session=True,  # Ctrl-C is for this process
+                start_new_session=True,  # keeps Ctrl-C away from it
             )
         return process
 
     def end(self) -> None:
-        """End the process, which does so when there are no more questions."""
+        """End the process by closing its stdin."""
         if self._process is not None and self._owner == os.getpid():
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 self._process.communicate(timeout=_CLOSING_S)
 
 
 def _exchange(process: subprocess.Popen[bytes], line: bytes = b"") -> str:
-    """Send a line, and give the next one that comes; empty when the process has ended."""
+    """Send a line and give the next line of the process; empty when it has ended."""
     if process.stdin is None or process.stdout is None:
         return ""
     with contextlib.suppress(BrokenPipeError):

@@ -1,4 +1,4 @@
-"""A rule of the contract: identifier, reason, what it needs, and the check."""
+"""A rule of the contract: its identifier, reason, needed rules, and check."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Rule:
 
     Attributes:
         id: A stable identifier.
-        reason: Why, in one line.
-        text: What is checked and how to keep it; the body of its page in the documentation.
-        needs: Rules without which it cannot be judged.
-        unbuilt: Whether it is judged by the class alone where nothing can be built.
+        reason: The reason for the rule, in one line.
+        text: What is checked and how to keep the rule: the body of its page in the documentation.
+        needs: The rules without which it cannot be judged.
+        unbuilt: Whether it can be judged by the class alone, where nothing can be built.
         check: Raises `Broken`, `NotApplicable` or `NotJudged`; may give a note for the certificate.
     """
 
@@ -37,7 +37,7 @@ class Rule:
 
 
 def rule(identifier: str, *needs: str, unbuilt: bool = False) -> Callable[[Check], Rule]:
-    """Make a rule of a function whose docstring is the reason, then the text of its page."""
+    """Make a rule of a function whose docstring has the reason, and then the text of the rule's page."""
 
     def make(check: Check) -> Rule:
         reason, _, text = inspect.cleandoc(check.__doc__ or "").partition("\n\n")

@@ -1,4 +1,4 @@
-"""Rules about calling a backend: what a batch may be, and that there is an outcome per request."""
+"""Rules about calling a backend: which batches it takes, and that every request gets an outcome."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Spy:
-    """Notes what ``forward`` of one backend is given and gives."""
+    """Records the batches that ``forward`` of one backend is given, and its answers."""
 
     def __init__(self, root: Backend) -> None:
         self._root = root
-        self._own = vars(root).get("forward")  # what core itself has put before it
+        self._own = vars(root).get("forward")  # core may have put a function in its place
         self._forward: Callable[[list[Request]], Any] = root.forward
         self.calls: list[tuple[list[Request], list[Request], Any]] = []
         self.raised: list[tuple[int, Exception]] = []
@@ -67,9 +67,9 @@ def builds(subject: Subject) -> None:
 def outcomes(subject: Subject) -> None:
     """`forward` answers for every request: None, or one exception or None per item.
 
-    What `forward` returns is looked at for batches that are right and for one with a request that
-    is not. Anything else than None or a list of that length, with exceptions and None, would be a
-    ContractError for the whole batch.
+    `forward` is called with valid batches and with one that holds an invalid request. If it returns
+    anything else than None, or a list of as many exceptions or None, that is a ContractError for the
+    whole batch.
     """
     live = subject.live
     with Spy(live.root) as spy:
@@ -77,7 +77,7 @@ def outcomes(subject: Subject) -> None:
     calls = spy.calls
     with contextlib.suppress(
         Exception, SystemExit
-    ):  # another life, and errors, have rules of their own
+    ):  # building again, and errors, have rules of their own
         tried = subject.tried
         bad = tried.take(subject.item)
         for key in subject.declared("reads").required | {"data"}:
@@ -99,7 +99,7 @@ def outcomes(subject: Subject) -> None:
 
 @rule("runs", "outcomes")
 def runs(subject: Subject) -> None:
-    """A request that is right gets a `result`, and no error.
+    """A valid request gets a `result`, and no error.
 
     The requests of `make_item` are run in a batch; each must end with a `result`.
     """
@@ -108,9 +108,9 @@ def runs(subject: Subject) -> None:
 
 @rule("batch-list-kept", "runs")
 def batch_list_kept(subject: Subject) -> None:
-    """`forward` may change the requests, never the list that holds them.
+    """`forward` may change the requests, but never the list that holds them.
 
-    Whoever called still needs the list: after `forward` it must hold the same requests in the same
+    The caller still needs the list: after `forward` it must hold the same requests in the same
     order, whether they came in the order of `make_item` or backwards.
     """
     live = subject.live
@@ -129,7 +129,7 @@ def batch_list_kept(subject: Subject) -> None:
 
 @rule("empty-batch", "runs")
 def empty_batch(subject: Subject) -> None:
-    """An empty batch is no call: nothing runs, and nothing failed.
+    """An empty batch is no call: nothing runs, and nothing fails.
 
     `backend([])` gives None and does not reach `forward`.
     """
@@ -144,13 +144,13 @@ def empty_batch(subject: Subject) -> None:
 
 @rule("range", "errors-returned")
 def batch_range(subject: Subject) -> str:
-    """Schedulers cut batches by the range: all of it must work, and nothing outside of it run.
+    """Schedulers cut batches by the range: every batch in it must work, and none outside of it may run.
 
-    Batches of every weight from `min` to 16, of each power of two above, and of `max` (without one
-    that of `options`, at least 64; of more than 1024, 1024) succeed. One above `max` and one below
-    `min` fail with BatchRangeError for every item, and do not reach `forward`. Where `rerun` is
-    True, batches of equal requests make `forward` raise at no weight: core would run the requests
-    one by one, and nobody would notice.
+    Batches of every weight from `min` to 16, of each power of two above, and of `max` succeed. (Without a
+    `max` that of `options` counts, at least 64; a `max` of more than 1024 counts as 1024.) A batch above
+    `max` and one below `min` fail with BatchRangeError for every item, and do not reach `forward`. Where
+    `rerun` is True, `forward` must not raise for a batch of equal requests at any weight: core would run
+    the requests one by one, so that the error would never be seen.
     """
     live = subject.live
     least, most = live.range
@@ -172,7 +172,7 @@ def batch_range(subject: Subject) -> str:
 
 
 def _not_saved_by_rerun(subject: Subject, live: Live) -> None:
-    """Refuse a backend that cannot run a batch of its range, where each request is then run alone."""
+    """Refuse a backend whose ``forward`` raises inside its range, which ``rerun = True`` hides."""
     for want in live.weights:
         batch = live.take(lambda _: subject.item(0), want)
         with Spy(live.root) as spy:
@@ -186,7 +186,7 @@ def _not_saved_by_rerun(subject: Subject, live: Live) -> None:
 
 
 def _of_weight(subject: Subject, live: Live, weight: int) -> list[int]:
-    """Give the requests of a batch as heavy as ``weight``, or of the heaviest below it."""
+    """Give the requests of a batch of exactly ``weight``, or of the heaviest possible batch below it."""
     ks: list[int] = []
     batch: list[Request] = []
     while not batch or _weight(live, batch) < weight:
@@ -225,8 +225,8 @@ def _said(live: Live) -> str:
 def errors_returned(subject: Subject) -> None:
     """`backend(batch)` gives errors back, one per item; it raises none of them.
 
-    Called with requests that lack their keys, hold something else, or do not fit the range, the
-    backend gives a list; a container must be able to go on with the items that are still alive.
+    Called with requests that lack their keys, hold wrong values, or do not fit the range, the
+    backend gives a list: a container must be able to go on with the items that have not failed.
     """
     live = subject.build()
     for request in ({}, {"data": object()}, {"data": None}):
@@ -244,9 +244,9 @@ def errors_returned(subject: Subject) -> None:
 
 @rule("called-in-order", "closes-unused")
 def called_in_order(subject: Subject) -> None:
-    """Before `init`, after `close` and after a failed `init` a backend refuses, with an outcome.
+    """Before `init`, after `close` and after a failed `init` a backend refuses every item.
 
-    A call outside of its life gives a ContractError per item and does not reach `forward`.
+    A call at such a time gives a ContractError per item and does not reach `forward`.
     """
     new = subject.cls()
     _must_refuse(new, new, [subject.item(0)], "before init")
@@ -260,7 +260,7 @@ def called_in_order(subject: Subject) -> None:
 
 
 def _with_failed_init(subject: Subject) -> list[Backend]:
-    """Give a backend whose ``init`` has failed; none where it is a word that core never starts."""
+    """Give a backend whose ``init`` has failed; an empty list for a word whose ``init`` core never calls."""
     failed: list[Backend] = []
 
     def init(self: Backend, options: object, context: object) -> None:
@@ -275,7 +275,7 @@ def _with_failed_init(subject: Subject) -> list[Backend]:
 
 
 def _must_refuse(backend: Backend, root: Backend, batch: list[Request], when: str) -> None:
-    """Call a backend, and see whether the one that is judged (``root``, or inside) refuses."""
+    """Call a backend, and check that the judged one (``root``, which may stand inside it) refuses."""
     with Spy(root) as spy:
         try:
             found = backend(batch)

@@ -1,4 +1,4 @@
-"""Rules about the class: its name, its attributes, its options. Nothing is built for them."""
+"""Rules about the class: its name, its attributes, its options. They build nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEVER = "no_option_has_this_name"
 
 @rule("resolves")
 def resolves(subject: Subject) -> None:
-    """A configuration that names the backend must be right, or nobody can use it.
+    """A configuration that names the backend must be valid, or no one can use it.
 
     The expression of the conformance class is read together with its `options`, as
     `headrace check` does: every name is known, every option is valid. For an entry point, the
@@ -52,12 +52,12 @@ def resolves(subject: Subject) -> None:
 
 @rule("attributes", "resolves")
 def attributes(subject: Subject) -> None:
-    """The attributes of the class are what planners read before anything is built.
+    """The planner reads the attributes of the class before anything is built.
 
     `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread`, `rerun` and
-    `builds_elsewhere` are bools; `reads` and `writes` are tuples of keys, of `"{option}"` for options that exist, or a
-    TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a tuple of
-    texts; a backend without children has `forward`, and can be made without arguments.
+    `builds_elsewhere` are bools; `reads` and `writes` are tuples of keys, or of `"{option}"` for options
+    that exist, or a TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a
+    tuple of texts; a backend without children has `forward`, and can be made without arguments.
     """
     cls = subject.cls
     _check_range(cls.min, cls.max)
@@ -152,7 +152,7 @@ def _named_unit(name: str) -> bool:
 
 @rule("options-strict", "resolves")
 def options_strict(subject: Subject) -> None:
-    """A misspelt option must be an error where it is written, not a default that nobody asked for.
+    """A misspelt option must be an error where it is written, and not silently leave the default.
 
     `Options` is a subclass of `headrace.Options`, refuses names that it does not have, is frozen
     after validation, and every name in `Options.positional` is a field.
@@ -191,9 +191,8 @@ def _as_given(options: Any) -> dict[str, Any]:
 def options_schema(subject: Subject) -> None:
     """`headrace schema` gives editors one JSON Schema of all options; one bad class would spoil it.
 
-    `Options.model_json_schema()` works, can be written as JSON, every reference in it leads
-    somewhere and every required name is a property. Every default is what its own field would
-    accept.
+    `Options.model_json_schema()` works and can be written as JSON; every reference in it leads
+    somewhere, and every required name is a property. Every field accepts its own default.
     """
     cls = subject.cls.Options
     try:
@@ -249,8 +248,8 @@ def _references(part: Any) -> list[str]:
 def items(subject: Subject) -> None:
     """The kit compares runs over equal requests, so the factory must give equal requests.
 
-    `make_item(k)` gives a new dict with text keys, without `result`, equal for the same `k` and not
-    the same for all; it has `data`, unless `reads` of the class names other keys only.
+    `make_item(k)` gives a new dict with text keys and without `result`, equal for the same `k`, and not
+    equal for all `k`; it has `data`, unless `reads` of the class names other keys only.
     """
     needed = declared_keys(subject.element.cls.reads, subject.element.options).required
     first = []

@@ -1,4 +1,4 @@
-"""Rules about the docstring: its sections are there, and say what the class says."""
+"""Rules about the docstring: its sections are there, and agree with the class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ONE = re.compile(
 
 
 def documentation(cls: type[Backend]) -> str:
-    """Give the docstring of a class, or the one it inherits; empty when that is core's own."""
+    """Give the docstring of a class, or the one that it inherits; empty when that is `Backend`'s."""
     from headrace import Backend
 
     doc = inspect.getdoc(cls) or ""
@@ -74,7 +74,7 @@ def entries(text: str) -> dict[str, str]:
 
 @rule("docstring-sections", "resolves")
 def docstring_sections(subject: Subject) -> None:
-    """Whoever composes backends reads the docstring: `headrace plugins info` prints it.
+    """Users who compose backends read the docstring: `headrace plugins info` prints it.
 
     The docstring of the class has a first sentence and the sections `Reads:`, `Writes:`, `Batch:`,
     `Raises:` and `Source:` (where formulas and constants come from), none of them empty.
@@ -94,9 +94,9 @@ def docstring_sections(subject: Subject) -> None:
 def docstring_keys(subject: Subject) -> str | None:
     """The sections Reads and Writes must name the keys that the class declares, and no others.
 
-    Each section has one entry per key, `data: uint8 [H, W, C]`; a key that an option names stands
+    Each section has one entry per key, `data: uint8 [H, W, C]`; a key that an option names is listed
     under its default, its present value or the name of the option. Where nothing is read or
-    written the section says `Nothing.` A container without `reads` or `writes` of its own may say
+    written, the section says `Nothing.` A container without `reads` or `writes` of its own may say
     in words what it passes on.
     """
     found = sections(documentation(subject.cls))
@@ -115,7 +115,7 @@ def _compare(subject: Subject, which: str, section: str, documented: set[str]) -
     now = subject.declared(which).all
     left = set(documented)
     if not isinstance(declared, type) and any(_holds_many(key, options) for key in declared):
-        # A list or table of keys, which differ from one configuration to the next.
+        # An option with a list or table of keys has other keys in each configuration.
         declared = tuple(key for key in declared if not _holds_many(key, options))
         left = set()
         if not documented:
@@ -160,9 +160,9 @@ def docstring_batch(subject: Subject) -> str | None:
 
     It begins with the range: `1 or more`, `1 to 8`, `4`, `2 to the size of the window`; words may
     follow. It must be the range that the backend has once it is built. Where `init` sets another
-    one than the class declares, the section may begin with that of the class and say on what it
-    depends: it names an option, or says "where", "else", "unless". The range of a container is not
-    compared: it has that of what is inside.
+    range than the class declares, the section may begin with the range of the class and say on what the
+    range depends: it names an option, or says "where", "else", "unless". The range of a container is not
+    compared: it comes from its children.
     """
     text = sections(documentation(subject.cls)).get("Batch", "")
     documented = _range_of(text)
@@ -195,14 +195,14 @@ def _is(documented: tuple[int, int | str | None], range_: tuple[int, int | None]
 
 
 def _depends(text: str, options: Iterable[str]) -> bool:
-    """Tell whether a section says that the range is not always the same."""
+    """Tell whether a section says on what the range depends."""
     return bool(_CONDITION.search(text)) or any(
         re.search(rf"\b{re.escape(name)}\b", text) for name in options
     )
 
 
 def _range_of(text: str) -> tuple[int, int | str | None] | None:
-    """Read a range; its end is `_WORDS` where words tell it."""
+    """Read a range; its end is `_WORDS` where it is written in words."""
     at_least = _AT_LEAST.match(text)
     if at_least is not None:
         word = (at_least[1] or "1").lower()

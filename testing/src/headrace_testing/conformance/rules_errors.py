@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def _keys(subject: Subject) -> list[str]:
-    """Give the keys that a request must bring; a container's are those of what is inside."""
+    """Give the keys that a request must bring; for a container those of its children."""
     return sorted(subject.declared("reads").required & subject.item(0).keys())
 
 
 def _needed(subject: Subject) -> list[str]:
-    """Give the keys that a request must bring, of which there is one.
+    """Give the keys that a request must bring, at least one.
 
     Raises:
-        NotApplicable: There is none.
+        NotApplicable: A request need not bring any key.
     """
     keys = _keys(subject)
     if not keys:
@@ -41,7 +41,7 @@ def _needed(subject: Subject) -> list[str]:
 
 
 def _documented(subject: Subject, key: str) -> str:
-    """Give what the section Reads says of a key."""
+    """Give the entry of a key in the section Reads."""
     found = entries(sections(documentation(subject.cls)).get("Reads", ""))
     if key in found:
         return found[key].lower()
@@ -58,10 +58,10 @@ def _documented(subject: Subject, key: str) -> str:
 
 @rule("missing-key", "reads", "works-after-failure")
 def missing_key(subject: Subject) -> str | None:
-    """Who sent a request without a key must be told which one.
+    """The sender of a request without a key must be told which key it is.
 
     For each key that `reads` requires, a request without it fails with an InputError whose `key` is
-    that key, or whose text names it. In a container the error may be that of what is inside.
+    that key, or whose text names it. In a container the error may be that of a child.
     """
     for key in _needed(subject):
         request = subject.item(0)
@@ -95,7 +95,7 @@ def _said(error: Exception) -> str:
 def _refused(
     subject: Subject, spoil: Callable[[Any], Any], words: tuple[str, ...], what: str
 ) -> str | None:
-    """Check that a wrong value under each key is refused, unless the docstring takes anything."""
+    """Check that a wrong value under each key is refused, unless the docstring says `anything`."""
     taken = []
     for key in _needed(subject):
         text = _documented(subject, key)
@@ -112,7 +112,7 @@ def _refused(
             taken.append(key)
             continue
         if outcome is None and subject.children:
-            continue  # what is inside may take anything
+            continue  # the children may take any value
         if outcome is None:
             raise Broken(
                 f"{what} under {key!r} ({said(value)}) is accepted; refuse it with an InputError, or "
@@ -145,7 +145,8 @@ def wrong_shape_(subject: Subject) -> str | None:
     """A value of a shape that the backend cannot read is the sender's error.
 
     Under each key, an array with three more axes, or a value wrapped in three lists, gives an
-    InputError that names the key; unless the section Reads says `anything` or `any shape` of it.
+    InputError that names the key; unless the entry of the key in the section Reads contains `anything`
+    or `any shape`.
     """
     words = ("anything", "any shape")
     return _refused(subject, wrong_shape, words, "a value of the wrong shape")
@@ -156,7 +157,8 @@ def wrong_dtype_(subject: Subject) -> str | None:
     """A value of a dtype that the backend cannot read is the sender's error.
 
     Under each key, the same array of complex numbers (or a complex number in place of each value)
-    gives an InputError that names the key; unless the section Reads says `anything` or `any dtype`.
+    gives an InputError that names the key; unless the entry of the key in the section Reads contains
+    `anything` or `any dtype`.
     """
     words = ("anything", "any dtype")
     return _refused(subject, wrong_dtype, words, "a value of the wrong dtype")
@@ -164,9 +166,9 @@ def wrong_dtype_(subject: Subject) -> str | None:
 
 @rule("works-after-failure", "order-kept")
 def works_after_failure(subject: Subject) -> None:
-    """One bad request must not spoil the backend for those that come after it.
+    """One bad request must not spoil the backend for the requests that come after it.
 
-    After requests that fail, a batch that is right gives what it gave before them.
+    After requests that fail, a valid batch gives the same results as before them.
     """
     live = subject.build()
     for bad in _bad(subject):
@@ -175,7 +177,7 @@ def works_after_failure(subject: Subject) -> None:
 
 
 def _bad(subject: Subject) -> Iterator[Request]:
-    """Give requests that are wrong in several ways."""
+    """Give invalid requests of several kinds."""
     yield {}
     for key in _keys(subject):
         for spoil in (lambda _: Alien(), wrong_shape, wrong_dtype):
@@ -191,8 +193,8 @@ def bad_item_alone(subject: Subject) -> str:
     In a batch with one request that lacks a key, and in one with an object of an unknown type, that
     request fails as it does alone, wherever it stands, and the other requests get the result that
     they get alone. Return a list with an exception or None per item, or raise and declare
-    `rerun = True`. Where `min` is above 1 they may instead fail with BatchRangeError, since too few
-    are left. Tried in a batch of four and in the largest one of `batch-equals-items`.
+    `rerun = True`. Where `min` is above 1, the other requests may instead fail with BatchRangeError, since
+    too few are left. This is tried in a batch of four and in the largest one of `batch-equals-items`.
     """
     _needed(subject)
     live = subject.tried
@@ -209,7 +211,7 @@ def bad_item_alone(subject: Subject) -> str:
 def _judge_batch(
     subject: Subject, spoil: Callable[[Subject, Request], Request | None], size: int, place: int
 ) -> bool:
-    """Run a batch with one bad request; tell whether there is one."""
+    """Run a batch with one bad request; False when the backend takes that request."""
     live = subject.tried
     batch = live.take(subject.repeating, size)
     if not -len(batch) <= place < len(batch):
@@ -223,7 +225,7 @@ def _judge_batch(
     outcomes = live.call(batch)
     if outcomes[place] is None:
         if alone is None:
-            return False  # it is taken: the rules about wrong values judge that
+            return False  # the backend takes the value: the rules about wrong values judge that
         wrong = next((k for k, outcome in enumerate(outcomes) if outcome is not None), None)
         raise Broken(
             f"alone a bad request gives {_said(alone)}; as item {place} of a batch of {len(batch)} "
@@ -286,16 +288,16 @@ def errors_pickle(subject: Subject) -> None:
 
 
 def _pickled(error: Exception) -> Any:
-    return pickle.loads(pickle.dumps(error))  # noqa: S301 - what was pickled a moment ago
+    return pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled in this line
 
 
 @rule("rerun", "reads", "writes", "inputs-kept", "results-kept")
 def rerun(subject: Subject) -> str:
-    """`rerun = True` promises that items of a failed batch may be run again: nothing must show it.
+    """`rerun = True` promises that items of a failed batch may be run again, with the same results.
 
-    Where it is True, each request is run a second time as it is after the first, without its
-    `result`, and a third time in the first one's batch; the results stay the same. Where it is
-    False nothing is promised, and core runs nothing twice.
+    Where it is True, each request is run a second time as the first run has left it, without its
+    `result`, and a third time in the batch of the first run; the results stay the same. Where it is
+    False nothing is promised, and core runs no item twice.
     """
     if not subject.live.root.rerun:
         raise NotApplicable("rerun is False: the backend does not promise that it can be run again")

@@ -1,4 +1,4 @@
-"""Rules about the keys that a backend reads and writes, against what it declares."""
+"""Rules that compare the keys which a backend reads and writes with those that it declares."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _ITEMS = 3
 _ALWAYS = frozenset({"request_size", "result"})
-"""Keys that core itself looks at around every batch."""
+"""Keys that core itself reads around every batch."""
 
 _MOVED = frozenset({"data", "result"})
-"""Keys that containers move between the backends inside."""
+"""Keys that containers move between their children."""
 
 
 def watched(subject: Subject) -> Iterator[tuple[list[WatchedRequest], str]]:
-    """Run requests, some alone and some in a batch; give them with what was read and written."""
+    """Run watched requests, some alone and some in a batch; give them with a description."""
 
     def one(k: int) -> WatchedRequest:
         return WatchedRequest({**subject.item(k), DECOY: "decoy"})
@@ -50,10 +50,10 @@ def _inside(subject: Subject, which: str) -> frozenset[str]:
 def reads(subject: Subject) -> str | None:
     """Maps, `check` and readers rely on `reads`: it names all keys that matter, and no others.
 
-    Requests note which of their keys are looked at, alone and in a batch: only declared ones may
-    be, and every declared one must be. Requests cut down to the declared keys must give what the
-    whole ones give. Keys of a TypedDict that are not required may be missing; `request_size` is
-    core's and need not be declared.
+    The kit records which keys of a request are read, alone and in a batch: only declared keys may be
+    read, and every declared key must be. Requests with only the declared keys must get the results of
+    the whole requests. Keys of a TypedDict that are not required may be missing; `request_size` belongs
+    to core and need not be declared.
     """
     declared = subject.declared("reads")
     allowed = declared.all | _inside(subject, "reads") | _inside(subject, "writes") | _ALWAYS
@@ -96,9 +96,9 @@ def _cut_down(request: Request, allowed: frozenset[str]) -> Request:
 def writes(subject: Subject) -> None:
     """Maps, `check` and readers rely on `writes`: each of these keys is set, and no other is.
 
-    After a request that went well, alone or in a batch, every declared key must have been written,
-    keys of a TypedDict that are not required excepted, and no other key may have been set, changed
-    or removed. In a batch the declared keys hold what they hold alone, where that is always the
+    After a request that went well, alone or in a batch, every declared key must have been written
+    (except keys of a TypedDict that are not required), and no other key may have been set, changed
+    or removed. In a batch the declared keys hold the same values as alone, where these are always the
     same.
     """
     declared = subject.declared("writes")
@@ -123,9 +123,9 @@ def writes(subject: Subject) -> None:
 
 
 def _compare_values(subject: Subject, key: str) -> None:
-    """Compare what a batch writes under a key with what its requests get alone.
+    """Compare the values that a batch writes under a key with those of its requests alone.
 
-    What differs from one run alone to the next, such as a time, is not compared.
+    A value that differs from one run alone to the next, such as a time, is not compared.
     """
     batch = subject.live.take(subject.item)
     subject.live.results(batch)
@@ -152,7 +152,7 @@ def _shown(keys: set[str] | frozenset[str]) -> str:
 def extra_keys_pass(subject: Subject) -> None:
     """Keys that a backend does not know belong to others and pass through it untouched.
 
-    A request with a further key gives the same result, and that key holds the same object after.
+    A request with a further key gives the same result, and the key holds the same object afterwards.
     """
     stranger = object()
     request = subject.item(0)

@@ -1,4 +1,4 @@
-"""Rules about what is left behind when a backend is closed: nothing."""
+"""Rules that a closed backend leaves nothing behind: threads, files, warnings, device memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CYCLES = 3
 _PATIENCE = 30
 _DEVICE = "bytes on devices"
 _MEMORY_BYTES = 1 << 20
-"""Device memory that may come and go with other processes on the same device."""
+"""Changes of device memory up to this size may come from other processes on the same device."""
 
 
 def _life(subject: Subject) -> None:
@@ -37,7 +37,7 @@ def _life(subject: Subject) -> None:
 
 
 def _measured(subject: Subject) -> dict[str, list[int]]:
-    """Count what there is after each of several lives, by the name of what is counted."""
+    """Give the counts after each of several lives, by the name of what is counted."""
     if _measured not in subject.measured:
         subject.measured[_measured] = _lives(subject)
     found: dict[str, list[int]] = subject.measured[_measured]
@@ -45,7 +45,7 @@ def _measured(subject: Subject) -> dict[str, list[int]]:
 
 
 def _lives(subject: Subject) -> dict[str, list[int]]:
-    """Count after each of several lives; what a library starts once and keeps is there after the first."""
+    """Count after each of several lives: what a library starts once and keeps is in the first count."""
     with _temporary_folder() as temporary:
         return _counted(subject, temporary)
 
@@ -84,7 +84,7 @@ def _temporary_folder() -> Iterator[Path]:
 def _quiet(
     counters: dict[str, Callable[[], int]], before: dict[str, int]
 ) -> dict[str, Callable[[], int]]:
-    """Wait, for at most 0.6 s, until what ends by itself has ended; then give the counters."""
+    """Wait for at most 0.6 s for threads and files that go by themselves; then give the counters."""
     pause = threading.Event()
     for turn in range(_PATIENCE):
         if all(counters[name]() <= limit for name, limit in before.items()):
@@ -96,9 +96,9 @@ def _quiet(
 
 
 def _counters(temporary: Path) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Give what counts, as far as this platform can tell."""
+    """Give the functions that count, as far as this platform can tell."""
     yield "temporary files", lambda: sum(1 for _ in temporary.rglob("*"))
-    # Those that are new: threads of others may end meanwhile.
+    # Only new threads are counted: a thread that was there before may end meanwhile.
     known = set(threading.enumerate())
     yield "threads", lambda: len(set(threading.enumerate()) - known)
     tasks = Path("/proc/self/task")
@@ -116,7 +116,7 @@ def _counters(temporary: Path) -> Iterator[tuple[str, Callable[[], int]]]:
 
 
 def _children(task: Path) -> int:
-    with contextlib.suppress(OSError):  # a thread that has just ended has none
+    with contextlib.suppress(OSError):  # the folder of a thread that has just ended is gone
         return len(task.read_text().split())
     return 0
 
@@ -133,9 +133,9 @@ def _grown(subject: Subject, name: str, least: int = 1) -> list[int] | None:
 def threads_left(subject: Subject) -> str:
     """A thread that outlives its backend holds memory, and may keep the process from ending.
 
-    The backend is built, used and closed several times; the number of threads (those of Python, and
-    on Linux all of the process) and on Linux that of processes it has started does not grow each
-    time. What a library starts once and keeps is its own business.
+    The backend is built, used and closed several times. The number of threads (of Python, and on Linux of the
+    whole process) and on Linux the number of started processes does not grow each time. Threads that a
+    library starts once and keeps are allowed.
     """
     before = set(threading.enumerate())
     if _grown(subject, "threads"):
@@ -157,11 +157,10 @@ def _looked(subject: Subject, *names: str) -> str:
 
 @rule("files-left", "closes-unused")
 def files_left(subject: Subject) -> str:
-    """A file that stays open is one fewer for everybody, until there are none.
+    """Each file that stays open takes a file descriptor, until the process has none left.
 
-    Over several lives the file descriptors of the process (where the platform does not tell them,
-    the open file objects of Python) do not grow each time, and neither do the files and folders
-    where temporary ones are made.
+    Over several lives the number of file descriptors of the process (where the platform does not tell it, of
+    Python's open file objects) does not grow each time, nor does the number of temporary files and folders.
     """
     for name, how in (
         ("files", "open"),
@@ -191,8 +190,8 @@ def warnings_left(subject: Subject) -> None:
     """A warning in production is noise or a defect; with `-W error` it is an exception.
 
     A whole life, and the garbage collection after it, emits no warning (a ResourceWarning tells of
-    something that was not closed), raises nothing that nobody can catch, and ends no thread with an
-    error.
+    something that was not closed), raises no error where none can be caught (as in a destructor), and
+    ends no thread with an error.
     """
     _life(subject)
     gc.collect()
@@ -205,7 +204,7 @@ def warnings_left(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def _listening() -> Iterator[list[str]]:
-    """Note warnings, and errors that nobody could catch."""
+    """Record warnings, and errors in destructors and threads, which no caller can catch."""
     heard: list[str] = []
     hooks = sys.unraisablehook, threading.excepthook
     sys.unraisablehook = lambda lost: heard.append(f"{lost.err_msg}: {lost.exc_value!r}")
@@ -223,8 +222,8 @@ def _listening() -> Iterator[list[str]]:
 def device_memory_left(subject: Subject) -> str:
     """Device memory is scarce: a pipeline that is reloaded must not lose some of it each time.
 
-    Where the backend has loaded torch or cuda-python and a device is in use, its memory is looked
-    at after each of several lives, and does not grow each time.
+    Where the backend has loaded torch or cuda-python and a device is in use, the used memory of the device
+    is read after each of several lives, and does not grow each time.
     """
     looked = [name for name in _measured(subject) if name.startswith(_DEVICE)]
     for name in looked:
@@ -235,7 +234,7 @@ def device_memory_left(subject: Subject) -> str:
 
 
 def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
-    """Give what tells the bytes in use on a device, of the libraries that are loaded."""
+    """Give functions that tell the bytes in use on a device, of the libraries that are loaded."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
 

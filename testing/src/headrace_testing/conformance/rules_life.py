@@ -23,9 +23,9 @@ def imports_lazily(subject: Subject) -> str:
     """`check` and `explain` must work on a machine without the heavy library.
 
     In a fresh process the module of the backend is imported and the configuration is checked. This
-    may load the standard library, headrace with what it requires itself, and modules of the
-    backend's own distribution; numpy, torch and the like are imported in `init`, best through a
-    module of plain functions.
+    may load the standard library, headrace and the libraries that it requires itself, and modules of
+    the backend's own distribution. Import numpy, torch and the like in `init`, best through a module of
+    plain functions.
     """
     found = probe(subject, build=subject.unavailable is None)
     if found.error and found.stage != "build":
@@ -45,11 +45,11 @@ def imports_lazily(subject: Subject) -> str:
 
 @rule("missing-library", "imports-lazily", "builds")
 def missing_library(subject: Subject) -> str:
-    """Without its library a backend is named in an error that says what to install.
+    """Without its library, building a backend ends with an error that says what to install.
 
     In a fresh process in which the libraries that `init` loads cannot be imported, the
     configuration is still checked, and building it raises MissingDependencyError, or works without
-    them. An ImportError that leaves `init` becomes one by itself.
+    them. Core makes a MissingDependencyError of an ImportError that leaves `init`.
     """
     found = probe(subject)
     if not found.built:
@@ -90,7 +90,7 @@ def life_cycle_again(subject: Subject) -> None:
 
 
 def _fail_once(subject: Subject) -> list[Exception]:
-    """Build it with a ``warm_up`` that fails: what was built is closed again; give its errors."""
+    """Build the backend with a ``warm_up`` that fails, so that it is closed again; give the errors."""
 
     def warm_up(self: object) -> None:
         raise RuntimeError("told to fail by the conformance kit")
@@ -136,8 +136,8 @@ def closes_unused(subject: Subject) -> None:
 def describe(subject: Subject) -> None:
     """`pipe.describe()` shows what was really built, to people and as JSON.
 
-    `describe()` gives a dict with text keys that can be written as JSON, the same when asked again,
-    and requests do not change its keys.
+    `describe()` gives a dict with text keys that can be written as JSON, and the same dict at a second
+    call; requests do not change its keys.
     """
     root = subject.live.root
     first = root.describe()

@@ -1,4 +1,4 @@
-"""Rules about what requests get, and what becomes of what they came with."""
+"""Rules about the results of requests, and about the values that requests came with."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.subject import Subject
 
 _MIXED_UP = "results of other requests"
-"""What `batch-equals-items` leaves to `order-kept`."""
+"""The key of `Subject.measured` under which `batch-equals-items` leaves an error to `order-kept`."""
 
 _TURNS = 3
-"""How many batches are looked at as soon as they are told."""
+"""How many batches have their results read as soon as these are given."""
 
 _LATER = 8
-"""How many batches come after one whose results must not change."""
+"""How many batches follow a batch whose results must not change."""
 
 _LARGER = 16
-"""How many requests each of them has, where the range allows it."""
+"""How many requests each of the following batches has, where the range allows so many."""
 
 
 def _batches(subject: Subject, live: Live) -> list[list[int]]:
-    """Give the requests of batches of each size that is tried, as their weights allow."""
+    """Give the requests of a batch of each size that is tried, as far as their weights allow."""
     item = subject.repeating
     sizes = sorted({len(live.take(item, want)) for want in live.weights})
     return [[k % DISTINCT for k in range(size)] for size in sizes]
@@ -41,16 +41,16 @@ def _batches(subject: Subject, live: Live) -> list[list[int]]:
 
 @rule("finished-when-told", "runs")
 def finished_when_told(subject: Subject) -> str | None:
-    """Whoever gets a result reads it at once, in any thread and on any stream.
+    """A caller reads its result at once, in any thread and on any stream.
 
-    What `forward` leaves unfinished in the memory of a device is finished when the batch is told: by
-    a function that `init` has given to `context.at_batch_end`. Results on a device are copied to the
-    host by another thread as soon as their batch is told, and again once the same requests have run
-    once more, the backend is closed and the device has nothing left to do: both copies are equal.
+    Work that `forward` leaves unfinished in the memory of a device must be finished before the callers get
+    their results: by a function that `init` has given to `context.at_batch_end`. Another thread copies
+    results on a device to the host as soon as the callers have them, and again once the same requests have
+    run once more, the backend is closed and the device has nothing left to do: both copies are equal.
     """
     try:
         live = subject.build()
-    except Exception:  # noqa: BLE001 - `life-cycle-again` says so
+    except Exception:  # noqa: BLE001 - the rule `life-cycle-again` reports it
         return None
     told: list[tuple[Any, Any]] = []
     for _ in range(_TURNS):
@@ -59,7 +59,7 @@ def finished_when_told(subject: Subject) -> str | None:
         copies = in_thread(functools.partial(kept, on_device))
         told += zip(on_device, copies, strict=True)
     live.results(live.take(subject.item))
-    with contextlib.suppress(Broken):  # so it does of a close that fails
+    with contextlib.suppress(Broken):  # that rule also reports a `close` that fails
         subject.done(live)
     if told:
         _wait_for_devices()
@@ -74,7 +74,7 @@ def finished_when_told(subject: Subject) -> str | None:
 
 
 def _wait_for_devices() -> None:
-    """Let devices end all that they were asked for, through the libraries that are loaded."""
+    """Wait until all devices are idle, through the libraries that are loaded."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         for index in range(torch.cuda.device_count()):
@@ -86,13 +86,13 @@ def _wait_for_devices() -> None:
 
 @rule("batch-equals-items", "range")
 def batch_equals_items(subject: Subject) -> str:
-    """What a request gets must not depend on which strangers share its batch.
+    """The result of a request must not depend on the strangers that share its batch.
 
-    In batches of every size up to 16, of each power of two above, and of the largest (without a
-    `max` that of `options`, at least 64; of more than 1024, 1024), each request gets what it gets
-    alone (filled up with copies of itself where `min` is above 1). Large batches repeat the requests
-    0 to 16. Numbers with fractions may differ by the tolerance of the conformance class. Results
-    that are right and belong to other requests of the batch are for `order-kept` to judge.
+    In batches of every size up to 16, of each power of two above, and of the largest size, each request
+    gets the same result as alone (filled up with copies of itself where `min` is above 1). The largest size
+    is `max`; without one it is that of `options`, at least 64; it is never more than 1024. Large batches
+    repeat the requests 0 to 16. Numbers with fractions may differ by the tolerance of the conformance class.
+    Right results that other requests of the batch have got are judged by `order-kept`.
     """
     batches = _batches(subject, subject.live)
     for ks in batches:
@@ -107,7 +107,7 @@ def batch_equals_items(subject: Subject) -> str:
 
 
 def _same_in_any_order(subject: Subject, results: list[Any], expected: list[Any]) -> bool:
-    """Tell whether each result is one of those expected, each of them taken once."""
+    """Tell whether the results are the expected ones in some order."""
     left = list(expected)
     for result in results:
         place = next((i for i, one in enumerate(left) if subject.differ(result, one) is None), None)
@@ -119,11 +119,11 @@ def _same_in_any_order(subject: Subject, results: list[Any], expected: list[Any]
 
 @rule("order-kept", "batch-equals-items")
 def order_kept(subject: Subject) -> None:
-    """Results belong to requests, wherever they stand in the batch.
+    """A result belongs to its request, wherever the request stands in the batch.
 
     In the batches of `batch-equals-items` each request gets its own result, and the same requests
-    backwards, and rotated, get the same results. Where only one fits in a batch, they are called
-    one after the other in those orders.
+    backwards, and rotated, get the same results. Where only one request fits in a batch, the requests are
+    run one after the other in these orders.
     """
     live = subject.live
     if _MIXED_UP in subject.measured:
@@ -154,8 +154,8 @@ def results_kept(subject: Subject) -> None:
 
     Results are compared with copies of themselves after each of eight larger batches, and after
     `close`; their requests hold the same objects as when they were answered. Results of the same
-    requests, run again, stand on other memory (as far as lists, dicts and arrays tell), that of the
-    requests themselves excepted.
+    requests, run again, use other memory (as far as lists, dicts and arrays tell), except for the memory
+    of the requests themselves.
     """
     live = subject.build()
     batch, again = live.take(subject.item), live.take(subject.item)
@@ -184,11 +184,11 @@ def results_kept(subject: Subject) -> None:
 
 @rule("inputs-kept", "life-cycle-again")
 def inputs_kept(subject: Subject) -> None:
-    """What callers sent is theirs: they may send it again, or to another branch at the same time.
+    """Callers own the values that they send: they may send them again, or to another branch at the same time.
 
     After a batch, and after another one and `close`, the values that requests came with are equal
-    to fresh ones of `make_item`. The keys that the backend writes may hold something else; the
-    objects that were there are compared.
+    to fresh values of `make_item`. The keys that the backend writes may hold other objects by then; the
+    original objects are compared.
     """
     live = subject.build()
     batch = live.take(subject.item)

@@ -1,4 +1,4 @@
-"""Rules about threads: several instances, several threads, nothing changed in any of them."""
+"""Rules about threads: several instances, several threads, and the state of each thread."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LIMIT_S = 120.0
 
 
 def in_thread(function: Callable[[], T]) -> T:
-    """Call a function in a new thread and give what it gives, or raise what it raises."""
+    """Call a function in a new thread; give its result, or raise its error."""
     (result,) = _together([function])
     return result
 
 
 def _together(functions: list[Callable[[], T]]) -> list[T]:
-    """Call functions in a thread each, begun at the same moment."""
+    """Call functions, each in a thread of its own, all at the same moment."""
     results: list[Any] = [None] * len(functions)
     errors: list[BaseException] = []
     barrier = threading.Barrier(len(functions))
@@ -42,7 +42,7 @@ def _together(functions: list[Callable[[], T]]) -> list[T]:
         try:
             barrier.wait(_LIMIT_S)
             results[place] = functions[place]()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - the calling thread raises it
             errors.append(error)
 
     threads = [
@@ -65,7 +65,7 @@ def _result(pool: ThreadPoolExecutor, function: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[list[Callable[[Callable[[], Any]], Any]]]:
-    """Give threads that live at the same time, so that none gets the identifier of another."""
+    """Give threads that live at the same time, so that no two of them have the same identifier."""
     pools = [ThreadPoolExecutor(1, "headrace-conformance") for _ in range(count)]
     try:
         for pool in pools:
@@ -78,10 +78,10 @@ def _threads(count: int) -> Iterator[list[Callable[[Callable[[], Any]], Any]]]:
 
 @rule("instances-agree", "threads-in-turn")
 def instances_agree(subject: Subject) -> None:
-    """A node may have several instances, which run at the same time and must not meet.
+    """A node may have several instances, which run at the same time and must not disturb each other.
 
-    Two instances of one node, each in a thread of its own and begun at the same moment, get
-    different batches several times over; every request gets what one instance alone gives it.
+    Two instances of one node, each in a thread of its own, run different batches at the same time, several
+    times over; every request gets the same result as from one instance alone.
     """
     live = subject.build(instance_num=2)
     if len(live.instances) != 2:
@@ -104,7 +104,7 @@ def instances_agree(subject: Subject) -> None:
 
 @rule("threads-in-turn", "order-kept")
 def threads_in_turn(subject: Subject) -> str:
-    """Whichever thread has the batch runs it, unless the class says `owns_thread = True`.
+    """Any thread may run a batch, unless the class says `owns_thread = True`.
 
     The backend is built in one thread, called in turn by three others and closed by a fifth; the
     results stay the same and `close` raises nothing. A backend that cannot do that must declare
@@ -125,12 +125,12 @@ def threads_in_turn(subject: Subject) -> str:
 
 @rule("thread-state-kept", "threads-in-turn")
 def thread_state_kept(subject: Subject) -> None:
-    """The thread that runs a batch belongs to somebody: a caller, or another pipeline.
+    """The thread that runs a batch belongs to others: to a caller, or to another pipeline.
 
-    In a thread that calls it, the backend leaves context variables as they were, and what libraries
-    keep per thread: decimal contexts, numpy's error state, torch's gradient and inference modes and
-    its current CUDA device and stream, and tracing. For a backend that owns its thread, its own
-    thread is looked at by nobody else.
+    In a thread that calls it, the backend leaves context variables as they were, and so the state that
+    libraries keep per thread: decimal contexts, numpy's error state, torch's gradient and inference modes
+    and its current CUDA device and stream, and tracing. A backend that owns its thread may change the state
+    of that thread.
     """
     live = subject.live
 
@@ -138,7 +138,7 @@ def thread_state_kept(subject: Subject) -> None:
         import decimal
 
         decimal.getcontext()
-        live.results(live.take(subject.item))  # libraries make their own state at their first use
+        live.results(live.take(subject.item))  # at their first use libraries set up their own state
         before = _state()
         live.results(live.take(subject.item))
         return _changed(before, _state())
@@ -150,7 +150,7 @@ def thread_state_kept(subject: Subject) -> None:
 
 
 def _first_call(subject: Subject) -> str | None:
-    """Give the first context variable of the backend's own that the first call leaves changed."""
+    """Give the first of the backend's own context variables that its first call leaves changed."""
     import decimal
 
     decimal.getcontext()

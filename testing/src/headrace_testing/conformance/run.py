@@ -1,4 +1,4 @@
-"""Running the rules over one backend, each once, those it needs before it."""
+"""Running the rules over one backend: each rule once, after the rules that it needs."""
 
 from __future__ import annotations
 
@@ -77,19 +77,19 @@ def rules() -> Mapping[str, Rule]:
 
 
 def _that_build(rules: Mapping[str, Rule]) -> set[str]:
-    """Give the rules that build the backend: `builds`, and all that need it."""
+    """Give the rules that build the backend: `builds`, and all rules that need it."""
     found = {"builds"}
-    for identifier, one in rules.items():  # those that a rule needs come before it
+    for identifier, one in rules.items():  # a rule comes after the rules that it needs
         if found & set(one.needs):
             found.add(identifier)
     return found
 
 
 def check_expected(cls: type[BackendConformance]) -> None:
-    """Check the exceptions of a conformance class: rules that exist, each with a reason.
+    """Check that the ``expected_failures`` of a conformance class are rules, each with a reason.
 
     Raises:
-        ValueError: One is no rule, or has no reason.
+        ValueError: One of them is no rule, or has no reason.
     """
     known = rules()
     for identifier, reason in cls.expected_failures.items():
@@ -107,7 +107,7 @@ def check_expected(cls: type[BackendConformance]) -> None:
 
 
 class ConformanceRun:
-    """One conformance class, judged rule by rule; used as a context manager."""
+    """A run of the rules over one conformance class; used as a context manager."""
 
     def __init__(
         self, cls: type[BackendConformance], *, promised: type[headrace.Backend] | None = None
@@ -127,13 +127,13 @@ class ConformanceRun:
         self.close()
 
     def close(self) -> None:
-        """Close what was built."""
+        """Close all that was built."""
         self.subject.close()
         if self._inside is not None:
             self._inside.close()
 
     def verdict(self, identifier: str) -> Verdict:
-        """Judge one rule, and before it those that it needs; each is judged once."""
+        """Judge one rule, after the rules that it needs; each rule is judged only once."""
         if identifier not in self._verdicts:
             found = self._judge(self.rules[identifier])
             if self._inside is not None and found.outcome == NOT_JUDGED:
@@ -162,10 +162,10 @@ class ConformanceRun:
         return Verdict(rule.id, outcome, rule.reason, detail, reason)
 
     def _check(self, rule: Rule) -> tuple[str, str]:
-        """Give the outcome of a rule, and what was seen."""
+        """Check a rule; give its outcome and the detail."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a rule of its own listens to them
+                warnings.simplefilter("ignore")  # the rule `warnings-left` listens to them
                 return PASSED, rule.check(self.subject) or ""
         except Broken as error:
             return FAILED, str(error)
@@ -173,7 +173,7 @@ class ConformanceRun:
             return NOT_APPLICABLE, str(error)
         except NotJudged as error:
             return NOT_JUDGED, str(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a backend raises breaks the rule
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a backend breaks the rule
             return FAILED, f"{type(error).__name__}: {error}"
 
     def certificate(self) -> Certificate:
@@ -185,7 +185,7 @@ class ConformanceRun:
 
 
 def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
-    """Make the certificate of a backend, however little of it is known."""
+    """Make the certificate of a backend, even when its expression cannot be resolved."""
     kit = subject.kit
     name, distribution, version = kit.expression, "", ""
     with contextlib.suppress(Exception):  # the rule `resolves` says what is wrong
@@ -218,11 +218,11 @@ def certify(
 
     Args:
         cls: The conformance class.
-        promised: The class that an entry point offers under the backend's name; the expression must
-            name it. None where there is no such promise.
+        promised: The class that an entry point offers under the backend's name, and that the expression
+            must name. None where there is no such entry point.
 
     Raises:
-        ValueError: ``expected_failures`` names what is no rule, or gives no reason.
+        ValueError: ``expected_failures`` names something that is no rule, or gives no reason.
     """
     with ConformanceRun(cls, promised=promised) as run:
         return run.certificate()

@@ -1,4 +1,4 @@
-"""The backend under test: planned once, and what it gives alone to compare with."""
+"""The backend under test: it is planned once, and its results for single requests are kept to compare with."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.base import BackendConformance
 
 DISTINCT = 17
-"""How many different requests a large batch holds; it repeats them.
+"""How many different requests a large batch holds and repeats.
 
-A prime number: where results are shifted by half or a quarter of a batch, they belong to other requests.
+It is a prime number, so that results which are shifted by half or a quarter of a batch belong to other
+requests.
 """
 
 
 @contextlib.contextmanager
 def replaced(cls: type[Backend], name: str, method: Any) -> Iterator[None]:
-    """Give a class another method for a while."""
+    """Replace a method of a class during the ``with``."""
     own = vars(cls).get(name)
     setattr(cls, name, method)
     try:
@@ -49,7 +50,7 @@ class Subject:
         promised: The class that an entry point promises, or None.
         unavailable: Why the backend cannot be built by itself (what this machine lacks, or that it
             works only inside another expression); None where it can.
-        measured: What rules have measured once and share.
+        measured: Measurements that several rules share.
     """
 
     def __init__(self, kit: BackendConformance, promised: type[Backend] | None = None) -> None:
@@ -68,14 +69,14 @@ class Subject:
         self._given: dict[tuple[int, ...], list[Any]] = {}
         self.measured: dict[Any, Any] = {}
 
-    # What was written.
+    # The conformance class, and its configuration.
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """Give the configuration: the expression, and what goes beside it."""
+        """Give the configuration as a dict: the expression, and the keys beside it."""
         return {"backend": self.kit.expression, **dict(self.kit.options), **more}
 
     def load(self, **more: Any) -> PipelineConfig:
-        """Read the configuration; it is checked, nothing is built."""
+        """Read and check the configuration; nothing is built."""
         return headrace.PipelineConfig.load(self.settings(**more))
 
     @cached_property
@@ -98,10 +99,10 @@ class Subject:
 
     @property
     def children(self) -> list[Element]:
-        """What stands inside the outermost name, at any depth."""
+        """All elements inside the outermost name, at any depth."""
         return self.element.walk()[1:]
 
-    # What it declares.
+    # The declared keys.
 
     def declared(self, which: str, element: Element | None = None) -> Keys:
         """Give the keys that an element declares under ``reads`` or ``writes``."""
@@ -111,10 +112,10 @@ class Subject:
             value = getattr(self.live.root, which)
         return declared_keys(value, element.options)
 
-    # What is built.
+    # Building the backend.
 
     def build(self, instance_num: int = 1) -> Live:
-        """Build the backend; the run closes it at its end, unless the caller has called `done` before."""
+        """Build the backend, which is closed by `done`, or else at the end of the run."""
         config = self.config if instance_num == 1 else self.load(instance_num=instance_num)
         asked = self.settings().get("max")
         live = Live(config, None if asked is None else int(asked))
@@ -122,7 +123,7 @@ class Subject:
         return live
 
     def done(self, live: Live) -> None:
-        """Close a backend that `build` gave.
+        """Close a backend that `build` has built.
 
         Raises:
             Broken: Its ``close`` raised an exception.
@@ -133,21 +134,21 @@ class Subject:
             raise Broken(f"close failed: {type(errors[0]).__name__}: {errors[0]}") from errors[0]
 
     def close(self) -> None:
-        """Close every backend that was built and not closed yet."""
+        """Close all backends that are still open."""
         while self._open:
             self._open.pop().close()
 
     @cached_property
     def live(self) -> Live:
-        """The backend, built once for all rules; it is only ever called with valid requests."""
+        """The backend, built once for all rules, which call it with valid requests only."""
         return self.build()
 
     @cached_property
     def tried(self) -> Live:
-        """The backend, built a second time; the rules about errors call it with invalid requests."""
+        """The backend, built a second time for the rules about errors, which call it with invalid requests."""
         return self.build()
 
-    # Requests.
+    # Requests, and their expected results.
 
     def item(self, k: int) -> Request:
         """Give the request number ``k``."""
@@ -162,7 +163,7 @@ class Subject:
         return self.item(k % DISTINCT)
 
     def expected(self, k: int) -> Any:
-        """Give the result that request ``k`` gets alone in `live`, where no invalid request has run."""
+        """Give the result that request ``k`` gets alone in `live`, which has run no invalid request."""
         if k not in self._expected:
             self._expected[k] = kept(self.live.result_alone(self.item(k)))
         return self._expected[k]
@@ -170,7 +171,7 @@ class Subject:
     def given(self, live: Live, ks: list[int], *, index: int = 0) -> list[Any]:
         """Run a batch of these requests; give copies of their results.
 
-        A batch that is too light is filled up with the last request, as by pad.
+        A batch below the min is filled up with copies of the last request, as ``pad`` does.
         """
         batch = self.items(ks)
         while live.backend.max != 1 and weight_of(batch) < live.backend.min:
@@ -178,25 +179,25 @@ class Subject:
         return [kept(result) for result in live.results(batch, index)][: len(ks)]
 
     def given_once(self, ks: list[int]) -> list[Any]:
-        """Give copies of the results of these requests as one batch of `live`, which runs it once."""
+        """Give copies of the results of these requests in one batch of `live`, which is run only once."""
         key = tuple(ks)
         if key not in self._given:
             self._given[key] = self.given(self.live, ks)
         return self._given[key]
 
     def must_give(self, live: Live, ks: list[int], what: str, *, index: int = 0) -> None:
-        """Run a batch of these requests and compare each result with what it gives alone.
+        """Run a batch of these requests, and compare each result with that of the request alone.
 
         Raises:
-            Broken: One fails or differs; ``what`` begins the sentence.
+            Broken: A request fails, or its result differs; ``what`` begins the sentence.
         """
         self.must_match(self.given(live, ks, index=index), ks, what)
 
     def must_match(self, results: list[Any], ks: list[int], what: str) -> None:
-        """Compare the results of these requests with what each gives alone.
+        """Compare the results of these requests with those of each request alone.
 
         Raises:
-            Broken: One differs; ``what`` begins the sentence.
+            Broken: A result differs; ``what`` begins the sentence.
         """
         for k, result in zip(ks, results, strict=True):
             self.must_equal(result, self.expected(k), f"{what}, request {k} differs")

@@ -1,8 +1,8 @@
-"""Comparing what backends give, and keeping it for later, whatever library it is of.
+"""Comparing and copying the values that backends give, of whatever library they are.
 
-Arrays are known by their ``shape`` and ``dtype``, or by what others may read them through. No array
-library is imported: numpy is used when somebody else has loaded it, else arrays are compared as
-nested lists. Those on a device are compared and kept by a copy on the host.
+Arrays are known by their ``shape`` and ``dtype``, or by the protocols through which others read them. No
+array library is imported: numpy is used when it is loaded already, else arrays are compared as nested
+lists. Arrays on a device are compared and kept as copies on the host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def is_array(value: Any) -> bool:
 
 
 def said(value: Any) -> str:
-    """Say in a few words what ``value`` is."""
+    """Describe ``value`` in a few words."""
     if is_array(value):
         return f"{type(value).__name__} of {_dtype(value)} {list(getattr(value, 'shape', ()))}"
     text = repr(value)
@@ -36,14 +36,14 @@ def said(value: Any) -> str:
 
 
 def kept(value: Any) -> Any:
-    """Give a copy that nothing done to ``value`` later can change."""
+    """Give a copy of ``value`` that no later change of ``value`` reaches."""
     if isinstance(value, memoryview):
         return value.tobytes()
     try:
-        # What is in the memo is taken in place of a copy: arrays on a device come to the host.
+        # `deepcopy` uses the objects in its memo in place of copies: arrays on a device get host copies.
         memo = {id(array): host_copy(array) for array in arrays_on_device(value)}
         return copy.deepcopy(value, {key: one for key, one in memo.items() if one is not None})
-    except Exception:  # noqa: BLE001 - foreign objects may refuse in any way
+    except Exception:  # noqa: BLE001 - objects of a backend may refuse to be copied in any way
         if isinstance(value, Mapping):
             return {key: kept(part) for key, part in value.items()}
         if type(value) in (list, tuple):
@@ -128,7 +128,7 @@ def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 
 def _readable(array: Any) -> Any:
-    """Give an array that the CPU can read, of numpy where that is loaded; None if there is none."""
+    """Give an array that the CPU can read, a numpy array where numpy is loaded; None if that is impossible."""
     if is_on_device(array) or not hasattr(array, "shape") or not _tells(array):
         array = host_copy(array)
     numpy = sys.modules.get("numpy")
@@ -137,13 +137,14 @@ def _readable(array: Any) -> Any:
         and hasattr(array, "__dlpack__")
         and not hasattr(array, "__array_struct__")
     ):
-        with contextlib.suppress(Exception):  # a dtype that numpy lacks: compared as lists
+        # An array of a dtype that numpy lacks is compared as lists.
+        with contextlib.suppress(Exception):
             return numpy.from_dlpack(array)
     return array
 
 
 def _tells(array: Any) -> bool:
-    """Tell whether an array gives what it holds as lists, or its bytes."""
+    """Tell whether an array gives its content, as lists or as bytes."""
     if any(callable(getattr(array, name, None)) for name in _LISTING):
         return True
     try:
@@ -154,7 +155,7 @@ def _tells(array: Any) -> bool:
 
 
 def _listed(array: Any) -> Any:
-    """Give what an array holds as lists."""
+    """Give the content of an array as lists."""
     for name in _LISTING:
         if callable(getattr(array, name, None)):
             return getattr(array, name)()
@@ -193,10 +194,10 @@ def _of_sequences(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 
 def _say_equal(a: Any, b: Any) -> bool:
-    """Tell whether two objects say that they are equal; where ``==`` raises they say nothing."""
+    """Tell whether two objects are equal by their ``==``; False where that raises."""
     try:
         return bool(a == b)
-    except Exception:  # noqa: BLE001 - a foreign __eq__ may raise anything
+    except Exception:  # noqa: BLE001 - an __eq__ of any library may raise anything
         return False
 
 
@@ -210,7 +211,7 @@ def _of_objects(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Give the attributes of an object that has some, and no equality of its own."""
+    """Give the attributes of an object that has no ``==`` of its own; None for any other."""
     own = getattr(type(value), "__eq__", None) is not object.__eq__
     if own and not hasattr(value, "__dataclass_fields__"):
         return None

@@ -1,21 +1,21 @@
-"""A request that notes which of its keys are read and written."""
+"""A request that records which of its keys are read and written."""
 
 from __future__ import annotations
 
 from typing import Any
 
 DECOY = "a key that nobody declares"
-"""A key put into watched requests: whoever reads it copies or walks the whole request."""
+"""A key in watched requests: a backend that reads it has copied the whole request, or walked through it."""
 
 _MISSING = object()
 
 
 class WatchedRequest(dict[str, Any]):
-    """A dict that notes, per key, whether it was read or written first, and all that was written.
+    """A dict that records which keys are read before they are written, and which keys are written.
 
     Attributes:
-        came: What it held at first.
-        read: The keys that were looked at before anything was written under them.
+        came: The content at first.
+        read: The keys that were read before a value was written under them.
         written: The keys that were set or removed.
     """
 
@@ -27,7 +27,7 @@ class WatchedRequest(dict[str, Any]):
 
     @property
     def walked(self) -> bool:
-        """Whether somebody copied or walked through all of it."""
+        """Whether a backend has copied the request, or walked through all its keys."""
         return DECOY in self.read
 
     def _look(self, key: str) -> None:
@@ -48,7 +48,7 @@ class WatchedRequest(dict[str, Any]):
         return super().__contains__(key)
 
     def __iter__(self) -> Any:
-        # Overridden so that `dict(request)` asks for each key, and no shortcut past it is taken.
+        # This override lets `dict(request)` ask for each key: for a plain dict it would take a shortcut.
         return super().__iter__()
 
     def items(self) -> Any:

@@ -1,4 +1,4 @@
-"""Making a value that is wrong from one that is right, whatever it is."""
+"""Making a wrong value of a right one, whatever the value is."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _AXES = 3
 
 
 class Alien:
-    """An object of a type that no backend has heard of."""
+    """An object of a type that no backend knows."""
 
     def __repr__(self) -> str:
         return "an object of an unknown type"
 
 
 def wrong_shape(value: Any) -> Any:
-    """Give the value with three axes more; what is no array is put into lists that deep."""
+    """Give an array with three more axes; any other value in three nested lists."""
     if is_array(value):
         try:
             for _ in range(_AXES):
                 value = value[None]
-        except Exception:  # noqa: BLE001 - arrays of some libraries cannot do that
+        except Exception:  # noqa: BLE001 - arrays of some libraries cannot be given more axes
             return [[[value]]]
         return value
     for _ in range(_AXES):
@@ -32,7 +32,7 @@ def wrong_shape(value: Any) -> Any:
 
 
 def wrong_dtype(value: Any) -> Any:
-    """Give the value as complex numbers, of the same shape; what holds no numbers as one of them."""
+    """Give an array as complex numbers in the same shape; a value without numbers as a complex number."""
     if is_array(value):
         return _complex_array(value)
     if isinstance(value, (list, tuple)) and value:
@@ -46,7 +46,7 @@ def _complex_array(array: Any) -> Any:
         return array.to(torch.complex64)
     try:
         return array.astype("complex64")
-    except Exception:  # noqa: BLE001 - arrays of strings, and of libraries without complex numbers
+    except Exception:  # noqa: BLE001 - arrays of strings, or of libraries without complex numbers
         numpy = sys.modules.get("numpy")
         return (
             numpy.zeros(tuple(getattr(array, "shape", (1,))), "complex64")
