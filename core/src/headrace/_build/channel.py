@@ -233,9 +233,7 @@ def pack(
     return (values, found), bad
 
 
-def unpack(
-    packed: Packed, channel: Channel
-) -> tuple[list[dict[Any, Any]], list[dict[Any, Exception]]]:
+def unpack(packed: Packed, channel: Channel) -> tuple[list[dict[Any, Any]], list[dict[Any, Any]]]:
     """Make requests of packed ones; give also, per request and by key, errors of values unknown here.
 
     The second list is empty where there was no error.

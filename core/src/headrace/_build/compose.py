@@ -163,16 +163,14 @@ def policy_factory(plan: NamedPlan, node: str) -> Callable[[], Any]:
 # Reload: a node is built anew beside the one in service.
 
 
-def _change(
-    config: PipelineConfig, builder: Builder, name: str, changes: Mapping[str, Any]
-) -> Change:
+def _change(config: PipelineConfig, builder: Builder, name: str, keys: Mapping[str, Any]) -> Change:
     """Prepare the pipeline with other keys of one node.
 
     Raises:
         ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
         SetupError: The node cannot be exchanged.
     """
-    changed = config._changed(name, changes)
+    changed = config._changed(name, keys)
     old, new = config._plan.nodes[name], changed._plan.nodes[name]
     if new.alias_of != old.alias_of:
         what = "a node cannot become a second door to another one, nor the other way round"

@@ -54,14 +54,12 @@ class Measuring:
         if node is not None:
             self._node, self._paths = node.name, paths_of(node.backend or node.entry)
 
-    def span(
-        self, element: Element, instance: int
-    ) -> Callable[[str, float, float, str], None] | None:
+    def span(self, element: Element, index: int) -> Callable[[str, float, float, str], None] | None:
         """Give the ``context.span`` of the backend of an element; None where no probe listens."""
         path = self._paths.get(id(element))
         if path is None or not self._commons.probes.hears("span_done"):
             return None
-        about = ("span_done", self._node, instance, path)
+        about = ("span_done", self._node, index, path)
         return lambda *span: self._commons.probes.notify(*about, *span)
 
     def add(self, backend: Backend, element: Element, instance: int) -> None:

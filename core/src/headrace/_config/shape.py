@@ -121,11 +121,9 @@ class LinkKeys(Options):
 
     @field_validator("next", "map", mode="wrap")
     @classmethod
-    def _shaped(
-        cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> Any:
+    def _shaped(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
         try:
-            return handler(value)
+            return check(value)
         except ValidationError:
             raise ValueError(_EXPECTED[str(info.field_name)]) from None
 

@@ -242,9 +242,7 @@ class Engine:
         retirement = None
         blueprint, old = change.blueprint, self.blueprint
         if self.graph is not None and not self.graph.may_repost(blueprint.links, timeout_s):
-            what = (
-                "requests that cannot follow its Repost are still on their way; nothing has changed"
-            )
+            what = "requests that cannot follow its Repost are still under way; nothing has changed"
             raise DeadlineExceededError(what, node=name)
         with taking(self._lock):
             try:

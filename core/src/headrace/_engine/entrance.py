@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     Admitted = tuple[Entry, Route | None]
     """A request on entry, and its way through the graph; None without one, or where it is done."""
+    Pending = NodeRequest | GraphRequest
 
 
 class Entrance:
@@ -100,9 +101,7 @@ class Entrance:
         scheduler = self.any_scheduler if route is None else route.first
         scheduler.count_refused(entry.request, error)
 
-    def _pending(
-        self, entry: Entry, route: Route | None, owner: Owner
-    ) -> NodeRequest | GraphRequest:
+    def _pending(self, entry: Entry, route: Route | None, owner: Owner) -> Pending:
         """Make the object that stands for an admitted request until ``owner`` has its outcome."""
         entry.owner = owner
         if route is None:
@@ -137,7 +136,7 @@ class Entrance:
         call = call_run_here()
         if call is not None:
             call.withdrawn_by(lambda: sum([future.cancel() for future in futures]) < len(futures))
-        begun: list[NodeRequest | GraphRequest] = []
+        begun: list[Pending] = []
         for (entry, route), future in zip(admitted, futures, strict=True):
             if call is not None and call.given_up:
                 entry.refuse(CancelledError())

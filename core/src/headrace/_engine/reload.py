@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.locks import Watchers
 from headrace._scheduling.threads import served_here
-from headrace.errors import (
-    ClosedError,
-    ContractError,
-    DeadlineExceededError,
-    SetupError,
-)
+from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,9 +69,7 @@ class _Job:
 
     def wait(self) -> None:
         """Wait until the reload or its timeout is over; raises the error when nothing has changed."""
-        self._watchers.wait(
-            lambda: self.state in (_OVER, _FAILED) or not self.left_s, until=self.until
-        )
+        self._watchers.wait(lambda: self.state in (_OVER, _FAILED) or not self.left_s, self.until)
         self.fail(self._late())  # changes nothing where the reload has ended
         if self._error is not None:
             raise self._error

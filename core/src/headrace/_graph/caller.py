@@ -193,20 +193,18 @@ def _refuse_inside(_: Graph, entries: list[tuple[Route, Entry]], **__: Any) -> N
 
 
 @reentrant(later=_refuse_inside)
-def run_and_wait(
-    graph: Graph, entries: list[tuple[Route, Entry]], *, internal: bool = False
-) -> None:
+def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bool = False) -> None:
     """Let several requests run, none of them in this thread, and wait for all.
 
     Their outcomes are in the entries.
 
     Args:
         graph: All nodes.
-        entries: Per request its route and its entry.
+        items: Per request its route and its entry.
         internal: Whether they come from the front of this pipeline: closing does not refuse them then, but
             a full queue does.
     """
-    fresh = [(route, entry) for route, entry in entries if may_wait(route, entry)]
+    fresh = [(route, entry) for route, entry in items if may_wait(route, entry)]
     waiter = _Waiter(len(fresh))
     begun = [GraphRequest(graph, route, entry, waiter) for route, entry in fresh]
     try:

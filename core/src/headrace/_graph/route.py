@@ -272,9 +272,8 @@ def _map_of(
 def _check_results(names: Sequence[str], links: Links, ends: Ends) -> None:
     for name in names:
         if "result" not in ends[name]:
-            raise NoResultError(
-                f"node {name!r} gave no 'result' for node {links.name!r}", node=name
-            )
+            what = f"node {name!r} gave no 'result' for node {links.name!r}"
+            raise NoResultError(what, node=name)
 
 
 def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:

@@ -49,14 +49,12 @@ class Planner(Resolver):
         for name in self.shape.nodes:
             if name not in self._begun:
                 self.plan_node(name)
-        entrypoint, keys, probes = self._front()
-        links = plan_links(self.shape, self.nodes, entrypoint, self.problems)
+        front, keys, probes = self._front()
+        links = plan_links(self.shape, self.nodes, front, self.problems)
         self._check_definitions()
         warnings = tuple(report_keys(self.all_parameters, self.shape, self.problems))
         nodes, files, allowed = self.nodes, self.files, self.refused is None
-        return PipelinePlan(
-            nodes, entrypoint, keys, files, self.late, links, probes, allowed, warnings
-        )
+        return PipelinePlan(nodes, front, keys, files, self.late, links, probes, allowed, warnings)
 
     def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
         """Plan the front and the probes, and read the other keys of the whole pipeline."""

@@ -386,9 +386,8 @@ _BY_DISTRIBUTION = {
 KNOWN_ELSEWHERE = {name: by for by, names in _BY_DISTRIBUTION.items() for name in names.split()}
 """The distribution to install for each well-known backend, by name."""
 
-KNOWN_PROBES = dict.fromkeys(
-    ("BatchTimes", "OpenTelemetry", "Prometheus", "Trace"), "headrace-observe"
-)
+_PROBES = ("BatchTimes", "OpenTelemetry", "Prometheus", "Trace")
+KNOWN_PROBES = dict.fromkeys(_PROBES, "headrace-observe")
 """The distribution to install for each well-known probe, by name."""
 
 

@@ -62,11 +62,7 @@ QUEUE_FULL: Mapping[str, QueueFullPolicy] = {
 
 
 def enter(
-    node: Node,
-    entries: Sequence[Entry],
-    *,
-    internal: bool = False,
-    waits: bool = False,
+    node: Node, entries: Sequence[Entry], *, internal: bool = False, waits: bool = False
 ) -> None:
     """Let new entries in one by one; what is refused fails alone. Under the lock.
 

@@ -228,12 +228,7 @@ def unreadable(error: Exception) -> InputError:
 
 
 def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
-    """Check a request on entry and give its weight.
-
-    Args:
-        request: What was sent.
-        node: The node.
-        needs: The keys it must have.
+    """Check what was sent to ``node``, which must have the keys in ``needs``, and give its weight.
 
     Raises:
         InputError: It is no dict, lacks a key, or its ``request_size`` is no int of at least 1.

@@ -142,9 +142,7 @@ class Probes:
     def notifier(self, what: str, *about: Any) -> Callable[..., None]:
         """Give a function that calls the method ``what`` of each probe that has it, with ``about`` first."""
         heard = self._heard[what]
-        calls = [
-            one.guarding(partial(method, *about) if about else method) for one, method in heard
-        ]
+        calls = [one.guarding(partial(call, *about) if about else call) for one, call in heard]
         if len(calls) == 1:
             return calls[0]
 
@@ -215,20 +213,18 @@ class Reporter:
                 entry.give_back()
             finally:
                 ended = self.returning.pop(entry)
-            self._hear(entry.request, entry.arrival, ended, entry.error)
+            self._end(entry.request, entry.arrival, ended, entry.error)
 
     def cancelled(self, entry: Entry) -> None:
         """Report a request whose owner asks for no outcome any more."""
-        self._hear(entry.request, entry.arrival, self._clock(), CancelledError())
+        self._end(entry.request, entry.arrival, self._clock(), CancelledError())
 
     def refused(self, request: Any, error: BaseException) -> None:
         """Report a request that was refused before it entered."""
         now = self._clock()
-        self._hear(request, now, now, error)
+        self._end(request, now, now, error)
 
-    def _hear(
-        self, request: Any, started: float, ended: float, error: BaseException | None
-    ) -> None:
+    def _end(self, request: Any, started: float, ended: float, error: BaseException | None) -> None:
         me = get_ident()
         self._inside[me] = self._inside.get(me, 0) + 1
         try:
@@ -277,7 +273,7 @@ class Reporter:
         ended: float,
         error: BaseException | None,
     ) -> None:
-        """Report a request that its caller ran, and its batch; `ran` and `_hear` in one, for they are felt."""
+        """Report a request that its caller ran, and its batch; `ran` and `_end` in one, for they are felt."""
         node, probes = self._node, self.probes
         try:
             if probes.batch_done is not None:

@@ -29,13 +29,7 @@ from headrace._scheduling.entry import (
     Entry,
 )
 from headrace._scheduling.locks import Signal
-from headrace._scheduling.threads import (
-    Blocked,
-    cycle_of,
-    kept_signals,
-    may_be_cycle,
-    waiting,
-)
+from headrace._scheduling.threads import Blocked, cycle_of, kept_signals, may_be_cycle, waiting
 from headrace.errors import BackendError
 
 if TYPE_CHECKING:

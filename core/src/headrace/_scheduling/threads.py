@@ -193,11 +193,7 @@ class Workers:
     """
 
     def __init__(
-        self,
-        name: str,
-        limit: int,
-        post: Callable[[Runner], bool],
-        start: Callable[[Runner], None],
+        self, name: str, limit: int, post: Callable[[Runner], bool], start: Callable[[Runner], None]
     ) -> None:
         self.parked: list[Runner] = []
         self.backlog: deque[Work] = deque()
