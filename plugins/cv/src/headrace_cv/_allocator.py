@@ -1,9 +1,10 @@
-"""The C library's allocator: a knob of the whole process, turned here and nowhere else.
+"""Settings of the C library's allocator, which hold for the whole process; only this module sets them.
 
-A decoded picture takes close to a megabyte, or more. glibc gives the end of a thread's heap back to the system
-when it is larger than a bound, which grows to twice the largest block at most. So the pages of nearly every picture
-are given back when it is freed and fetched again, one fault each, for the next one; and all threads of a process
-wait for the same map of its memory meanwhile. With fixed, larger bounds a heap keeps what its largest pictures took.
+A decoded picture takes close to a megabyte, or more. glibc gives the free end of a thread's heap back to the system
+when that end is larger than a bound, which grows to twice the largest block at most. So glibc gives the pages of
+nearly every picture back when the picture is freed, and the next picture fetches them again with one page fault
+each; meanwhile all threads of the process wait for the lock of its memory map. With fixed, larger bounds a heap
+keeps the memory that its largest pictures took.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from headrace.errors import SetupError
 __all__ = ["KEEP_VARIABLE", "keep_freed_memory"]
 
 KEEP_VARIABLE = "HEADRACE_CV_KEEP_MEMORY"
-"""Environment variable: 0 leaves the allocator as it is."""
+"""Environment variable, 0 or 1 (the default): 0 leaves the allocator as it is."""
 
 # Source: mallopt(3) of the Linux manual, and malloc.h of glibc.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 256 << 20
-"""A heap is trimmed when more than this is free at its end."""
+"""glibc trims a heap when more bytes than this are free at its end."""
 _MAPPED_BYTES = 32 << 20
-"""Blocks from here on are mapped one by one, and given back at once: the greatest value that glibc takes."""
+"""Blocks of this many bytes and more are mapped one by one and given back when they are freed.
+
+32 MiB is the greatest value that glibc accepts.
+"""
 _SET_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 _lock = threading.Lock()
@@ -33,7 +37,7 @@ _is_turned = False
 def keep_freed_memory() -> bool:
     """Let the heaps of all threads keep freed memory for the next picture; only the first call does anything.
 
-    It is left alone where the C library is not glibc, or where the environment sets the bounds itself.
+    The allocator stays as it is where the C library is not glibc, and where the environment sets these bounds itself.
 
     Returns:
         Whether this call has changed the allocator.

@@ -15,14 +15,14 @@ PerChannel = Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=4
 """One number per channel."""
 
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
-"""Height or width of an image that is made, in pixels."""
+"""Height or width of an image that a backend makes, in pixels."""
 
 Interpolation = Literal["nearest", "linear", "cubic", "area", "lanczos"]
-"""How values between pixels are computed."""
+"""How OpenCV computes values between pixels."""
 
 
 class ImageOptions(headrace.Options):
-    """What all backends that take or make images can be told."""
+    """The options of all backends that take or make images."""
 
     max_pixels: int = Field(
         default=MAX_PIXELS,
@@ -33,7 +33,7 @@ class ImageOptions(headrace.Options):
 
 
 def check_made(height: int | None, width: int | None, max_pixels: int) -> None:
-    """Refuse options that ask for images above their own limit; None is a side that is not known.
+    """Refuse options that ask for images above their own ``max_pixels``; None is a side not known.
 
     Raises:
         ValueError: Height times width is more than ``max_pixels``.

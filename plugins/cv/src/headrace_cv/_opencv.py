@@ -1,4 +1,4 @@
-"""OpenCV's own threads: a knob of the whole process, turned here and nowhere else."""
+"""The number of OpenCV's own threads, which holds for the whole process; only this module sets it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.errors import SetupError
 __all__ = ["THREADS_VARIABLE", "limit_opencv_threads"]
 
 THREADS_VARIABLE = "HEADRACE_CV_THREADS"
-"""Environment variable: how many threads OpenCV may use inside one call, at least 1."""
+"""Environment variable: how many threads OpenCV may use inside one call, at least 1 (the default)."""
 
 _lock = threading.Lock()
 _is_limited = False
@@ -19,8 +19,8 @@ _is_limited = False
 def limit_opencv_threads() -> None:
     """Set the number of threads OpenCV uses inside one call; only the first call does anything.
 
-    The default is 1: the threads of the pipelines already run side by side, and OpenCV's on top
-    of them would only compete.
+    The default is 1: the threads of the pipelines already run side by side, and OpenCV's threads
+    would compete with them for the same cores.
 
     Raises:
         SetupError: The environment variable holds something else than a whole number above 0.

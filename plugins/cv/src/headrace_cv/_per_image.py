@@ -1,4 +1,4 @@
-"""What the backends of this plugin share: one request at a time, a bad one fails alone."""
+"""The base class of this plugin's backends: it works on one request at a time, a bad one fails alone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["IMAGE", "PerImage", "of_data", "read_key"]
 
 IMAGE = "an image: uint8 or float32 [H, W, C] or [H, W]"
-"""What most of the backends expect as ``data``, in the words of the errors."""
+"""The image that most of the backends expect as ``data``, in the words of the errors."""
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
-    """Give what ``request`` holds under ``key``.
+    """Give the value that ``request`` holds under ``key``.
 
     Raises:
-        InputError: There is no such key; the error says that it should hold what is ``expected``.
+        InputError: The request has no such key; the error quotes ``expected``, the words for the
+            value that should be there.
     """
     try:
         return request[key]
@@ -36,11 +37,11 @@ def read_key(request: Request, key: str, expected: str) -> Any:
 
 
 def of_data(function: Callable[[Any], Any], expected: str) -> Callable[[Request], None]:
-    """Give the work on one request that is ``result = function(data)``.
+    """Give a function that works on one request: ``result = function(data)``.
 
     Args:
-        function: From ``data`` to ``result``.
-        expected: What ``data`` must be, in words, for the error when it is missing.
+        function: Computes ``result`` from ``data``.
+        expected: What ``data`` must be, in words, for the error when ``data`` is missing.
     """
 
     def work(request: Request) -> None:
@@ -53,10 +54,10 @@ def of_data(function: Callable[[Any], Any], expected: str) -> Callable[[Request]
 
 
 class PerImage(headrace.Backend, ABC):
-    """A backend that works on one request, most of one image, at a time.
+    """A backend that works on one request at a time, mostly on one image.
 
     Attributes:
-        expected: What ``data`` must be, in words, for the error when it is missing.
+        expected: What ``data`` must be, in words, for the error when ``data`` is missing.
     """
 
     rerun = True
@@ -65,10 +66,11 @@ class PerImage(headrace.Backend, ABC):
 
     @abstractmethod
     def build(self, options: Any) -> Callable[[Request], None]:
-        """Import what computes, and give the function that works on one request.
+        """Import the functions that compute, and give the function that works on one request.
 
-        It is made once and called for each request, with the interpreter's lock held: what is the
-        same for all of them (options, functions of OpenCV) it finds here, not there.
+        `forward` calls that function for each request, with the interpreter lock held, so every
+        attribute that it looks up costs all threads time. `build` runs once: it looks up what is
+        the same for all requests (options, functions of OpenCV).
         """
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -78,7 +80,7 @@ class PerImage(headrace.Backend, ABC):
         self._work = self.build(options)
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Process each request on its own; the error of one does not touch the others."""
+        """Process each request on its own; the error of one request does not touch the others."""
         outcomes: list[Exception | None] | None = None
         work = self._work
         for index, request in enumerate(batch):

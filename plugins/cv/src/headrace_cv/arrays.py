@@ -1,4 +1,4 @@
-"""Whatever callers send as numbers, as numpy arrays."""
+"""Turn the arrays and lists of numbers that callers send into numpy arrays."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _DEVICES = {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm"}
-"""DLPack's kinds of devices whose memory numpy cannot read."""
+"""DLPack's numbers for the kinds of devices whose memory numpy cannot read."""
 
 __all__ = ["array_of", "check_numbers", "describe", "numbers_of"]
 
 
 def array_of(data: Any) -> NDArray[Any] | None:
-    """Give ``data`` as a numpy array, through DLPack or the like; None when it is no array."""
+    """Give ``data`` as a numpy array, through DLPack or a like protocol; None when it is no array."""
     if type(data) is np.ndarray:
         return data
     try:
@@ -35,13 +35,13 @@ def array_of(data: Any) -> NDArray[Any] | None:
 
 
 def numbers_of(data: Any) -> NDArray[Any] | None:
-    """Give an array, or a list of numbers or of rows of them, as an array; None for anything else.
+    """Give an array, a list of numbers or a list of rows of numbers as an array.
 
     Returns:
-        An array of integers or floats.
+        An array of integers or floats; None when ``data`` is anything else.
 
     Raises:
-        InputError: It is a list of more than `MAX_NUMBERS`.
+        InputError: ``data`` is a list of more than `MAX_NUMBERS` numbers.
     """
     array = array_of(data)
     if array is None and isinstance(data, (list, tuple)):
@@ -53,7 +53,7 @@ def check_numbers(count: int) -> None:
     """Refuse more numbers than `MAX_NUMBERS` before they are copied.
 
     Raises:
-        InputError: There are more.
+        InputError: ``count`` is more than `MAX_NUMBERS`.
     """
     if count > MAX_NUMBERS:
         raise InputError(
@@ -64,7 +64,8 @@ def check_numbers(count: int) -> None:
 def _rows_of(data: Any) -> NDArray[Any] | None:
     """Give a list of numbers, or of lists of numbers, as an array; None when it is something else.
 
-    One list may stand in another a million times and take no memory, so they are counted first.
+    A list may hold the same row a million times: the list takes little memory, the array would take
+    a million rows. So the numbers are counted before numpy copies them.
     """
     rows = [item for item in data if isinstance(item, (list, tuple, np.ndarray))]
     for row in rows:
@@ -90,6 +91,6 @@ def _place_of(data: Any) -> str:
     """Say on which device an array of another library is, if it is on one."""
     try:
         kind, index = map(int, data.__dlpack_device__())
-    except Exception:  # noqa: BLE001 - it is no array, or a foreign one, which may raise anything
+    except Exception:  # noqa: BLE001 - no array, or an array of another library, may raise anything
         return ""
     return f" on {_DEVICES[kind]}:{index}" if kind in _DEVICES else ""

@@ -1,7 +1,8 @@
-"""Boxes in images: how much they overlap, and the best of those that do.
+"""Boxes in images: how much they overlap, and which of several that overlap is the best.
 
 A box is ``x1, y1, x2, y2`` in pixels. Coordinates count the edges of pixels: 0 is the left (upper)
-edge of the first pixel, the width (height) the right (lower) edge of the last one. Needs numpy only.
+edge of the first pixel, the width (height) the right (lower) edge of the last one. The module needs
+numpy only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["as_rows", "corners_of", "filter_detections", "iou_matrix", "nms"]
 
 
 MAX_CANDIDATES = 100_000
-"""Most boxes that `filter_detections` compares with each other unless said otherwise."""
+"""Default of ``max_candidates``: most boxes that `filter_detections` compares with each other."""
 
 
 def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[np.float32]:
@@ -32,7 +33,8 @@ def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[n
         names: What the columns hold, for the error.
 
     Raises:
-        InputError: ``data`` is something else, too much, or a value is not finite in ``float32``.
+        InputError: ``data`` is something else, holds more than `headrace_cv.limits.MAX_NUMBERS`
+            numbers, or a value is not finite in ``float32``.
     """
     numbers = numbers_of(data)
     if numbers is not None and numbers.shape == (0,):
@@ -53,7 +55,11 @@ def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[n
 
 
 def corners_of(xyxy: Any) -> NDArray[np.float64]:
-    """Give the first four columns of ``xyxy``, ``[N, 4]``, for exact computing."""
+    """Give the first four columns of ``xyxy`` as ``float64 [N, 4]``, in which areas are exact enough.
+
+    Raises:
+        InputError: ``xyxy`` are no finite numbers ``[N, C]`` with C of at least 4.
+    """
     corners: NDArray[np.float64] = as_rows(xyxy, 4)[:, :4].astype(np.float64)
     return corners
 
@@ -71,7 +77,7 @@ def iou_matrix(boxes: Any, others: Any) -> NDArray[np.float64]:
         ``float64 [N, M]``.
 
     Raises:
-        InputError: One of them is no such array.
+        InputError: ``boxes`` or ``others`` is no such array, or holds a number that is not finite.
     """
     first, second = corners_of(boxes)[:, None], corners_of(others)[None]
     upper = np.maximum(first[..., :2], second[..., :2])
@@ -93,8 +99,9 @@ def nms(
 ) -> NDArray[np.int64]:
     """Keep the best of boxes that overlap: greedy non-maximum suppression.
 
-    The box of the highest score is kept, all that overlap it by more than ``iou_threshold`` are
-    dropped, and so on with what is left. Of equal scores the first in the input comes first.
+    The box of the highest score is kept, all boxes that overlap it by more than ``iou_threshold``
+    are dropped, and the same is done with the boxes that are left. Of boxes with equal scores, the
+    first in the input comes first.
 
     Args:
         boxes: ``[N, 4]``: ``x1, y1, x2, y2``, N may be 0.
@@ -106,7 +113,8 @@ def nms(
         ``int64 [K]``: the numbers of the boxes that are kept, by descending score.
 
     Raises:
-        InputError: One of them is no such array, or their lengths differ.
+        InputError: ``boxes``, ``scores`` or ``classes`` is no such array, holds a number that is not
+            finite, or their lengths differ.
 
     Source:
         torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``); own computation.
@@ -124,7 +132,7 @@ def nms(
 
 
 def _best(corners: NDArray[np.float64], iou_threshold: float) -> list[int]:
-    """Give the numbers of the boxes that no better one suppresses; the best one comes first."""
+    """Give the indices of the boxes that no better box suppresses; ``corners`` has the best first."""
     x1, y1, x2, y2 = np.ascontiguousarray(corners.T)
     area = np.maximum(x2 - x1, 0) * np.maximum(y2 - y1, 0)
     dropped = np.zeros(len(corners), bool)
@@ -181,7 +189,8 @@ def filter_detections(
         A new ``float32 [K, C]``, by descending score.
 
     Raises:
-        InputError: ``rows`` are no such numbers, or there are too many to compare.
+        InputError: ``rows`` are no such numbers, a number is not finite, or there are more than
+            ``max_candidates`` rows to compare.
     """
     found = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
     if score_threshold is not None:

@@ -33,17 +33,17 @@ def letterbox_image(
 ) -> tuple[NDArray[Any], LetterBoxTransform]:
     """Fit an image into a canvas: resize it with its aspect ratio kept, and pad the rest.
 
-    One side of the image becomes that of the canvas; the other is the exact value rounded to the
-    nearest integer, halves up, at least 1 pixel.
+    One side of the image becomes as long as that side of the canvas; the other side gets its exact
+    length rounded to the nearest integer, halves up, at least 1 pixel.
 
     Args:
         image: See `headrace_cv.images`. Returned itself when it has the size of the canvas.
         height: Height of the canvas in pixels, 1 to 32767.
         width: Width of the canvas in pixels, 1 to 32767.
-        pad_value: What the padding holds, one number or one per channel; for ``uint8`` rounded
+        pad_value: The value of the padding, one number or one per channel; for ``uint8`` rounded
             to the nearest integer and limited to 0 and 255.
-        centered: True: in the middle (an odd pixel of padding goes right or below). False: in the
-            upper left corner.
+        centered: True: the image lies in the middle (an odd pixel of padding goes right or below).
+            False: it lies in the upper left corner.
         enlarge: False: an image smaller than the canvas keeps its size.
         interpolation: See `headrace_cv.resize_image`.
         max_pixels: Most pixels (width x height) of ``image`` and of the canvas.
@@ -52,8 +52,8 @@ def letterbox_image(
         The canvas, same dtype and number of dimensions, and where the image lies in it.
 
     Raises:
-        InputError: ``image`` is none, has another number of channels than ``pad_value``, or it or
-            the canvas is too large.
+        InputError: ``image`` is no image, has another number of channels than ``pad_value``, or the
+            image or the canvas is too large.
         ValueError: A side is below 1, or ``interpolation`` is another word.
 
     Source:
@@ -95,7 +95,7 @@ def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[floa
     """Give the value of the padding as OpenCV wants it: four numbers.
 
     Raises:
-        InputError: ``value`` has one number per channel, but of another number of channels.
+        InputError: ``value`` is a list whose length is not the number of channels of ``image``.
     """
     channels = 1 if image.ndim == 2 else image.shape[2]
     values = [float(value)] * channels if isinstance(value, (int, float)) else list(value)
@@ -112,12 +112,13 @@ def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[floa
 def pad_image(
     image: NDArray[Any], margins: tuple[int, int, int, int], padding: list[float]
 ) -> NDArray[Any]:
-    """Put a margin around an image: ``top, bottom, left, right`` pixels of `padding_of`."""
+    """Put margins of ``top, bottom, left, right`` pixels, filled with ``padding``, around an image."""
     if not any(margins):
         return image
     top, bottom, left, right = margins
     height, width, *channels = image.shape
-    # OpenCV would take the interpreter's lock a second time to make the array itself.
+    # OpenCV computes without the interpreter lock. If it had to make the result array, it would
+    # take the lock once more and wait for the other threads.
     padded = np.empty((top + height + bottom, left + width + right, *channels), image.dtype)
     cv2.copyMakeBorder(dense(image), *margins, cv2.BORDER_CONSTANT, padded, padding)
     return padded

@@ -22,7 +22,11 @@ _EXPECTED = " or ".join(map(repr, _COLORS))
 
 
 def read_color(request: Request) -> str:
-    """Give the colour that ``request`` names, or say what it should be."""
+    """Give the colour that ``request`` names under ``color``.
+
+    Raises:
+        InputError: There is no ``color``, or it is no word that is known.
+    """
     color = read_key(request, "color", _EXPECTED)
     if not isinstance(color, str) or color not in _COLORS:
         got = repr(color) if isinstance(color, str) else type(color).__name__
@@ -31,7 +35,7 @@ def read_color(request: Request) -> str:
 
 
 class CvtColorMat(PerImage):
-    """Convert an image to ``rgb``, ``bgr`` or ``gray`` from whatever the request says it is.
+    """Convert an image to ``rgb``, ``bgr`` or ``gray`` from the colour that the request names.
 
     Grey keeps its channel axis, so that ``[H, W, C]`` holds everywhere; it is
     0.299 red + 0.587 green + 0.114 blue.
@@ -39,19 +43,19 @@ class CvtColorMat(PerImage):
     Reads:
         data: ``uint8`` or ``float32``: ``[H, W, 3]`` for ``rgb`` and ``bgr``; ``[H, W, 1]`` or
             ``[H, W]`` for ``gray``.
-        color: What ``data`` is now: ``"rgb"``, ``"bgr"`` or ``"gray"``.
+        color: The order of the channels of ``data``: ``"rgb"``, ``"bgr"`` or ``"gray"``.
 
     Writes:
         result: Same dtype, ``[H, W, 3]``, or ``[H, W, 1]`` for ``gray``: a new array, or ``data``
             itself when it has the colour already (``[H, W]`` as a view with a channel axis).
-        color: What ``result`` is.
+        color: The order of the channels of ``result``.
 
     Batch:
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image or has more than
-            ``max_pixels``, ``color`` is another word, or the two do not fit.
+            ``max_pixels``, ``color`` is another word, or ``data`` has not the channels of ``color``.
 
     Source:
         OpenCV's ``cvtColor``; grey after ITU-R BT.601.
@@ -66,7 +70,8 @@ class CvtColorMat(PerImage):
 
         positional = ("color",)
 
-    # What it reads as `color` it overwrites, so it must not run twice on one request.
+    # The backend overwrites `color`, which it also reads: a second run on the same request would
+    # take the colour of the result for that of `data`.
     rerun = False
     reads = ("data", "color")
     writes = ("result", "color")

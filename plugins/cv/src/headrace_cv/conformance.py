@@ -1,4 +1,4 @@
-"""What ``headrace conformance headrace-cv`` judges: an expression and requests per backend."""
+"""The cases of ``headrace conformance headrace-cv``: an expression and requests per backend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def picture(k: int) -> NDArray[np.uint8]:
-    """Give the picture number ``k``: ``uint8 [H, W, 3]``, noise, each of another size."""
+    """Give picture number ``k``: ``uint8 [H, W, 3]``, noise; each ``k`` has another size."""
     shape = (20 + k, 30 + 2 * k, 3)
     return np.random.default_rng(k).integers(0, 256, shape, np.uint8)
 

@@ -23,17 +23,24 @@ __all__ = ["CropMat", "PerspectiveCropMat"]
 
 
 class _Crop(PerImage):
-    """A function of an image and of what a key of the request says of it."""
+    """A backend that cuts one piece out of an image, at the place that a key of the request names."""
 
     reads = ("data", "{key}")
     expected_place: ClassVar[str]
 
     @abstractmethod
     def cutter(self, options: Any) -> Callable[[Any, Any], Any]:
-        """Import what cuts, and give the function of an image and a place in it."""
+        """Import the function that cuts, and give it with the options filled in.
+
+        It takes an image and a place in the image.
+        """
 
     def build(self, options: Any) -> Callable[[Request], None]:
-        """Cut one piece; once the image is known to be one, what fails is the place."""
+        """Cut one piece out of one image.
+
+        `as_image` checks the image first, so an `InputError` of the cut without a key is about the
+        place, and gets the key of the place.
+        """
         from headrace_cv.images import as_image
 
         key, max_pixels = options.key, options.max_pixels
@@ -60,7 +67,7 @@ class CropMat(_Crop):
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
-        box: ``x1, y1, x2, y2`` in pixels, a list or an array; what follows is not looked at. The
+        box: ``x1, y1, x2, y2`` in pixels, a list or an array; further numbers are ignored. The
             option ``key`` names another key.
 
     Writes:
@@ -71,10 +78,10 @@ class CropMat(_Crop):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` or the box is missing or something else, the box holds no pixel of the
-            image, leaves it where ``outside`` is ``refuse``, or with ``fill`` makes a crop of more
-            than ``max_pixels`` or with a side above 32767; the image has more than ``max_pixels``;
-            ``fill_value`` is a list whose length is not C.
+        InputError: ``data`` or the box is missing or something else; the box holds no pixel of the
+            image; the box leaves the image and ``outside`` is ``refuse``; with ``fill`` the crop
+            has more than ``max_pixels`` or a side above 32767; the image has more than
+            ``max_pixels``; ``fill_value`` is a list whose length is not C.
 
     Source:
         Own.
@@ -114,9 +121,10 @@ class CropMat(_Crop):
 class PerspectiveCropMat(_Crop):
     """Cut a quadrilateral, such as a line of text, out of an image and make it upright.
 
-    Its natural size is the longer of the upper and the lower side by the longer of the left and
-    the right one, without fractions, at least 1 pixel. Another size is what resizing that crop
-    would give, in one step. Points outside of the image have the value of its nearest pixel.
+    The natural width of the crop is the longer of the upper and the lower side, its natural height
+    the longer of the left and the right side; fractions are dropped, at least 1 pixel is left. A
+    crop of another size is computed in one step, as if the natural crop were resized. Points
+    outside of the image have the value of the nearest pixel of the image.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
@@ -124,16 +132,16 @@ class PerspectiveCropMat(_Crop):
             The option ``key`` names another key.
 
     Writes:
-        result: Same dtype and number of dimensions, of the natural size or the one that the options
-            ask for: a new array.
+        result: Same dtype and number of dimensions, of the natural size or of the size that the
+            options ask for: a new array.
 
     Batch:
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` or the corners are missing or something else, the corners lie outside
-            of the image, or are not those of a convex quadrilateral in clockwise order, or the crop
-            or the image has more than ``max_pixels``, or the crop a side above 32767.
+        InputError: ``data`` or the corners are missing or something else; the corners lie outside
+            of the image, or are not those of a convex quadrilateral in clockwise order; the crop
+            or the image has more than ``max_pixels``; the crop has a side above 32767.
 
     Source:
         PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["BOX", "QUAD", "crop_image", "crop_quad"]
 
 BOX = "4 finite numbers: x1, y1, x2, y2 in pixels"
-"""What a box is, in the words of the errors."""
+"""The definition of a box, in the words of the errors."""
 
 QUAD = "finite numbers [4, 2]: x, y in pixels of 4 corners, clockwise from the upper left one"
-"""What a quadrilateral is, in the words of the errors."""
+"""The definition of a quadrilateral, in the words of the errors."""
 
 
 def crop_image(
@@ -43,21 +43,23 @@ def crop_image(
 
     Args:
         image: See `headrace_cv.images`.
-        box: ``x1, y1, x2, y2`` in pixels, a list or an array; what follows is not looked at, so a
+        box: ``x1, y1, x2, y2`` in pixels, a list or an array; further numbers are ignored, so a
             row of a detector will do.
         outside: What happens to a box that leaves the image: ``"clip"`` cuts it at the border,
-            ``"refuse"`` refuses it, ``"fill"`` keeps its size and fills up.
-        fill_value: What ``"fill"`` puts there, one number or one per channel; for ``uint8``
-            rounded to the nearest integer and limited to 0 and 255.
-        max_pixels: Most pixels (width x height) of ``image`` and of the crop; what lies outside of
-            the image costs memory as well.
+            ``"refuse"`` refuses it, ``"fill"`` keeps its size and fills the rest.
+        fill_value: The value that ``"fill"`` gives to pixels outside of the image, one number or
+            one per channel; for ``uint8`` rounded to the nearest integer and limited to 0 and 255.
+        max_pixels: Most pixels (width x height) of ``image`` and of the crop; pixels outside of
+            the image count too, because they cost memory as well.
 
     Returns:
         A new array of the same dtype and number of dimensions, never a view into the image.
 
     Raises:
-        InputError: ``image`` or ``box`` is none, the box holds no pixel of the image, leaves it
-            where that is refused, or it or the crop is too large, or a side above `MAX_SIDE`.
+        InputError: ``image`` is no image; ``box`` is no box, holds no pixel of the image, or leaves
+            the image where ``outside`` is ``"refuse"``; the image or the crop is too large, or a
+            side of the filled crop is above `MAX_SIDE`; ``fill_value`` is a list whose length is
+            not the number of channels.
         ValueError: ``outside`` is another word.
     """
     check_choice("outside", outside, ("clip", "refuse", "fill"))
@@ -85,7 +87,7 @@ def crop_image(
 def _four_numbers(box: Any) -> list[float]:
     four: list[float]
     if type(box) in (list, tuple) and len(box) == 4 and set(map(type, box)) == {float}:
-        four = list(box)  # an array costs more than all the rest
+        four = list(box)  # to make an array would take longer than the rest of this function
     else:
         numbers = numbers_of(box)
         if numbers is None or numbers.ndim != 1 or len(numbers) < 4:
@@ -118,20 +120,23 @@ def crop_quad(
 ) -> NDArray[Any]:
     """Cut a quadrilateral out of an image and make it an upright rectangle.
 
-    Its natural size is the longer of the upper and the lower side by the longer of the left and
-    the right one, without fractions, at least 1 pixel. The pixel 0, 0 of the crop is the point of
-    the first corner, so that a quadrilateral with upright sides and whole numbers gives exactly
-    the pixels of `crop_image`. Another size is what resizing that crop would give (pixel centres at
-    half coordinates), in one step. Points outside of the image have the value of its nearest pixel.
+    The natural width of the crop is the longer of the upper and the lower side, its natural height
+    the longer of the left and the right side; fractions are dropped, at least 1 pixel is left. The
+    pixel 0, 0 of the crop is the point of the first corner, so that a quadrilateral with upright
+    sides and whole numbers gives exactly the pixels of `crop_image`. A crop of another size is
+    computed in one step, as if the natural crop were resized (pixel centres at half coordinates).
+    Points outside of the image have the value of the nearest pixel of the image.
 
     Args:
         image: See `headrace_cv.images`.
         quad: ``[4, 2]``: x, y in pixels of the corners, clockwise from the upper left one.
-        height: Height of the result in pixels, 1 to `MAX_SIDE`; None: by the natural aspect ratio
-            (halves up, at least 1 pixel), or the natural one when ``width`` is None too.
+        height: Height of the result in pixels, 1 to `MAX_SIDE`. None: the height follows from
+            ``width`` by the natural aspect ratio (halves up, at least 1 pixel); it is the natural
+            height when ``width`` is None too.
         width: Width of the result in pixels, likewise.
         rotate_upright: A crop whose natural height is at least this many times its width is turned
-            by 90 degrees counter-clockwise. ``height`` and ``width`` are those after turning.
+            by 90 degrees counter-clockwise; None turns none. ``height`` and ``width`` are the size
+            after turning.
         interpolation: ``"linear"``, ``"cubic"`` or ``"lanczos"``.
         max_pixels: Most pixels (width x height) of ``image`` and of the crop.
 
@@ -139,9 +144,9 @@ def crop_quad(
         A new array of the same dtype and number of dimensions.
 
     Raises:
-        InputError: ``image`` or ``quad`` is none, the corners are not those of a convex
-            quadrilateral in clockwise order, or the image or the crop is too large, or a side
-            of the crop above `MAX_SIDE`.
+        InputError: ``image`` is no image; ``quad`` is not ``[4, 2]`` finite numbers, lies outside
+            of the image, or is no convex quadrilateral in clockwise order; the image or the crop
+            is too large, or a side of the crop is above `MAX_SIDE`.
         ValueError: ``height`` or ``width`` is below 1, or ``interpolation`` is another word.
 
     Source:
@@ -188,7 +193,8 @@ def _corners(quad: Any, height: int, width: int) -> NDArray[np.float32]:
     after = np.roll(edges, -1, 0)
     with np.errstate(over="ignore", invalid="ignore"):
         turns = edges[:, 0] * after[:, 1] - edges[:, 1] * after[:, 0]
-    # A turn to the right at each corner; beyond 1e6 float32 no longer tells pixels apart.
+    # A convex quadrilateral in clockwise order turns right at each corner. Beyond 1e6, float32
+    # coordinates are too coarse to place a corner within a pixel.
     if not turns.min() > 1e-6 or np.abs(corners).max() > 1e6:
         raise InputError(
             "the corners make no rectangle in perspective",
@@ -213,7 +219,11 @@ def _size(
 def _neighbourhood(
     pixels: NDArray[Any], corners: NDArray[np.float32]
 ) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Leave out what is far from ``corners`` of an image that is too large for OpenCV to warp."""
+    """Cut the surroundings of ``corners`` out of an image that is too large for OpenCV to warp.
+
+    Returns:
+        The piece of the image and the corners in coordinates of the piece.
+    """
     height, width = pixels.shape[:2]
     if max(height, width) < MAX_SIDE:
         return pixels, corners

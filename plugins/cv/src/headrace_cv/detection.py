@@ -21,9 +21,9 @@ __all__ = ["NMS"]
 class NMS(PerImage):
     """Keep the best of boxes that overlap: greedy non-maximum suppression, class by class.
 
-    The box of the highest score is kept, all of its class that overlap it by more than
-    ``iou_threshold`` are dropped, and so on with what is left. Of equal scores the first row comes
-    first. A box without area overlaps nothing.
+    The box of the highest score is kept, all boxes of its class that overlap it by more than
+    ``iou_threshold`` are dropped, and the same is done with the boxes that are left. Of rows with
+    equal scores the first row comes first. A box without area overlaps nothing.
 
     Reads:
         data: Numbers ``[N, C]``, C at least 6: ``x1, y1, x2, y2, score, class``. N may be 0.
@@ -43,7 +43,7 @@ class NMS(PerImage):
     """
 
     class Options(headrace.Options):
-        """What counts as the same thing, and what is not worth keeping."""
+        """Which boxes count as the same object, and which rows are dropped."""
 
         iou_threshold: float = Field(
             default=0.5,

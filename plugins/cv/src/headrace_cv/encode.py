@@ -24,25 +24,26 @@ class EncodeMat(PerImage):
     Reads:
         data: ``uint8``: ``[H, W, 3]`` for ``rgb`` and ``bgr``; ``[H, W, 1]`` or ``[H, W]`` for
             ``gray``.
-        color: What ``data`` is: ``"rgb"``, ``"bgr"`` or ``"gray"``.
+        color: The order of the channels of ``data``: ``"rgb"``, ``"bgr"`` or ``"gray"``.
 
     Writes:
-        result: bytes, one file. WebP has no grey: it gets three equal channels.
+        result: bytes, one file. WebP has no grey: a grey image is stored with three equal channels.
 
     Batch:
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image, ``color`` is another
-            word, the two do not fit, the image has more than ``max_pixels``, or a side is longer
-            than the format allows: 65500 pixels for JPEG, 16383 for WebP, 1000000 for PNG.
+            word, ``data`` has not the channels of ``color``, the image has more than ``max_pixels``,
+            or a side is longer than the format allows: 65500 pixels for JPEG, 16383 for WebP,
+            1000000 for PNG.
 
     Source:
         Own; the encoders are those of OpenCV's ``imencode``.
     """
 
     class Options(ImageOptions):
-        """The format, and how much is lost."""
+        """The format of the file, and its quality."""
 
         format: Literal["jpeg", "png", "webp"] = Field(
             default="jpeg", description="Format of the file (a name)."

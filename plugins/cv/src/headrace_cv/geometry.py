@@ -22,10 +22,10 @@ __all__ = ["ResizeMat"]
 class ResizeMat(PerImage):
     """Resize an image to a height and a width, or to one of them with its aspect ratio kept.
 
-    A side that is not given follows from the other one: the exact value rounded to the nearest
+    A side that is not given follows from the other side: its exact length is rounded to the nearest
     integer, halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest``
     too. ``cubic`` and ``lanczos`` overshoot at edges: ``float32`` values may leave their range.
-    To shrink a lot, ``area`` averages where the others skip pixels.
+    Choose ``area`` to shrink an image a lot: it averages pixels that the other methods skip.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
@@ -38,15 +38,16 @@ class ResizeMat(PerImage):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or no such image, or so long and thin that the free side
-            would exceed 32767 pixels, or it or the result has more than ``max_pixels``.
+        InputError: ``data`` is missing, is no such image, or is so long and thin that the side that
+            is not given would exceed 32767 pixels; ``data`` or the result has more than
+            ``max_pixels``.
 
     Source:
         OpenCV's ``resize``; ``nearest`` is own: the pixel that holds the centre.
     """
 
     class Options(ImageOptions):
-        """The size, and how pixels between pixels are computed."""
+        """The size, and how values between pixels are computed."""
 
         resize_h: Side | None = Field(
             default=None,

@@ -1,9 +1,9 @@
-"""What a JPEG, PNG or WebP file says about itself, read without decoding it.
+"""Read format and size of a JPEG, PNG or WebP file, and check that it is whole, without decoding it.
 
 Decoders are generous: some give a partly grey picture for a file that was cut off, and all of them
-reserve the memory that a forged header asks for. So a file is walked from its first to its last
-part before a decoder sees it: it must be one of the three formats, name its size, and be whole.
-Needs the standard library only.
+reserve the memory that a forged header asks for. So this module walks a file from its first to its
+last part before a decoder sees the file: it must be of one of the three formats, name the size of
+its picture, and be whole. The module needs the standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_PARTS = 100_000
 """Most segments or chunks in one file; real files stay far below."""
 
 MAX_BYTES = (1 << 31) - 1
-"""Most bytes of one file, however large it may be otherwise: decoders count them in 32 bits."""
+"""Most bytes of one file, whatever the option ``max_bytes`` allows: decoders count in 32 bits."""
 
 MAX_SCANS = 500
 """Most scans in one JPEG file. Each costs a pass over the picture; encoders write about ten."""
@@ -38,11 +38,11 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 class ImageHeader(NamedTuple):
-    """What a file says about its picture.
+    """The format of a file and the size of its picture.
 
     Attributes:
         format: ``"jpeg"``, ``"png"`` or ``"webp"``.
-        width, height: In pixels, as stored: before any rotation that EXIF asks for.
+        width, height: Size in pixels as stored, before any rotation that EXIF asks for.
     """
 
     format: str
@@ -51,7 +51,7 @@ class ImageHeader(NamedTuple):
 
 
 def view_of_bytes(data: Any) -> memoryview:
-    """Look at ``data`` as a contiguous row of bytes, without a copy where that is possible.
+    """Give ``data`` as a contiguous row of bytes; it is copied only if it has gaps or format ``c``.
 
     Args:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
@@ -81,8 +81,9 @@ def check_image_file(data: Any) -> ImageHeader:
     """Check that ``data`` is one whole JPEG, PNG or WebP file, and give its format and size.
 
     JPEG is walked to its end-of-image marker, PNG to its IEND chunk (with the checksums of the
-    chunks that matter), WebP to the end of its RIFF container. What follows is not looked at.
-    JPEG and WebP have no checksums: damage in the middle of their data is not noticed here.
+    chunks that matter), WebP to the end of its RIFF container. Bytes behind that are ignored.
+    JPEG and WebP have no checksums: this function does not notice damage in the middle of their
+    data.
 
     Args:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
@@ -129,32 +130,33 @@ _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _TEM, _SOI, _EOI, _SOS = 0x01, 0xD8, 0xD9, 0xDA
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
-# Markers with the 0xFF before them, as `plain_jpeg_size` reads them.
+# JPEG markers including their 0xFF byte: `plain_jpeg_size` reads both bytes as one number.
 _START_OF_SCAN = 0xFFDA
 _SEQUENTIAL = frozenset((0xFFC0, 0xFFC1))
 _TABLES = frozenset((0xFFC4, 0xFFDB, 0xFFDD, 0xFFFE, *range(0xFFE0, 0xFFF0)))  # and comments, APPn
 _two_shorts = struct.Struct(">HH").unpack_from
 
-# The header that libjpeg writes for colour pictures where nothing else was asked for, as most
-# encoders do: its tables have fixed lengths, so it is read in one step.
+# The header that libjpeg writes for colour pictures by default, and most encoders with it. Its
+# tables have fixed lengths, so one match reads it, faster than the loop over segments.
 _usual_header = re.compile(
     rb"\xff\xd8(?:\xff\xe0\x00\x10.{14})?\xff\xdb\x00\x43.{65}\xff\xdb\x00\x43.{65}"
     rb"\xff[\xc0\xc1]\x00\x11.(....)\x03.{9}"
     rb"\xff\xc4\x00\x1f.{29}\xff\xc4\x00\xb5.{179}\xff\xc4\x00\x1f.{29}\xff\xc4\x00\xb5.{179}"
-    rb"\xff\xda\x00\x0c\x03.{9}(?=..)",  # one scan of all three, and something behind its header
+    rb"\xff\xda\x00\x0c\x03.{9}(?=..)",  # one scan of all three components, and data behind it
     re.DOTALL,
 ).match
 
 
 def plain_jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Read a JPEG as most are: one sequential scan of all components, then the end marker.
+    """Read the size of the usual kind of JPEG: one sequential scan of all components, then the end.
 
-    Data of a scan cannot hold that marker, so a file of one scan that ends in it is whole, and the
-    walk through the data, which costs more than all the rest, can be left out.
+    The data of a scan cannot hold the end-of-image marker, so a file of one scan that ends in this
+    marker is whole. The walk through the data of the scan, which takes longer than all the rest of
+    the check, can then be left out.
 
     Returns:
-        Width and height in pixels, neither 0; None for any other file, which `check_image_file`
-        then judges.
+        Width and height in pixels, neither 0; None for any other file, whose parts
+        `check_image_file` then has to check one by one.
     """
     if data[-2:] != b"\xff\xd9":
         return None
@@ -180,7 +182,7 @@ def plain_jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
             else:
                 return None
             at += 2 + length
-    except (struct.error, IndexError):  # a header that is cut off
+    except (struct.error, IndexError):  # the header is cut off
         pass
     return None
 
@@ -232,7 +234,7 @@ def _walk_png(view: memoryview) -> ImageHeader:
         end = at + 12 + length
         if end > len(view):
             raise _cut_off("png", view, f"the end of chunk {kind!r}")
-        # An upper-case first letter: a chunk without which the picture cannot be read.
+        # An upper-case first letter marks a chunk without which the picture cannot be decoded.
         if not kind[0] & 0x20:
             (checksum,) = struct.unpack_from(">I", view, end - 4)
             if zlib.crc32(view[at + 4 : end - 4]) != checksum:

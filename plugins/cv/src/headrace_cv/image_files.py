@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decode_image", "encode_image", "image_decoder"]
 
-# Suffix, the parameter for the quality, the longest side in pixels.
+# Per format: the suffix, OpenCV's parameter for the quality, the longest side in pixels.
 _ENCODERS: dict[str, tuple[str, int | None, int]] = {
     "jpeg": (".jpg", cv2.IMWRITE_JPEG_QUALITY, 65_500),
     "png": (".png", None, 1_000_000),
@@ -36,12 +36,13 @@ def decode_image(
 ) -> NDArray[np.uint8]:
     """Decode a JPEG, PNG or WebP file to ``uint8 [H, W, 3]``, channels blue, green, red.
 
-    Grey files give three equal channels, an alpha channel is dropped, 16 bits become 8, of an
-    animation the first picture is taken.
+    Grey files give three equal channels, an alpha channel is dropped, 16 bits become 8, and of an
+    animation the first picture is decoded.
 
     Args:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
-        max_pixels: Most pixels (width x height); checked in the header, before memory is taken.
+        max_pixels: Most pixels (width x height); checked in the header, before the decoder
+            reserves memory.
         max_bytes: Most bytes of the file; None means any number.
         exif_orientation: Turn and mirror the picture as its EXIF data ask.
 
@@ -60,8 +61,8 @@ def image_decoder(
 ) -> Callable[[Any], NDArray[np.uint8]]:
     """Give `decode_image` with its options, for many files.
 
-    Of bytes that are a JPEG as most are, only the header is read before they are decoded;
-    everything else is checked part by part.
+    Before the usual kind of JPEG is decoded, only its header is read (`plain_jpeg_size`); every
+    other file is checked part by part (`check_image_file`).
     """
     most_bytes = MAX_BYTES if max_bytes is None else min(max_bytes, MAX_BYTES)
     flags: int = cv2.IMREAD_COLOR
@@ -89,7 +90,7 @@ def image_decoder(
 
 
 def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> memoryview:
-    """Give a file of any kind as bytes, once its limits and its structure are checked."""
+    """Check limits and structure of a file of any of the formats, and give its bytes."""
     view = view_of_bytes(data)
     if max_bytes is not None and len(view) > max_bytes:
         raise InputError(
@@ -123,12 +124,12 @@ def encode_image(
         image: ``uint8``, with the channels of ``color``.
         color: The order of its channels: ``"rgb"``, ``"bgr"`` or ``"gray"``.
         format: ``"jpeg"``, ``"png"`` or ``"webp"``.
-        quality: Of JPEG and lossy WebP, 1 to 100; PNG loses nothing.
+        quality: Quality of JPEG and lossy WebP, 1 to 100; PNG is lossless and ignores it.
         max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``image`` is none, or not ``uint8``, or too large, or does not fit ``color``, or a
-            side is longer than the format allows.
+        InputError: ``image`` is no image, or not ``uint8``, or too large, or does not fit ``color``,
+            or a side is longer than the format allows.
         ValueError: ``color`` or ``format`` is another word, or ``quality`` is not from 1 to 100.
     """
     check_choice("color", color, COLORS)

@@ -1,7 +1,7 @@
 """Images as numpy arrays: resize, convert colour.
 
 An image is ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``. No function
-changes its input. Where nothing is to be done the input itself is returned, not a copy.
+changes its input. A function that has nothing to do returns its input itself, not a copy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 IMAGE = "uint8 or float32 [H, W, C] with C from 1 to 4, or [H, W], no side empty"
-"""What an image is, in the words of the errors."""
+"""The definition of an image, in the words of the errors."""
 
 INTERPOLATIONS = {
     "linear": cv2.INTER_LINEAR,
@@ -40,7 +40,7 @@ INTERPOLATIONS = {
     "area": cv2.INTER_AREA,
     "lanczos": cv2.INTER_LANCZOS4,
 }
-"""OpenCV's ways to compute values between pixels, by our names."""
+"""OpenCV's flags for computing values between pixels, by the names that the options use."""
 
 COLORS = {"rgb": 3, "bgr": 3, "gray": 1}
 """The colour orders, and how many channels each has."""
@@ -61,7 +61,7 @@ _CHANNELS = (1, 2, 3, 4)
 
 
 def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
-    """Give ``data`` as a numpy image; arrays of other libraries come through DLPack or the like.
+    """Give ``data`` as a numpy image; arrays of other libraries come by DLPack or a like protocol.
 
     Args:
         data: An array.
@@ -74,7 +74,7 @@ def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
     if type(data) is _ARRAY and data.dtype in _DTYPES and data.ndim == 3:
         height, width, channels = data.shape
         if channels in _CHANNELS and 0 < height * width <= max_pixels <= MAX_PIXELS:
-            return data  # as nearly all of them are
+            return data  # nearly every image takes this short path
     image = array_of(data)
     wrong = (
         image is None
@@ -92,7 +92,8 @@ def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
 def dense(image: NDArray[Any]) -> NDArray[Any]:
     """Give an image as OpenCV reads it: pixel by pixel without gaps, rows in ascending order.
 
-    OpenCV would copy another one itself, and end the process if there is no memory for it.
+    OpenCV itself would copy an image of another layout, and end the process when memory for the
+    copy is missing; numpy raises `MemoryError` instead, which fails one request.
 
     Raises:
         MemoryError: There is no memory for a copy.
@@ -121,16 +122,16 @@ def resize_image(
     the aspect ratio is kept: the exact value rounded to the nearest integer, halves up, at least 1.
 
     Args:
-        image: See the module. Returned itself when it has the size already.
+        image: See the module's docstring. Returned itself when it has the size already.
         height: The height of the result in pixels, 1 to `MAX_SIDE`; None if ``width`` is given.
         width: The width of the result in pixels, 1 to `MAX_SIDE`; None if ``height`` is given.
         interpolation: ``"nearest"``, ``"linear"``, ``"cubic"``, ``"area"`` or ``"lanczos"``.
         max_pixels: Most pixels (width x height) of ``image`` and of the result.
 
     Raises:
-        InputError: ``image`` is none, so long that the free side would exceed `MAX_SIDE`, or it or
-            the result is too large.
-        ValueError: Both sides are None, one is below 1, or ``interpolation`` is another word.
+        InputError: ``image`` is no image, or the image or the result is too large, or a side of the
+            result would exceed `MAX_SIDE`.
+        ValueError: Both sides are None, a side is below 1, or ``interpolation`` is another word.
     """
     resize = image_resizer(height, width, interpolation=interpolation, max_pixels=max_pixels)
     return resize(image)
@@ -139,7 +140,11 @@ def resize_image(
 def image_resizer(
     height: int | None, width: int | None, *, interpolation: str, max_pixels: int
 ) -> Callable[[Any], NDArray[Any]]:
-    """Give `resize_image` with its options, for many images."""
+    """Give `resize_image` with its options, for many images.
+
+    Raises:
+        ValueError: A side is below 1, or ``interpolation`` is another word.
+    """
     check_sides(height, width)
     check_choice("interpolation", interpolation, ("nearest", *INTERPOLATIONS))
     is_nearest = interpolation == "nearest"
@@ -160,7 +165,8 @@ def image_resizer(
             _check_resized(old_hw, new_hw, max_pixels)
         if is_nearest:
             return _nearest(source, *new_hw)
-        # OpenCV would take the interpreter's lock a second time to make the array itself.
+        # OpenCV computes without the interpreter lock. If it had to make the result array, it
+        # would take the lock once more and wait for the other threads.
         target = empty(new_hw + source.shape[2:], source.dtype)
         source = source if source.flags.c_contiguous else dense(source)
         resize(source, new_hw[::-1], target, 0, 0, flag)
@@ -172,7 +178,7 @@ def image_resizer(
 def _free_side(
     old_height: int, old_width: int, height: int | None, width: int | None
 ) -> tuple[int, int]:
-    """Give the size with the aspect ratio kept, where one side is None."""
+    """Give height and width of the result; the side that is None follows from the aspect ratio."""
     if height is not None:
         return height, max(1, (2 * old_width * height + old_height) // (2 * old_height))
     if width is None:
@@ -194,19 +200,20 @@ def _check_resized(old_hw: tuple[int, int], new_hw: tuple[int, int], max_pixels:
 
 
 def _nearest(source: NDArray[Any], height: int, width: int) -> NDArray[Any]:
-    """Take the pixels that hold the centres of the new ones.
+    """Give each pixel of the result the value of the source pixel that holds its centre.
 
-    OpenCV's versions differ in which pixel is nearest, and some fail beyond 32767.
+    The function does not use OpenCV: its versions differ in which pixel is nearest, and some fail
+    beyond 32767 pixels.
     """
     old_height, old_width = source.shape[:2]
     rows, columns = _centres(old_height, height), _centres(old_width, width)
-    if height * old_width <= old_height * width:  # what lies between is no larger than needed
+    if height * old_width <= old_height * width:  # the order with the smaller array in between
         return source.take(rows, 0).take(columns, 1)
     return source.take(columns, 1).take(rows, 0)
 
 
 def _centres(old: int, new: int) -> NDArray[np.int64]:
-    """Give, for each of ``new`` pixels, the one of ``old`` pixels that holds its centre."""
+    """Give, for each of ``new`` pixels, the index of the one of ``old`` that holds its centre."""
     return (2 * np.arange(new, dtype=np.int64) + 1) * old // (2 * new)
 
 
@@ -218,14 +225,14 @@ def convert_color(
     Grey is ``[H, W, 1]``, 0.299 red + 0.587 green + 0.114 blue.
 
     Args:
-        image: See the module, with the channels of ``source``. When nothing is to be converted it
-            is returned itself (``[H, W]`` as a view with a channel axis).
+        image: See the module's docstring, with the channels of ``source``. When ``source`` is
+            ``target``, ``image`` itself is returned (``[H, W]`` as a view with a channel axis).
         source: The order of the channels of ``image``.
         target: The order of the channels of the result.
         max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``image`` is none, is too large, or has not the channels of ``source``.
+        InputError: ``image`` is no image, is too large, or has not the channels of ``source``.
         ValueError: ``source`` or ``target`` is another word.
 
     Source:
@@ -244,7 +251,8 @@ def convert_color(
         )
     if source == target:
         return pixels
-    # OpenCV would take the interpreter's lock a second time to make the array itself.
+    # OpenCV computes without the interpreter lock. If it had to make the result array, it would
+    # take the lock once more and wait for the other threads.
     converted = np.empty((*pixels.shape[:2], COLORS[target]), pixels.dtype)
     cv2.cvtColor(dense(pixels), _CONVERSIONS[source, target], converted)
     return converted

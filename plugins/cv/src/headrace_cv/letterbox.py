@@ -25,8 +25,9 @@ __all__ = ["LetterBoxMat", "TopLeftResizeMat", "UnletterBox"]
 class LetterBoxMat(PerImage):
     """Fit an image into the middle of a canvas, keeping its aspect ratio, and pad the rest.
 
-    One side of the image becomes that of the canvas; the other is the exact value rounded to the
-    nearest integer, halves up, at least 1 pixel. An odd pixel of padding goes right or below.
+    One side of the image becomes as long as that side of the canvas; the other side gets its exact
+    length rounded to the nearest integer, halves up, at least 1 pixel. An odd pixel of padding goes
+    right or below.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]``.
@@ -134,7 +135,7 @@ class UnletterBox(PerImage):
     Reads:
         data: Numbers ``[N, C]``, C at least 4: each row begins with ``x1, y1, x2, y2`` in pixels
             of the canvas. N may be 0.
-        letterbox: `headrace_cv.LetterBoxTransform`, as those backends write it.
+        letterbox: `headrace_cv.LetterBoxTransform`, as `LetterBoxMat` and `TopLeftResizeMat` write it.
 
     Writes:
         result: ``float32 [N, C]``, a new array: the boxes in pixels of the image, the other columns
@@ -164,7 +165,7 @@ class UnletterBox(PerImage):
     expected = "numbers [N, C], C at least 4: x1, y1, x2, y2"
 
     def build(self, options: Any) -> Callable[[Request], None]:
-        """Map the boxes of one request by the transform that it brings."""
+        """Map the boxes of one request by the transform under its key ``letterbox``."""
         from headrace_cv.transforms import LetterBoxTransform, boxes_to_image
 
         expected, clip = self.expected, options.clip

@@ -1,8 +1,8 @@
-"""How large what is read and made may be, so that no request can ask for all memory there is.
+"""Bounds on the images and numbers that are read and made, so that no request can use up all memory.
 
-An array of one byte can stand for one of any size (`numpy.broadcast_to`), and OpenCV copies what
-does not lie in memory as it wants it; where that fails the process ends. So sizes are bounded before
-anything is computed. Needs the standard library only.
+An array that takes one byte of memory can have any shape (`numpy.broadcast_to`), and OpenCV copies
+arrays whose layout it cannot read; if memory for that copy runs out, the process ends. So sizes are
+checked before anything is computed. The module needs the standard library only.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["MAX_NUMBERS", "MAX_PIXELS", "MAX_SIDE", "check_choice", "check_pixels", "check_sides"]
 
 MAX_PIXELS = 100_000_000
-"""Largest image unless said otherwise, in pixels (width x height)."""
+"""Default of ``max_pixels``: the largest image, in pixels (width x height)."""
 
 MAX_SIDE = 32_767
-"""Longest side of an image that is made here, in pixels: OpenCV counts some of them in 16 bits."""
+"""Longest side of an image that a function makes, in pixels: OpenCV counts some sides in 16 bits."""
 
 MAX_NUMBERS = 100_000_000
-"""Most numbers in what is read as boxes: rows times columns."""
+"""Most numbers in an array or list of boxes: rows times columns."""
 
 _SIDES = 1 << 31
 
@@ -34,15 +34,16 @@ def check_pixels(
     """Refuse an image that is too large.
 
     Args:
-        height: Its height in pixels.
-        width: Its width in pixels.
+        height: Height of the image in pixels.
+        width: Width of the image in pixels.
         max_pixels: Most pixels (width x height).
-        what: What it is, for the error.
-        got: How it came about, for the error; empty: its size says all.
+        what: Words that name the image in the error.
+        got: Words for the size and its origin in the error; empty: the error gives width, height
+            and their product.
 
     Raises:
-        InputError: It has more pixels, or a side of 2147483648 pixels or more, which OpenCV cannot
-            count.
+        InputError: The image has more than ``max_pixels``, or a side of 2147483648 pixels or more,
+            which OpenCV cannot count.
     """
     if height * width > max_pixels:
         expected, hint = f"at most {max_pixels} pixels", "The option max_pixels sets this limit."
@@ -65,7 +66,7 @@ def check_choice(what: str, value: object, known: Collection[str]) -> None:
 
 
 def check_sides(height: int | None, width: int | None) -> None:
-    """Refuse sides that no image can have; None is one that follows from the other.
+    """Refuse sides that no image can have; None is a side that follows from the other side.
 
     Raises:
         ValueError: A side is no whole number of at least 1.

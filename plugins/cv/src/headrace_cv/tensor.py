@@ -1,4 +1,4 @@
-"""`Mat2Tensor`: from an image to what a network reads; `Tensor2Mat`: from there to an image."""
+"""`Mat2Tensor`: from an image to a network's input tensor; `Tensor2Mat`: from a tensor to an image."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _check(mean: Any, std: Any) -> None:
 class Mat2Tensor(PerImage):
     """Turn an image into a planar float tensor, unscaled unless the options say otherwise.
 
-    ``result = (data * scale - mean) / std``; what is not given is left out. It is computed in
-    ``float32`` as one multiplication by ``scale / std`` and one subtraction of ``mean / std``.
+    ``result = (data * scale - mean) / std``; an option that is not given is left out. The result is
+    computed in ``float32``: one multiplication by ``scale / std``, one subtraction of ``mean / std``.
     ``mean`` and ``std`` are therefore in the units of ``data * scale``, and in the order of the
     channels of ``data``.
 
@@ -46,7 +46,7 @@ class Mat2Tensor(PerImage):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or no such image or has more than ``max_pixels``, or
+        InputError: ``data`` is missing, is no such image or has more than ``max_pixels``, or
             ``mean`` or ``std`` is a list whose length is not C.
 
     Source:
@@ -54,7 +54,7 @@ class Mat2Tensor(PerImage):
     """
 
     class Options(ImageOptions):
-        """What happens to the values."""
+        """The numbers by which the values are scaled and normalised."""
 
         scale: FiniteFloat | None = Field(
             default=None, description="Factor, multiplied first (no unit); none means 1."
@@ -76,11 +76,12 @@ class Mat2Tensor(PerImage):
             return self
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Build the function; tell those behind in the instance which mean and std are applied."""
+        """Build the function; record for later nodes of the instance which mean and std it applies."""
         super().init(options, context)
         if options.mean is not None or options.std is not None:
-            # The keys ``mean`` and ``std`` of a node may reach a word that folds them into its
-            # network as well: it finds here that it need not.
+            # The keys ``mean`` and ``std`` of a node may also reach a backend of the same node that
+            # folds them into its network. That backend reads this record, and does not fold them:
+            # the values would be normalised twice.
             applied: list[Any] = context.instance.get_or_create("normalized", list)
             applied.append((options.mean, options.std))
 
@@ -93,11 +94,11 @@ class Mat2Tensor(PerImage):
 
 
 class Tensor2Mat(PerImage):
-    """Turn a planar float tensor into an image: what `Mat2Tensor` did, undone.
+    """Turn a planar float tensor into an image: the inverse of `Mat2Tensor`.
 
-    ``result = (data * std + mean) / scale``, with the options that `Mat2Tensor` had; what is not
-    given is left out. It is computed in ``float32``, rounded to the nearest integer, halves to the
-    even one, and limited to 0 and 255.
+    ``result = (data * std + mean) / scale``, with the options that `Mat2Tensor` had; an option that
+    is not given is left out. The result is computed in ``float32``, rounded to the nearest integer
+    (halves to the even one) and limited to 0 and 255.
 
     Reads:
         data: ``float32``, ``[C, H, W]`` with C from 1 to 4, or ``[1, C, H, W]``.
@@ -109,15 +110,15 @@ class Tensor2Mat(PerImage):
         1 or more; items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is missing or no such tensor, has more than ``max_pixels``, holds NaN,
-            or ``mean`` or ``std`` is a list whose length is not C.
+        InputError: ``data`` is missing, is no such tensor, has more than ``max_pixels`` or holds
+            NaN, or ``mean`` or ``std`` is a list whose length is not C.
 
     Source:
         Own.
     """
 
     class Options(ImageOptions):
-        """What happened to the values."""
+        """The numbers by which `Mat2Tensor` scaled and normalised the values."""
 
         scale: FiniteFloat | None = Field(
             default=None,

@@ -1,4 +1,4 @@
-"""From images to what networks read, planar float tensors, normalised, and back."""
+"""From images to planar, normalised float tensors, which networks read, and back."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ class Normalization:
     """``(x * scale - mean) / std`` as one factor and one offset, made once for many images.
 
     Args:
-        scale: Multiplied first; None means 1.
-        mean: Subtracted then, one number or one per channel; None means 0.
-        std: Divided by last, one number or one per channel, not 0; None means 1.
+        scale: The factor of the first step; None means 1.
+        mean: The value that the second step subtracts, one number or one per channel; None means 0.
+        std: The divisor of the last step, one number or one per channel, not 0; None means 1.
 
     Attributes:
         channels: How many channels an image must have; None means any number.
-        changes: Whether any value becomes another one.
+        changes: Whether the normalization changes any value.
+
+    Raises:
+        ValueError: ``std`` holds 0, ``mean`` and ``std`` have different lengths, or ``scale / std``
+            or ``mean / std`` is too large for ``float32``.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class Normalization:
         self._scales = bool((self._factor != 1).any())
         self._shifts = bool((self._offset != 0).any())
         self.changes = self._scales or self._shifts
-        # Up to here nothing becomes infinite, with room for what is rounded.
+        # No value up to this absolute value becomes infinite in float32, rounding included.
         factor, offset = (float(abs(values).max()) for values in self._exact)
         self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0)
 
@@ -75,11 +79,12 @@ class Normalization:
         return Normalization(1.0, mean, std)
 
     def apply(self, tensor: NDArray[np.float32], *, limit: float | None = None) -> None:
-        """Normalise ``tensor``, ``float32 [C, H, W]``, in place; too large becomes infinite.
+        """Normalise ``tensor``, ``float32 [C, H, W]``, in place; results too large become infinite.
 
         Args:
             tensor: The values.
-            limit: No value is above it or below its negative, as far as the caller knows.
+            limit: A bound on the absolute values in ``tensor``, if the caller knows one. It saves
+                time: where no result can become infinite, numpy's warnings need not be turned off.
         """
         if limit is not None and limit <= self._largest:
             self._apply(tensor)
@@ -108,7 +113,8 @@ def image_to_tensor(
         max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``image`` is none, is too large, or has another number of channels than ``normalization``.
+        InputError: ``image`` is no image, is too large, or has another number of channels than
+            ``normalization``.
     """
     return tensor_maker(normalization, max_pixels)(image)
 
@@ -133,7 +139,7 @@ def tensor_maker(
         if channels == 1:
             tensor = pixels.reshape(1, *shape[:2]).astype(float32, order="C")
         else:
-            # Splitting first and converting then is faster than one strided pass.
+            # To split the channels first and convert them afterwards is faster than one strided pass.
             planes = empty((channels, *shape[:2]), pixels.dtype)
             split(pixels if pixels.flags.c_contiguous else dense(pixels), list(planes))
             tensor = planes.astype(float32, copy=False)
@@ -158,8 +164,8 @@ def tensor_to_image(
         max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``tensor`` is none, is too large, holds NaN, or has another number of channels than
-            ``denormalization``.
+        InputError: ``tensor`` is no such tensor, is too large, holds NaN after ``denormalization``,
+            or has another number of channels than ``denormalization``.
     """
     array = array_of(tensor)
     planes = array[0] if array is not None and array.ndim == 4 and len(array) == 1 else array

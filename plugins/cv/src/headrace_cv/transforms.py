@@ -1,4 +1,4 @@
-"""The way between an image and the canvas it was fitted into. Needs numpy only."""
+"""Map boxes between an image and the canvas it was fitted into. The module needs numpy only."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["LetterBoxTransform", "boxes_to_image"]
 
 @dataclass(frozen=True)
 class LetterBoxTransform:
-    """Where an image lies in a canvas: maps boxes from one to the other and back.
+    """Where an image lies in a canvas: maps boxes from the canvas to the image and back.
 
     Both sides of the resized image are rounded to whole pixels, so its two scales may differ a
-    little; each axis is mapped by its own, which is what really happened to the pixels.
+    little. Each axis is mapped by its own scale, as the pixels were.
 
     Attributes:
-        image_h, image_w: Size of the image before, in pixels.
+        image_h, image_w: Size of the image before it was resized, in pixels.
         content_h, content_w: Size of the image inside the canvas, in pixels.
         canvas_h, canvas_w: Size of the canvas, in pixels.
         left, top: Where the upper left corner of the image lies in the canvas, in pixels.
@@ -56,6 +56,9 @@ class LetterBoxTransform:
 
         Returns:
             A new ``float32 [N, 4]`` in image pixels, computed in ``float64`` and rounded once.
+
+        Raises:
+            InputError: ``xyxy`` are no such numbers, or a number is not finite.
         """
         return _single((corners_of(xyxy) - self._offset()) / self._scale())
 
@@ -67,6 +70,9 @@ class LetterBoxTransform:
 
         Returns:
             A new ``float32 [N, 4]`` in canvas pixels, computed in ``float64`` and rounded once.
+
+        Raises:
+            InputError: ``xyxy`` are no such numbers, or a number is not finite.
         """
         return _single(corners_of(xyxy) * self._scale() + self._offset())
 
@@ -78,7 +84,7 @@ class LetterBoxTransform:
 
 
 def _single(boxes: NDArray[np.float64]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite
         return boxes.astype(np.float32)
 
 
@@ -89,14 +95,14 @@ def boxes_to_image(
 
     Args:
         rows: ``[N, C]``, C at least 4; the first four are ``x1, y1, x2, y2`` in canvas pixels.
-        transform: What `headrace_cv.letterbox_image` gave with the canvas.
+        transform: The transform that `headrace_cv.letterbox_image` returned with the canvas.
         clip: Limit the boxes to the image: x to 0 and its width, y to 0 and its height.
 
     Returns:
         A new ``float32 [N, C]``.
 
     Raises:
-        InputError: ``rows`` are no such numbers.
+        InputError: ``rows`` are no such numbers, or a number is not finite.
     """
     result = np.array(as_rows(rows, 4))
     result[:, :4] = transform.to_image(result[:, :4])
