@@ -361,13 +361,13 @@ def range_problem(least: Any, most: Any) -> str | None:
 
 
 def largest_size(sizes: Sequence[int], most: int | None) -> int | None:
-    """Give the greatest weight of a batch: the largest of ``sizes``, ascending, that ``most`` allows, or ``most``."""
+    """Give the largest of ``sizes``, which ascend, that is within ``most``; ``most`` when there is none."""
     fitting = [size for size in sizes if most is None or size <= most]
     return fitting[-1] if fitting else most
 
 
 def is_count(value: Any, least: int = 1) -> bool:
-    """Tell whether a value is an int, and no bool, of at least so many."""
+    """Tell whether a value is an int of at least ``least``, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

@@ -99,7 +99,7 @@ def _import_module(name: str) -> None:
 
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
-    """Run a file and give what it registers; if it was run already and has not changed, only the latter."""
+    """Give the classes that a file registers, and run it unless its present version was run already."""
     if not path.is_file():
         what = f"import = [{item!r}]: no such file: {str(path)!r}"
         hint = "Paths are relative to the file that holds the configuration."

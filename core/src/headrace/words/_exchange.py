@@ -207,7 +207,7 @@ class _Reports(QueueHandler):
         self.send("log", {key: portable(one) for key, one in vars(record).items()})
 
     def warn(self, message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
-        """Send a warning; in the place of `warnings.showwarning`."""
+        """Send a warning; this replaces `warnings.showwarning`."""
         try:
             self.send("warning", (str(message), category, filename, lineno))
         except Exception:  # noqa: BLE001 - the warning's class cannot be pickled

@@ -41,7 +41,7 @@ class _Chosen(Word):
     _reentrant = True
 
     def init(self, options: Any, context: InitContext) -> None:
-        """Take over the child that was chosen, with what it says of itself."""
+        """Take over the child that was chosen, and its ``rerun``."""
         (self.child,) = context.children
         self.rerun = self.child.rerun  # type: ignore[misc]
 

@@ -203,7 +203,7 @@ class _Scheduling(Word):
 
 
 class Batching(_Scheduling):
-    """Gather the requests of all callers into batches for what it depends on.
+    """Gather the requests of all callers into batches for the instances in its bracket.
 
     ``Batching[InstanceDispatcher]`` gathers for the instances of the node, ``Batching[X]`` for one
     instance. The keys of the node say when a batch is cut: ``max``, ``batching_timeout``,
