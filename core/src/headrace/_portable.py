@@ -92,8 +92,7 @@ _WINDOW = 100
 
 def _caret(text: str, start: int, end: int) -> list[str]:
     """Show the line of ``text`` that holds ``start`` with carets under [start, end)."""
-    # Ends of lines are looked for only within the piece that is shown: the text may be very long, and have
-    # many problems.
+    # Ends of lines are looked for only within the piece that is shown: the text may be very long.
     low, high = max(0, start - _WINDOW // 2), start + _WINDOW
     line_start = max(text.rfind("\n", low, start), text.rfind("\r", low, start)) + 1
     first = max(line_start, low)
@@ -217,8 +216,7 @@ def twin_of(error: BaseException) -> Any:
 def portable(value: Any) -> Any:
     """Give ``value`` itself if it can be pickled and unpickled, else a stand-in with its text.
 
-    Pickling alone proves nothing: an exception whose ``__init__`` takes more than its text can be pickled, and
-    raises only when it is unpickled.
+    An exception whose ``__init__`` takes more than its text is pickled well and raises when it is unpickled.
     """
     if value is None or issubclass(type(value), (str, int)):
         return value

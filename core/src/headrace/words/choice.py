@@ -184,8 +184,7 @@ class Fallback(_Chosen):
                     built = building.child(child, trial)
             except Exception as error:  # noqa: BLE001 - after any failure the next child is tried
                 trial.parts.close()
-                # `describe` must not show parts of a child that was not chosen.
-                for key in building.by_element.keys() - known:
+                for key in building.by_element.keys() - known:  # `describe` must not show this child
                     del building.by_element[key]
                 reasons[label] = error_text(error)
                 _log.info(_NOT_HERE, label, reasons[label])
@@ -213,11 +212,7 @@ def _label_of(child: Call, children: Iterable[Call]) -> str:
 
 
 def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element | None:
-    """Plan a branch beside the others, whose problems need not be problems of the configuration.
-
-    Why the branch cannot be built here goes into ``unavailable``. Problems whose code is in ``other`` are
-    dropped; all others are reported.
-    """
+    """Plan a branch; note in ``unavailable`` why it cannot be built, drop problems with a code in ``other``."""
     planning, parameters = use.planning, use.planning.parameters
     outer, unresolved = planning.problems, parameters.unresolved
     planning.problems = Problems()
