@@ -184,7 +184,7 @@ class Fallback(_Chosen):
                     built = building.child(child, trial)
             except Exception as error:  # noqa: BLE001 - after any failure the next child is tried
                 trial.parts.close()
-                for key in building.by_element.keys() - known:  # `describe` must not show this child
+                for key in building.by_element.keys() - known:  # not to be described
                     del building.by_element[key]
                 reasons[label] = error_text(error)
                 _log.info(_NOT_HERE, label, reasons[label])
@@ -212,7 +212,7 @@ def _label_of(child: Call, children: Iterable[Call]) -> str:
 
 
 def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element | None:
-    """Plan a branch; note in ``unavailable`` why it cannot be built, drop problems with a code in ``other``."""
+    """Plan a branch; put why it cannot be built into ``unavailable``, and drop problems of ``other`` codes."""
     planning, parameters = use.planning, use.planning.parameters
     outer, unresolved = planning.problems, parameters.unresolved
     planning.problems = Problems()
