@@ -226,8 +226,7 @@ def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element |
     outer.extend(hard)
     parameters.unresolved = unresolved + bool(hard)
     if away:
-        # A key that no backend here knows may be an option of this branch: it is not reported as unknown.
-        parameters.excused = True
+        parameters.excused = True  # a key that is unknown here may be an option of this branch
         label = _label_of(child, use.children)
         use.element.unavailable[label] = "; ".join(problem.message for problem in away)
     return None if found else planned
