@@ -16,11 +16,11 @@ __all__ = ["Captured"]
 class Captured:
     """A module with a captured graph per batch size, as one thread of a program would call it.
 
-    Pictures are gathered in pinned memory, a batch in between is run at the next size. On the CPU the
-    module is called as it is.
+    Pictures are gathered in pinned memory. A batch whose size has no graph runs at the next larger size
+    that has one. On the CPU the module is called without graphs.
 
     Args:
-        module: Takes ``uint8 [N, H, W, 3]``, gives ``int64 [N]``; on its device.
+        module: Takes ``uint8 [N, H, W, 3]`` and gives ``int64 [N]``, both on the module's device.
         batch: Most pictures in one call.
         shape: ``H, W, 3``.
     """
@@ -49,7 +49,7 @@ class Captured:
                 self._graphs[size] = graph, static, output
 
     def __call__(self, pictures: list[NDArray[np.uint8]]) -> list[int]:
-        """Give the classes of a batch of pictures, finished."""
+        """Wait for the classes of a batch of pictures, and give them."""
         found: list[int]
         count = len(pictures)
         with torch.inference_mode():

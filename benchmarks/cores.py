@@ -2,15 +2,15 @@
 
     python -m benchmarks.cores [--clients 128] [--max 1 4 8] [--networks light heavy] [--quick]
 
-1. JPEG to class on the CPU, an instance per core and batches of one and more: threads alone, `Process` around
-   the whole expression, as many independent processes that do the work by hand without any queue, a `ProcessPoolExecutor`, and
-   LitServe over HTTP with as many workers, where it is installed (``benchmarks/requirements.txt``).
-2. A backend of 2 ms of pure Python in `Process`: an instance per core, beside one.
-3. The round trip of `Process[Identity]`, beside the same bytes through two bare pipes between two processes;
-   with 60 kB there and 600 kB back, beside a call in the same process.
-4. Time under the interpreter lock per request in this process: what a thread that counts in Python loses
-   while requests go through. And that of the JPEG request with its native calls replaced by recorded answers,
-   with the number of these calls, each of which leaves the lock once: see `benchmarks.recorded`.
+1. JPEG to class on the CPU, an instance per core and batches of one and more. The sides: threads alone; `Process`
+   around the whole expression; one independent process per core, which does the work by hand without any queue;
+   a `ProcessPoolExecutor`; LitServe over HTTP with one worker per core, if installed (``benchmarks/requirements.txt``).
+2. A backend of 2 ms of pure Python in `Process`: an instance per core, beside one instance.
+3. The round trip of `Process[Identity]`, beside the same bytes through two bare pipes between two processes.
+4. Time under the interpreter lock of this process per request, of 60 kB to another process and 600 kB back and of
+   a call in this process: the progress that a thread that counts in Python loses while requests run. Then the
+   same time of the JPEG request with its native calls replaced by recorded answers, and the number of these
+   calls, each of which releases the lock once: see `benchmarks.recorded`.
 
 All sides take turns; a ratio is the median of those within a round.
 """
@@ -55,14 +55,14 @@ CPUS = usable_cpus()
 WORK = "S[DecodeMat,ResizeMat,CvtColorMat,Mat2Tensor,OnnxTensor]"
 SIDES = {"threads": WORK, "Process": f"Process[{WORK}]"}
 MOST = (1, 4, 8)
-"""Values of the node's ``max``: with 8 clients to an instance as many requests as that go over at once."""
+"""Values of the node's ``max``: with 8 clients per instance, a full batch goes to the other process at once."""
 LENGTH = struct.Struct("<Q")
 SMALL_BYTES, LARGE_BYTES = 60_000, 600_000
 
 _session: Any = None
 
 
-# What other processes run.
+# Functions that run in other processes.
 
 
 def open_session(model: str) -> None:
@@ -78,7 +78,7 @@ def classify(file: bytes) -> int:
 
 
 def alone(model: str, seconds: float, pictures: list[bytes], start: Any, done: Any) -> None:
-    """Work without anybody else, and tell how many pictures a second that were."""
+    """Classify pictures in this process, and put the pictures per second into ``done``."""
     open_session(model)
     classify(pictures[0])
     start.wait()
@@ -103,7 +103,7 @@ def ten_times(data: bytes) -> bytes:
 
 
 def echo(source: int, sink: int) -> None:
-    """Send back what comes through a bare pipe."""
+    """Send back each message that comes through a bare pipe."""
     while (content := read(source)) is not None:
         write(sink, content)
 
@@ -128,7 +128,7 @@ def write(sink: int, content: bytes) -> None:
         left = left[os.write(sink, left) :]
 
 
-# The sides.
+# The sides that are compared.
 
 
 def piped(config: dict[str, Any], data: list[Any], clients: int, seconds: float) -> Load:
@@ -138,14 +138,14 @@ def piped(config: dict[str, Any], data: list[Any], clients: int, seconds: float)
 
 
 def independent(model: str, seconds: float, pictures: list[bytes]) -> Load:
-    """Let as many processes as cores work, each for itself."""
+    """Let one process per core work, each for itself; give their pictures per second."""
     context = multiprocessing.get_context("spawn")
     start, done = context.Event(), context.Queue()
     args = (model, seconds, pictures, start, done)
     processes = [context.Process(target=alone, args=args) for _ in range(CPUS)]
     for process in processes:
         process.start()
-    time.sleep(1.0)  # so that none is still loading
+    time.sleep(1.0)  # time for every process to load the model
     start.set()
     rps = sum(done.get() for _ in processes)
     for process in processes:
@@ -211,7 +211,7 @@ class Counter:
             self._count += 1
 
     def rate(self) -> float:
-        """Stop, and give how far it came in a second."""
+        """Stop the thread, and give how far it counted per second."""
         self._counting = False
         self._thread.join()
         return self._count / (time.perf_counter() - self._begun)

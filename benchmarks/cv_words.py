@@ -1,13 +1,13 @@
-"""What the words of headrace-cv cost besides OpenCV: their own Python, which all threads wait for.
+"""The time that the words of headrace-cv take besides OpenCV: Python code, for which all threads wait.
 
 One thread runs each word on a picture of 16 x 16 pixels, through a pipeline of that word alone. Beside
-it run a pipeline of `Identity` and the bare calls of OpenCV on the same picture; what is left is the
-word's own Python. The clock is the processor time of the thread; each figure is the least of many
-turns, which a busy machine disturbs least.
+it run a pipeline of `Identity` and the bare calls of OpenCV on the same picture; the time of the word
+less these two is the word's own Python. The clock is the processor time of the thread. Each figure is
+the least of many turns, because other work on the machine only makes a turn longer.
 
     python -m benchmarks.cv_words [--quick] [--json FILE]
 
-Needs headrace and headrace-cv.
+The benchmark needs headrace and headrace-cv.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What installed plugins cost: ``headrace plugins list`` with 200 of them, beside none.
+"""The time that installed plugins add: ``headrace plugins list`` with 200 more plugins, beside none.
 
-Each fake distribution has a module with five backends, one with hooks, and a description of 200 lines,
-as a README gives it. They are made for the run in a temporary folder on ``PYTHONPATH``, as pip would
-write them; the command imports none of the backends. Both sides run in turn: the same command, with and without that
-folder. The clock runs from starting the process to its end; what is reported is the difference.
+Each fake distribution has a module with five backends, a module with hooks, and a description of 200 lines, like a
+README. The benchmark writes the distributions into a temporary folder on ``PYTHONPATH``, as pip would;
+the command imports none of the backends. Both sides run in turn: the same command, with and without that folder.
+The clock runs from the start of the process to its end; the difference of the two sides is reported.
 
     python -m benchmarks.discovery [--runs 31] [--plugins 200] [--json FILE] [--quick]
 """

@@ -47,7 +47,7 @@ class EngineRunner:
         return np.frombuffer(memory, dtype).reshape((rows, *shape)), pointer
 
     def __call__(self, pictures: list[NDArray[np.uint8]]) -> list[NDArray[np.float32]]:
-        """Give the rows of the output for a batch of pictures, finished."""
+        """Wait for the rows of the output for a batch of pictures, and give them."""
         count, cuda, stream = len(pictures), self._cuda, self._stream
         taken, given = self._taken[:count], self._given[:count]
         for row, picture in zip(taken, pictures, strict=True):
@@ -60,7 +60,7 @@ class EngineRunner:
         return list(given.copy())
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release the context, the stream and all memory."""
         self._context = None
         self._cuda.stream_destroy(self._stream)
         for pointer in self._device:

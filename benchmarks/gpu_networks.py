@@ -67,7 +67,7 @@ def resnet(folder: Path, *, width: int = 1, name: str = "resnet50") -> Path:
 
 
 def tiny(folder: Path) -> Path:
-    """Write a network of one small matrix: what is left is the host's work."""
+    """Write a network of one small matrix: the time of a request is then nearly all the host's work."""
     matrix = np.random.default_rng(0).standard_normal((256, 16), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "m"], ["y"], "fc")]
     weights = [numpy_helper.from_array(matrix, "m")]
@@ -75,7 +75,7 @@ def tiny(folder: Path) -> Path:
 
 
 def mean_only(folder: Path) -> Path:
-    """Write a network that means a picture away: copies are the limit."""
+    """Write a network that only averages a picture: copies are then the limit."""
     nodes = [
         helper.make_node("AveragePool", ["x"], ["p"], "p", kernel_shape=[64, 64], strides=[64, 64]),
         helper.make_node("GlobalAveragePool", ["p"], ["g"], "g"),
@@ -108,7 +108,7 @@ def torch_detector() -> Any:
     """Give a detector of torchvision's parts: RetinaNet with ResNet-18 and a feature pyramid.
 
     It takes ``[N, 3, H, W]`` and gives the scores ``[N, A, 91]`` and offsets ``[N, A, 4]`` of its anchors,
-    as what follows runs on the CPU.
+    because the steps behind it (boxes, non-maximum suppression) run on the CPU.
     """
     import torch
     from torchvision.models.detection.backbone_utils import resnet_fpn_backbone

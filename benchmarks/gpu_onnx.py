@@ -1,7 +1,7 @@
 """The part ``onnx`` of `benchmarks.gpu_torch`: OnnxTensor beside a bare loop with IOBinding.
 
-The bare loop is one thread that calls without a pause. One caller of a pipeline waits for two changes of
-threads per request, in which the device has nothing to do; with several callers the next batch waits already.
+The bare loop is one thread that calls without a pause. One caller of a pipeline waits for two thread switches
+per request, in which the device is idle; with several callers the next batch already waits in the queue.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def main() -> None:
             "output_device": "device",
         }
         with headrace.pipe(config) as pipe, headrace.pipe({**config, "cuda_graph": True}) as graphs:
-            # What OnnxTensor sets by default: both sides run the same kernels.
+            # OnnxTensor sets this option by default. Without it the sides would run other kernels.
             options = {"cudnn_conv_algo_search": "HEURISTIC"}
             providers = [("CUDAExecutionProvider", options)]
             session = ort.InferenceSession(str(path), providers=providers)

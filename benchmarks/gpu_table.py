@@ -139,7 +139,7 @@ def _others(bench: Bench, model: Path, make: Callable[[], Any]) -> dict[str, Cal
 def _onnxruntime(bench: Bench, model: Path, make: object) -> Iterator[tuple[str, Any]]:
     try:
         import onnxruntime
-        import torch  # its libraries of CUDA are the ones that the provider finds
+        import torch  # the provider uses the CUDA libraries that torch loads
     except ImportError as error:
         print(f"table: onnxruntime is left out: {error}")
         return
@@ -163,7 +163,7 @@ def _onnxruntime(bench: Bench, model: Path, make: object) -> Iterator[tuple[str,
 
         def call() -> None:
             session.run_with_iobinding(binding)
-            assert x is not None  # it is kept for as long as it is bound
+            assert x is not None  # keeps the tensor alive for as long as its address is bound
 
         return call
 

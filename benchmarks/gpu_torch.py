@@ -217,7 +217,7 @@ class Bench:
             "instance_num": self.decoders,
             "next": "model",
         }
-        if self.processes:  # Identity, for words that take one picture say nothing of a max
+        if self.processes:  # without Identity, words that take one picture leave nothing to batch
             decoding["backend"] = "Process[S[Identity,DecodeMat,ResizeMat(224,224)]]"
             decoding["max"] = self.processes
         return {"decode": decoding, "model": model}
@@ -312,7 +312,7 @@ def part_model(bench: Bench) -> dict[str, Any]:
             ratios.append(loads[-1].rps / bench.bare(chosen, half=False))
         histogram = pipe.stats()["nodes"]["model"]["batch_size"]["mean"]
         rate = middle(loads).rps / 2
-        open_loop(pipe, bench.files, rate, 0.3 * bench.seconds)  # starts the runners
+        open_loop(pipe, bench.files, rate, 0.3 * bench.seconds)  # so that all runners have started
         p99_ms = open_loop(pipe, bench.files, rate, bench.seconds)
     one_batch_ms = 1e3 * BATCH / speeds[chosen]
     limit_ms = 2 * one_batch_ms + TIMEOUT_MS
@@ -410,7 +410,7 @@ _all_sent = threading.Event()
 
 
 class Mark(headrace.Backend):
-    """Notes the time once all batches have been sent; passes everything on."""
+    """Waits until all batches have been sent, then notes the time of each batch and passes it on."""
 
     owns_thread = True
 
@@ -462,7 +462,7 @@ def part_host(bench: Bench) -> dict[str, Any]:
             _all_sent.clear()
             sent = pipe.submit([{"data": image, "color": "rgb"} for image in images * IN_A_ROW])
             _all_sent.set()
-            for future in reversed(sent):  # asleep until the last batch has ended
+            for future in reversed(sent):  # the last first: this thread sleeps until all have ended
                 future.result(60)
             bench.wait()
             if turn > turns // 10:
@@ -504,7 +504,7 @@ def main() -> None:
         about["gpu"] = torch.cuda.get_device_name(given.device)
         print(about["gpu"])
     print_environment(about)
-    cv2.setNumThreads(1)  # as headrace-cv has it: the threads are those of the requests
+    cv2.setNumThreads(1)  # as headrace-cv sets it: requests already run in many threads
     bench = Bench(given.device, seconds, 1 if given.quick else 2, quick=given.quick)
     bench.decoders = given.decoders or bench.cores
     bench.processes = given.processes

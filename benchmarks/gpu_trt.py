@@ -231,7 +231,7 @@ class Bench:
                 lambda i: pipe({"data": pictures[i % len(pictures)]}), 4 * CLIENTS, self.seconds
             )
             rate = min(whole.rps, alone.rows_per_s) / 2
-            for seconds in (0.3 * self.seconds, self.seconds):  # the first starts the runners
+            for seconds in (0.3 * self.seconds, self.seconds):  # the first run starts the runners
                 late = open_loop(
                     lambda i: pipe.submit({"data": pictures[i % len(pictures)]}), rate, seconds
                 )
@@ -355,7 +355,7 @@ class Bench:
             with headrace.pipe({**config, "instance_num": instances}) as pipe:
                 seconds[name] = time.perf_counter() - begun
                 about = str(pipe.describe())
-                while True:  # until every instance has run a whole batch, and has its buffers
+                while True:  # an instance allocates its buffers in its first batch
                     pipe([dict(request) for _ in range(2 * instances)])
                     told = pipe.stats()["nodes"]["main"]["instances"]
                     if all(instance["batches"] for instance in told):
@@ -434,7 +434,8 @@ def _pictures(cv2: Any, count: int) -> list[bytes]:
 
 def decoding(chosen: argparse.Namespace) -> dict[str, Any]:
     """Give the keys of the node that decodes."""
-    # The words take one picture at a time, and alone leave nothing to batch; Identity takes any number.
+    # The words take one picture at a time, so a node of them alone has batches of one. Identity takes
+    # any number: with it in front, the node forms batches of up to `max`.
     backend = (
         "S[DecodeMat,ResizeMat]" if chosen.decode_max == 1 else "S[Identity,DecodeMat,ResizeMat]"
     )

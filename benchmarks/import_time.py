@@ -1,10 +1,10 @@
-"""How long until headrace is there: ``import headrace``, and ``headrace plugins list``.
+"""The time to import and start headrace: ``import headrace``, and ``headrace plugins list``.
 
 - *import*: a fresh interpreter that runs ``import headrace`` beside one that runs nothing, in turn.
-  The clock runs from starting the process to its end; what is reported is the difference.
+  The clock runs from the start of the process to its end; the difference is reported.
 - *plugins list*: ``python -m headrace plugins list`` beside the empty interpreter, with eight more
-  distributions installed that name twenty backends each. They are made for the run: metadata only,
-  in a temporary folder on ``PYTHONPATH``, as pip would write them. Nothing of theirs is imported.
+  distributions installed that name twenty backends each. The benchmark writes their metadata, and no
+  code, into a temporary folder on ``PYTHONPATH``, as pip would. The command imports nothing of them.
 
     python -m benchmarks.import_time [--runs 31] [--json FILE] [--quick]
 """

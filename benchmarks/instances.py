@@ -1,4 +1,4 @@
-"""What instances, threads and batches of an ONNX model give on this machine, for three sizes of it.
+"""The requests per second that instances, threads and batches give, for three sizes of an ONNX model.
 
     python -m benchmarks.instances [--threads 20] [--quick]
 

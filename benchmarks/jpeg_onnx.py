@@ -122,7 +122,8 @@ def report_lists(loads: dict[str, list[Load]], size: int) -> dict[str, Any]:
     print(
         f"one client, lists of {size}{'':14}{'img/s':>8}{'ms/list':>9}{'CPU ms/img':>11}{'cores':>7}"
     )
-    # By the median time of a list: a window holds so few that counting them is too coarse.
+    # The speed comes from the median time of a list: a window holds so few lists that their number
+    # would be too coarse a measure.
     times_us = {name: statistics.median(x.p50_us for x in of) for name, of in loads.items()}
     for name, rounds in loads.items():
         m = middle(rounds)
@@ -213,7 +214,7 @@ def main() -> None:
     chosen = parser.parse_args()
     seconds, rounds = (0.05, 1) if chosen.quick else (chosen.seconds, chosen.rounds)
     run = (seconds, min(0.4, seconds), rounds)
-    # A list takes a fifth of a second or more: a window should hold some of them.
+    # A list takes a fifth of a second or more, so the window is longer, to hold several lists.
     list_run = (max(3 * seconds, 0.1 if chosen.quick else 1.0), min(0.4, seconds), rounds)
     cv2.setNumThreads(1)
     about = environment(

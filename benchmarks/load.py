@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _MOST_SAMPLES = 200_000
-"""Of a longer window every n-th latency is sorted for the percentiles."""
+"""Most latencies that are sorted for the percentiles; of more latencies every n-th is sorted."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def drive(
     first = [len(noted) for noted in latencies]
     time.sleep(seconds)
     while not errors and first == [len(noted) for noted in latencies]:
-        time.sleep(seconds)  # a machine so slow, or so busy, that one request takes longer
+        time.sleep(seconds)  # no request ended in the window: the machine is slow or busy
     ended, cpu_ended, served_ended = time.perf_counter(), time.process_time(), others()
     last = [len(noted) for noted in latencies]
     running.clear()

@@ -1,14 +1,18 @@
-"""What `headrace simulate` foretells, against real runs of the same configuration.
+"""The predictions of `headrace simulate`, beside real runs of the same configuration.
 
 - ``sleep``: the backend sleeps, so that instances do not slow each other down, as is assumed.
 - ``jpeg``: JPEG to class on a light network, where instances share the processors, as times show.
 
 The times of batches are measured by the probe ``BatchTimes`` while the cells run; every cell is then
 simulated. Printed are the ratios of simulation to run; aimed at are 5 % for throughput and mean batch, 10 % for
-p50, 25 % for p99. A closed loop may have several rhythms that each keep going (4 clients on two instances that sleep
-45 ms alone and 55 ms for three run 2 or 3 batches of one per batch of three): which one a run falls into, the order of threads decides that wake up
-at almost the same time. So the range of the throughput by how fast they do is printed for these, too, over that of the run. On a machine that is busy with other things threads wake up late: ``--slower 10`` sleeps ten
-times as long (at a tenth of the rates), so that this is a tenth as large beside it.
+p50, 25 % for p99.
+
+A closed loop may have several rhythms, each of which keeps going once it has begun (4 clients on two instances that
+sleep 45 ms for one request and 55 ms for three run 2 or 3 batches of one per batch of three). The order in which
+threads wake up at almost the same time decides which rhythm a run gets into. So for closed loops the range of the
+simulated throughput over several wake-up times is printed too, over the throughput of the run. On a busy machine
+threads wake up late: ``--slower 10`` sleeps ten times as long (at a tenth of the rates), so that late wake-ups weigh
+a tenth as much.
 
     python -m benchmarks.observe_simulate [--part sleep jpeg] [--slower 1] [--seconds 2] [--json FILE]
 """
@@ -102,7 +106,7 @@ def pictures(folder: Path) -> tuple[dict[str, dict[str, Any]], list[Any]]:
 
 
 def loads(rates: tuple[float, ...], *, quick: bool) -> list[LoadSpec]:
-    # The short ones, too, are such that batches of more than one come.
+    # Quick runs, too, use loads under which batches of more than one request form.
     made = [LoadSpec(clients=n) for n in ((20,) if quick else (1, 2, 4, 10, 20, 40))]
     for rate in rates[-1:] if quick else rates:
         about = {"kind": "open", "rate": rate}
@@ -125,13 +129,16 @@ def simulated(config: dict[str, Any], spec: LoadSpec, seconds: float, times: Pat
     run = simulation_of(headrace.PipelineConfig.load(config), read_times(times), 1)
     if spec.clients is not None:
         return run.closed_loop(spec.clients, REQUESTS, REQUESTS // 10)
-    # The same arrivals as in the real run, and the same of them left out as its warm-up.
+    # The simulation gets the arrivals of the real run, and leaves the same arrivals out as warm-up.
     came = list(itertools.takewhile(lambda at: at < 1.25 * seconds, spec.arrivals()))
     return run.open_loop(came, spec.about, sum(at < 0.25 * seconds for at in came))
 
 
 def rhythms(config: dict[str, Any], clients: int, times: Path, found: float) -> tuple[float, float]:
-    """Give the lowest and highest throughput of a closed loop, by how fast threads wake up; ``found``: at once."""
+    """Give the lowest and highest throughput of a closed loop over several wake-up times of threads.
+
+    ``found`` is the throughput that was simulated with threads that wake up at once.
+    """
     loaded, known = headrace.PipelineConfig.load(config), read_times(times)
     rates = [
         simulation_of(loaded, known, 1, wake_s)
@@ -159,7 +166,7 @@ def compare(
                 "p50": (is_["latency_ms"]["p50"], was["latency_ms"]["p50"]),
                 "p99": (is_["latency_ms"]["p99"], was["latency_ms"]["p99"]),
             }
-            # A short window of a busy machine may have no answer: then there is nothing to compare.
+            # On a busy machine no request may end in a short window: the ratio is then NaN.
             ratio = {name: a / b if a and b else math.nan for name, (a, b) in pairs.items()}
             figures = "".join(f"{value:8.3f}" for value in ratio.values())
             if spec.clients is not None and was["throughput_rps"]:

@@ -10,10 +10,11 @@ Pipelines run for real under a closed loop, over a grid of values:
   machine alone.
 
 First every combination runs once, and the best of them is the grid's choice. Then `tune` searches three
-times, with three seeds, each with a quarter of as many runs of the same length. One run each makes the best look better than
-it is, so at the end what was chosen is measured again, in turn and for several rounds: the grid's choice, the
-three of `tune`, and for what sleeps the best by computation. Printed is the throughput of each choice of `tune` over that of
-the grid's (the median of the ratios, round by round); aimed at is 0.98, three times of three.
+times, with three seeds, each with a quarter of as many runs of the same length. After one run each, the best
+combination looks better than it is: its run was lucky. So at the end the choices are measured again, in turn and for
+several rounds: the grid's choice, the three of `tune`, and for the sleeping pipelines the best by computation. Printed
+is the throughput of each choice of `tune` over that of the grid's choice (the median of the ratios, round by round);
+aimed at is 0.98, three times of three.
 
 - ``simulated``: the search alone, by each method, on grids that `headrace simulate` gives for batches of a fixed
   time and one per request, on machines of some cores which more instances share. Nothing is measured there.
@@ -67,7 +68,7 @@ LINE = {
 SEEDS = (0, 1, 2)
 WANTED = 0.98
 MACHINES = [
-    # fixed ms per batch, ms per request, cores, clients
+    # Fixed ms per batch, ms per request, cores, clients.
     *((0.3, 0.5, 2, 4), (0.3, 0.5, 4, 40), (3.0, 0.2, 1, 10), (3.0, 1.0, 2, 10)),
     *((0.0, 3.0, 4, 10), (10.0, 0.5, 2, 40), (10.0, 3.0, 2, 10), (1.0, 1.0, 4, 4)),
 ]
@@ -78,8 +79,8 @@ def sleep_ms(
 ) -> float:
     """Give how long a batch sleeps.
 
-    It is filled up to fours, one above eight no longer fits a cache, and a device that serves two at
-    once is shared where there are more instances.
+    The formula imitates a device: it fills a batch up to a multiple of four, a batch above eight
+    takes longer because it no longer fits a cache, and more than two instances share the device.
     """
     full = -(-size // 4) * 4
     return max(1.0, instances / 2) * (ms + per_item * full + (beyond if size > 8 else 0.0))
@@ -91,7 +92,7 @@ class Shared(headrace.Backend):
     max = None
 
     class Options(headrace.Options):
-        """What the time depends on beside the size."""
+        """The arguments of `sleep_ms` beside the size of the batch."""
 
         instances: int = 1
         ms: float = 12.0
@@ -99,7 +100,7 @@ class Shared(headrace.Backend):
         beyond: float = 30.0
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
-        """Take how many share the device."""
+        """Keep the arguments of `sleep_ms`."""
         self.about = (options.instances, options.ms, options.per_item, options.beyond)
 
     def forward(self, batch: list[dict[str, Any]]) -> None:
@@ -121,7 +122,7 @@ def grid_of(space: list[Dimension]) -> list[Values]:
 
 def changed(config: dict[str, Any], space: list[Dimension], values: Values) -> dict[str, Any]:
     made = layered(config, as_layer(space, values, one_node="backend" in config))
-    for node in made.values():  # what sleeps is told how many share the device
+    for node in made.values():  # Shared must know how many instances share the device
         if isinstance(node, dict) and node["backend"] == "Shared":
             node["instances"] = node.get("instance_num", 1)
     return made
@@ -130,7 +131,7 @@ def changed(config: dict[str, Any], space: list[Dimension], values: Values) -> d
 def runs_of(
     config: dict[str, Any], space: list[Dimension], data: list[Any], clients: int, seconds: float
 ) -> Run:
-    """Give what measures one combination."""
+    """Give a function that measures one combination of values."""
 
     def run(values: Values) -> Point:
         points: list[Point] = []
@@ -176,7 +177,7 @@ def judged(
         tried.search(trials, how=given.search, seed=seed)
         best = tried.best
         choices[f"tune {seed}"] = best.values if best else choices["grid"]
-    # One measurement per combination and round: who chose the same has the same figure.
+    # Each combination is measured once per round: equal choices get the same figures.
     finals: dict[Values, list[float]] = {values: [] for values in choices.values()}
     for _, values in itertools.product(range(rounds), finals):
         finals[values].append(run(values).throughput_rps)

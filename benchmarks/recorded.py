@@ -1,14 +1,14 @@
-"""What a request costs beside its native calls: these give recorded answers, and do nothing.
+"""The time of a request beside its native calls, which are replaced by recorded answers.
 
-The first request calls OpenCV and ONNX Runtime, and what they gave is recorded. Every later call of the same
-function gives that again, without leaving the interpreter. What is left of a request is Python under the
-interpreter lock; a thread that is alone leaves the lock nowhere else, so the processor time of the calling
-thread per request is the time under the lock. A recorded picture is one of floats: numpy then has nothing to
-convert, which it does without the lock.
+The first request calls OpenCV and ONNX Runtime, and their answers are recorded. Every later call of the same
+function gives its recorded answer, without leaving the interpreter. The rest of a request is Python under the
+interpreter lock. A thread that is alone releases the lock nowhere else, so the processor time of the calling
+thread per request is the time under the lock. A recorded picture is stored as floats: numpy would release the
+lock to convert it, and now has nothing to convert.
 
-A native call leaves the lock once, so the number of recorded calls is that of the releases but for those inside of
-``imdecode`` (two more, for its copy) and of numpy. The Python here is warm: after a real decoder or network has
-run, the same lines take several times as long, for nothing of them is left in the caches.
+A native call releases the lock once, so the number of recorded calls is the number of releases, except for those
+inside of ``imdecode`` (two more, for its copy) and of numpy. The Python measured here is warm: after a real decoder
+or network has run, the same lines take several times as long, because they are no longer in the caches.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Recorded:
     """Functions that give recorded answers.
 
     Attributes:
-        calls: How often any of them was called.
-        records: Whether they are called, and their answers recorded.
+        calls: How often any of the functions was called.
+        records: True: the real functions are called, and their answers recorded. False: the recorded
+            answers are given.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Recorded:
         self.records = True
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Give a function that calls another one, or gives again what that gave last."""
+        """Give a function that calls ``function``, or gives the last answer of ``function`` again."""
         answer: Any = None
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -58,7 +59,7 @@ class Recorded:
 
 
 def lock_per_request(config: dict[str, Any], data: bytes, requests: int) -> dict[str, float]:
-    """Give the time under the interpreter lock per request, and how often it is left.
+    """Give the time under the interpreter lock per request, and how often the lock is released.
 
     Args:
         config: The pipeline, of one instance.
@@ -75,7 +76,7 @@ def lock_per_request(config: dict[str, Any], data: bytes, requests: int) -> dict
     kept = [(owner, name, getattr(owner, name)) for owner, name in natives]
     found: dict[str, float] = {}
     try:
-        for owner, name, function in kept:  # before the backends take them
+        for owner, name, function in kept:  # the backends look these functions up when they start
             setattr(owner, name, recorded.of(function))
         with headrace.pipe(config) as pipe:
             pipe({"data": data})

@@ -1,8 +1,8 @@
 """The floor of Python threads: a program of two stages, written by hand, without any framework.
 
-Workers decode, model threads gather and run batches, clients wait: three queues' worth of code with
-nothing that a server needs besides (no errors of single requests, no deadlines, no closing under
-load). What a framework in Python can reach with the same threads is close to what this reaches.
+Workers decode, model threads gather and run batches, clients wait. The program leaves out everything
+else that a server needs (errors of single requests, deadlines, closing under load). A framework in
+Python with the same threads can come close to its throughput, but hardly exceed it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TwoStages"]
 
 
 class _Slot:
-    """What one client waits with: its request, its answer, and a lock that is held until then."""
+    """One waiting client: its request, its answer, and a lock that is held until the answer is there."""
 
     __slots__ = ("answer", "file", "lock", "picture")
 
@@ -107,10 +107,11 @@ class TwoStages:
             self._failure = error
 
     def _gathered(self) -> list[_Slot]:
-        """Give a batch: what is there at once, then what comes within the time; none at the end.
+        """Give a batch: pictures that wait already, then those that come in time; empty at the end.
 
-        One thread gathers at a time. Where another one takes what has woken a waiting thread, CPython
-        (3.11) may go on to wait without end, although a timeout was given.
+        Only one thread gathers at a time. If two threads waited on the queue, one could take the
+        picture whose arrival woke the other; CPython (3.11) then may let the other thread wait without
+        end, although it gave a timeout.
         """
         with self._gathering:
             first = self._pictures.get()
@@ -122,7 +123,7 @@ class TwoStages:
                 except Empty:
                     break
                 if slot is None:
-                    self._pictures.put(None)  # of another model thread, or ours at the next turn
+                    self._pictures.put(None)  # the next call must find the end too, in any thread
                     break
                 slots.append(slot)
         return slots

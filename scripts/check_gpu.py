@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from distributions import ROOT, sources, write_metadata
 
 LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt", "observe": "pynvml"}
-"""The plugins with tests for a GPU, and the library that each needs."""
+"""Per plugin with tests for a GPU: the library that the tests need."""
 
 MORE = {
     "torch": ("tests/test_device_spans.py",),
@@ -40,7 +40,7 @@ markers =
 """
 
 LEFT_OUT = "not imports-lazily and not missing-library"
-"""Rules about imports, judged without a GPU: each starts fresh processes that import the library."""
+"""Leaves out the rules about imports: they need no GPU, and start processes that import the library."""
 
 
 def chosen() -> list[str]:

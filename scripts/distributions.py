@@ -32,7 +32,7 @@ def sources() -> list[Path]:
 
 
 def write_metadata(target: Path) -> None:
-    """Write a ``.dist-info`` for each distribution, with what an installer takes of its project."""
+    """Write a ``.dist-info`` for each distribution, with the fields that an installer takes from its project."""
     for folder in folders():
         text = (folder / "pyproject.toml").read_text(encoding="utf-8")
         project: dict[str, Any] = tomllib.loads(text)["project"]

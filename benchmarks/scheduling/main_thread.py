@@ -1,10 +1,10 @@
-"""What the main thread pays for taking no lock: a script's calls beside those of a thread it starts.
+"""The time that the main thread loses by taking no lock: calls in it beside calls in another thread.
 
-The main thread runs its request itself where an instance is idle; else a helper thread does it while it
-waits. Per case the microseconds per call in the main thread, in another thread, their ratio, and what
-the main thread loses per call:
+The main thread runs its request itself where an instance is idle; else a helper thread runs the request
+while the main thread waits. Printed per case are the microseconds per call in the main thread and in
+another thread, their ratio, and the time that the main thread loses per call:
 
-- ``idle``: nobody else calls. A backend that does nothing, and such that sleep 0.2, 1 and 5 ms.
+- ``idle``: no other thread calls. One backend does nothing, others sleep 0.2, 1 and 5 ms.
 - ``busy``: two other threads call the same node all the time.
 - ``list``, ``submit``: a list of eight requests; one future, and waiting for it.
 - ``thread``: a backend with a thread of its own.

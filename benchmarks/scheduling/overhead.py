@@ -1,4 +1,4 @@
-"""What a request costs besides its backend: headrace beside omniback, in one process.
+"""The time of a request besides its backend: headrace beside omniback, in one process.
 
 omniback is the C++ system that headrace re-thinks; without it (``pip install omniback==0.2.24``)
 only headrace is measured. Parts, each a table:
@@ -426,7 +426,7 @@ def sleep(table: Table, *, quick: bool) -> None:
     plain = Plain(Sleep2ms(), 2, 8)
     peer = None
     if omniback is not None:
-        # Without a timeout it would not gather at all.
+        # Without a timeout omniback would run every request as a batch of one.
         peer = theirs("Sleep2ms8", **{**keys, "batching_timeout": 2})
     for clients in CLIENTS:
         shares, sizes, loads, plains, others = [], [], [], [], []

@@ -57,14 +57,14 @@ CLIENTS = 24
 JUDGED_S = 180.0
 """A run of at least this length is judged by its memory."""
 LATE_S = 300.0
-"""Who has no answer this long after the end hangs."""
+"""A client that has no answer this many seconds after the end of the load counts as hanging."""
 GROWTH = 0.02
 
 SHARED = {"headrace-timer": 1, "headrace-callbacks": 2}
 """Threads of the process, not of a pipeline, and how many of each it keeps."""
 
 ALLOCATOR = "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1"
-"""Lets glibc keep no freed memory per thread; other allocators know nothing of it."""
+"""Value of `GLIBC_TUNABLES` that lets glibc keep no freed memory per thread; other allocators ignore it."""
 
 
 class Trouble(headrace.Backend):
@@ -80,7 +80,7 @@ class Trouble(headrace.Backend):
         breaks: bool = False
 
     def init(self, options: Any, context: Any) -> None:
-        """Fail in the last instance where that is asked for."""
+        """Fail in the last instance if the option ``breaks`` is set."""
         if options.breaks and context.instance_index == context.instance_num - 1:
             raise OSError("told to break")
         self.share, self.pause_s = options.share, options.pause_us * 1e-6
@@ -103,13 +103,13 @@ class Trouble(headrace.Backend):
 
 
 class MendingTrouble(Trouble):
-    """The same; what failed with a whole batch is tried again alone."""
+    """The same as `Trouble`; requests of a batch that failed as a whole are run again one by one."""
 
     rerun = True
 
 
 class OwnTrouble(Trouble):
-    """The same, in a thread of its own."""
+    """The same as `Trouble`, in a thread of its own."""
 
     owns_thread = True
 
@@ -144,7 +144,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 DEPTH = {"graph": 3}
-"""How many nodes add one on the way; 1 where nothing is said."""
+"""How many nodes add one on the way of a request, per pipeline; 1 for pipelines not listed."""
 
 
 class Tally:
@@ -152,8 +152,8 @@ class Tally:
 
     Attributes:
         outcomes: How many requests ended, by ``ok`` or the code of the error.
-        unknown: Those whose caller was cancelled when they might have been done.
-        wrong: What should not have been, in words.
+        unknown: How many requests may have succeeded or not, since their caller was cancelled.
+        wrong: Descriptions of outcomes that should not have occurred.
     """
 
     def __init__(self, name: str) -> None:
@@ -180,7 +180,7 @@ class Tally:
             wrong = f"{sent} failed and left {request!r}"
         code = "ok" if error is None else "cancelled" if cancelled else code_of(error)
         if isinstance(error, asyncio.CancelledError):
-            # It may have been done before its task heard of the cancellation.
+            # The request may have succeeded before its task was cancelled.
             free = not getattr(error, "abandoned", False)
             code = "ok" if free and "result" in request else "unknown"
         with self._lock:
@@ -325,7 +325,7 @@ class Soak:
         self.pipes = {name: headrace.pipe(config) for name, config in CONFIGS.items()}
         self.tallies = {name: Tally(name) for name in CONFIGS}
         self.reloads: Counter[str] = Counter()
-        self._read = array("d")  # four numbers a second, which are not to count as growth
+        self._read = array("d")  # packed, so that the samples add next to nothing to the memory
         self.wrong: list[str] = []
         self._seconds, self._requests, self._seed = seconds, requests, seed
         self._judges_memory = judges_memory
@@ -487,7 +487,7 @@ class Soak:
             if one["submitted"] != one["ok"] + sum(one["failed"].values()):
                 self.wrong.append(f"{name}.{node}: {one} does not add up")
         if len(nodes) > 1:
-            return  # a request may fail at several nodes of a graph
+            return  # in a graph one request may fail at several nodes: counts per node do not add up
         counted = Counter({"ok": entry["ok"], **entry["failed"]})
         left = counted.copy()
         left.subtract(tally.outcomes)

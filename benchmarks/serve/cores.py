@@ -50,7 +50,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 MORE = {
     f"Process, max {most}": {"most": most, "instances": CPUS, "processes": True} for most in (4, 8)
 }
-"""Left out of a quick run: several requests go over to a process at once."""
+"""Sides that a quick run leaves out: several requests go to another process at once."""
 
 
 def clients_of_process(
@@ -61,7 +61,7 @@ def clients_of_process(
     start: Any,
     done: Any,
 ) -> None:
-    """Send requests from one process, and tell what came of it."""
+    """Send requests from this process, and put the figures into ``done``."""
     client = Client(*address)
     call = partial(send, client, files)
     for i in range(clients):

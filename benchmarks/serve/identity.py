@@ -1,4 +1,4 @@
-"""What the protocol costs: an Identity served by headrace-serve beside the bare servers under it.
+"""The cost of the protocol: an Identity served by headrace-serve, beside the bare servers under it.
 
 A request is one FP32 row as binary data: 64 bytes, or 600 kB in and out. ``floor`` is uvicorn and
 grpc.aio that send back what they get (`benchmarks.serve.floor`); both sides get the same bytes from the
@@ -86,7 +86,7 @@ class Served:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
-        """End it."""
+        """End the server's process."""
         self.process.kill()
         self.process.wait()
 

@@ -1,4 +1,4 @@
-"""What idle connections cost: memory and processor time of a server to which a thousand clients are connected.
+"""The cost of idle connections: memory and processor time of a server to which a thousand clients are connected.
 
     python -m benchmarks.serve.idle [--connections 1000] [--seconds 10] [--json FILE]
 
@@ -37,7 +37,7 @@ def main() -> None:
     request = rest_request(16)
     connections = []
     try:
-        for _ in range(100):  # what the first requests load is not counted
+        for _ in range(100):  # the memory of modules that the first requests load must not count
             with socket.create_connection(("127.0.0.1", served.port), timeout=60) as one:
                 one.sendall(request)
                 one.recv(1 << 16)

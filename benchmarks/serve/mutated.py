@@ -35,7 +35,7 @@ MUTATIONS = runpy.run_path(str(TESTS / "mutations.py"))
 AT_A_TIME = 64
 MOST_GROWTH_BYTES = 20 << 20
 OUTCOMES = (("200", ""), ("400", "input"), ("504", "deadline"))
-"""A timeout may become one of 1 us, which is over at once."""
+"""Statuses that may come, and a word of their error; 504: a mutation may set a timeout of 1 us."""
 SERVER = """
 import runpy, sys, threading
 from headrace_serve import Server
@@ -92,7 +92,8 @@ def over_grpc(port: int, made: random.Random, count: int) -> Iterator[str]:
         changed = MUTATIONS["changed_bytes"]
         for start in range(0, count, 1000):
             data = [changed(made, made.choice(right)) for _ in range(min(1000, count - start))]
-            # One in 50 goes alone, which has its status; the others are answered in their order.
+            # One message in 50 goes as a unary call, whose answer has a status of its own. The others
+            # go through the stream, which answers them in their order.
             alone, together = data[: len(data) // 50 + 1], data[len(data) // 50 + 1 :]
             for one in alone:
                 try:
@@ -102,7 +103,7 @@ def over_grpc(port: int, made: random.Random, count: int) -> Iterator[str]:
                     yield error.code().name
             for one in stream(iter(together)):
                 text = answered.FromString(one).error_message
-                # What is no error of the client is told with node and code alone.
+                # The server describes an error that is not the client's by node and code alone.
                 yield "OK" if not text else "failed" if " failed [" in text else "refused"
 
 

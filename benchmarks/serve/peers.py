@@ -93,18 +93,18 @@ NEEDS = {
     "mlserver": [
         "mlserver==1.7.1",
         "uvloop<0.22",
-    ],  # whose workers ask uvloop for a loop it made before
+    ],  # the workers of mlserver ask uvloop for an event loop that it made before
     "ray": ["ray[serve]==2.60.0"],
     "pytriton": ["nvidia-pytriton==0.7.0"],
 }
 DISTRIBUTIONS = {"pytriton": "nvidia-pytriton"}
 COMMON = ["onnxruntime", "opencv-python-headless", "numpy", "pluggy", "packaging", "pydantic"]
 _REASON = 1500
-"""Characters of the reason for which a peer is left out."""
+"""Most characters of the printed reason for which a peer is left out."""
 
 SENDERS = 256
 QUEUE = 64
-"""Requests that wait at most in the overload; more are refused."""
+"""Most requests that wait in the queue under overload; more are refused."""
 
 
 def interpreter(folder: Path, peer: str, given: str | None) -> Path:
