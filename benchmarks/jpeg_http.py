@@ -4,7 +4,7 @@ The work is that of `benchmarks.jpeg_onnx` with its light network (about 60 mill
 the bytes of a JPEG picture (640 x 480), decode, resize to 224 x 224, planar float tensor, ONNX
 Runtime with one thread per call. All sides use the same functions and must give the same classes.
 
-What the clock of a request covers differs, and that is the point of the comparison:
+The clock of a request covers different spans, and this difference is the point of the comparison:
 
 - ``headrace``: from the call with the bytes to the class, in the process that has the bytes.
 - ``litserve``, ``mosec``: from sending the HTTP request to having read the class from its answer,

@@ -95,7 +95,7 @@ def make_pictures(count: int = 8) -> list[bytes]:
     return files
 
 
-# By hand.
+# The sides written by hand.
 
 
 def tensor_of(file: bytes) -> NDArray[np.float32]:
@@ -139,7 +139,7 @@ class Job:
 
 
 class Batcher:
-    """Threads that take what waits in one queue, up to ``most``, and run the network on it."""
+    """Threads that take up to ``most`` waiting jobs from one queue, and run the network on them."""
 
     def __init__(self, model: Path, most: int, threads: int, *, decodes: bool) -> None:
         self.session = session_of(model)
@@ -159,7 +159,7 @@ class Batcher:
         return [self.wait(job) for job in jobs]
 
     def send(self, file: bytes) -> Job:
-        """Leave one picture with the threads."""
+        """Put one picture into the queue of the threads."""
         job = Job(file if self.decodes else tensor_of(file))
         self.inbox.put(job)
         return job
@@ -206,7 +206,7 @@ class Batcher:
             thread.join()
 
 
-# With headrace.
+# The side of headrace.
 
 
 def pipeline(model: Path, most: int, instances: int) -> headrace.Pipeline:
@@ -232,7 +232,7 @@ def through(pipe: headrace.Pipeline) -> Side:
 
 
 def sides_of(model: Path) -> tuple[dict[str, Side], list[Callable[[], None]]]:
-    """Give all sides by name, and what closes them."""
+    """Give all sides by name, and an object that closes them."""
     threads = usable_cpus()
     sides: dict[str, Side] = {"alone": alone(model)}
     closing = []
@@ -248,7 +248,7 @@ def sides_of(model: Path) -> tuple[dict[str, Side], list[Callable[[], None]]]:
 
 
 def list_sides_of(model: Path) -> tuple[dict[str, ListSide], list[Callable[[], None]]]:
-    """Give all ways to answer a list by name, and what closes them."""
+    """Give all ways to answer a list by name, and an object that closes them."""
     one = alone(model)
     pool = ThreadPoolExecutor(LIST_INSTANCES)
 

@@ -1,4 +1,4 @@
-"""What `headrace bench` says, beside two measurements that share no code with it.
+"""The figures of `headrace bench`, beside two measurements that share no code with it.
 
 - ``closed``: clients that wait for each answer. By hand: each client thread reads the clock around its calls, and what
   ended in the window is counted and sorted. By perf_analyzer's method (its synchronous one): the same clients,
@@ -120,7 +120,7 @@ class Clients:
             ended.append((now, now - began))
 
     def between(self, start: float, stop: float) -> list[float]:
-        """Give the latencies of what ended in a span of time."""
+        """Give the latencies of the calls that ended in a span of time."""
         return [latency for one in self._ended for at, latency in [*one] if start <= at < stop]
 
     def end(self) -> None:

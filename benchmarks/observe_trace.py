@@ -1,12 +1,13 @@
-"""What the probe Trace costs, beside the same pipeline without a probe.
+"""The cost of the probe Trace: a pipeline with it, beside the same pipeline without a probe.
 
 - ``jpeg``: JPEG to class on a light network (about 60 million multiply-adds) with 10 clients: without a
   probe, with a trace of every request, and with ``sample = 0.01``. Aimed at: 0.9 and 0.97 of the requests per
   second without one.
-- ``request``: a node of one element, and one of three (a sequence of two): microseconds of processor time
-  a request costs more than without a probe, once `trace` is over (nothing), with a Trace without a path (what
-  core pays for probes that hear of little), and with one that records. Aimed at: 5 for the node of one element. The thread that writes shares the processor,
-  so its work is in them.
+- ``request``: a node of one element, and a node of three (a sequence of two). Printed are the microseconds of
+  processor time that a request takes more than without a probe: after `trace` has ended (nothing), with a Trace
+  without a path (the cost in core of a probe that hears of little), and with a Trace that records. Aimed at: 5 for
+  the node of one element. The figures include the work of the thread that writes, since processor time is that of
+  the process.
 - ``long``: so many traced requests in a row (`--requests`): size of the file, and memory of the process
   after every tenth of them.
 
@@ -113,7 +114,7 @@ def jpeg(folder: Path, run: tuple[float, float, int]) -> dict[str, Any]:
 
 
 def request(folder: Path, run: tuple[float, float, int]) -> dict[str, Any]:
-    """Measure what a request costs more at a node, by the number of elements in its expression."""
+    """Measure the extra time of a request at a node, by the number of elements in its expression."""
     found: dict[str, Any] = {}
     print(
         "a request at one node, one client: processor time, and how much more than without a probe"

@@ -39,8 +39,8 @@ class TwoStages:
 
     Args:
         decode: From a file to a picture, called in ``decoders`` threads.
-        runners: One per model thread: from at most ``batch`` pictures to as many answers. Whatever it
-            needs of its thread (a current stream) it must make itself.
+        runners: One function per model thread: from at most ``batch`` pictures to as many answers. A
+            function that needs state of its thread (a current stream) must set that state itself.
         decoders: Threads that decode.
         batch: Most pictures in one batch.
         timeout_ms: How long a model thread waits for a batch to fill up, from its first picture.

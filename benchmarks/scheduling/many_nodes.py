@@ -1,4 +1,4 @@
-"""What a request costs beside 1000 nodes of the process, and beside 1000 registered backends, in microseconds.
+"""Microseconds per request while the process has 1000 other nodes, and while 1000 backends are registered.
 
 - ``call``: a call that finds the node idle.
 - ``submit``: one future and waiting for it, in a thread that is not the main thread.

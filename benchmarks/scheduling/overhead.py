@@ -137,13 +137,13 @@ def register() -> None:
 
 
 def ours(expression: str, **keys: Any) -> tuple[Call, headrace.Pipeline]:
-    """Build a pipeline of one node; give how to call it, and itself."""
+    """Build a pipeline of one node; give a function that calls it, and the pipeline."""
     pipe = headrace.pipe({"backend": expression, **keys})
     return calls_of(pipe), pipe
 
 
 def calls_of(pipe: headrace.Pipeline) -> Call:
-    """Give how to call a pipeline that copies."""
+    """Give a function that calls a pipeline of copying nodes and checks the result."""
 
     def call(i: int) -> None:
         request = {"data": i}
@@ -156,7 +156,7 @@ def calls_of(pipe: headrace.Pipeline) -> Call:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Turn away what native code writes to standard output."""
+    """Discard the output that native code writes to standard output."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -174,7 +174,7 @@ def theirs(expression: str, **keys: Any) -> Call:
 
 
 def their_calls(nodes: dict[str, dict[str, Any]]) -> Call:
-    """Build nodes with omniback; give how to call them."""
+    """Build nodes with omniback; give a function that calls them."""
     with silence():
         pipe = omniback.pipe(nodes)
 

@@ -141,7 +141,7 @@ def jpeg() -> tuple[Any, Callable[[Any], Any]]:
 def sides(
     *, jpegs: bool, instances: int, run: Callable[[Callable[[int], object]], Load]
 ) -> dict[str, Callable[[], Load]]:
-    """Give what is compared: both shapes, by hand and with headrace."""
+    """Give the sides that are compared: both shapes, by hand and with headrace."""
     data, work = jpeg() if jpegs else (1, slept)
     first = "S[DecodeMat,ResizeMat]" if jpegs else "Sleeps"
     node: dict[str, Any] = {"backend": first, "instance_num": instances}

@@ -206,7 +206,7 @@ class Client:
         self.told: list[Counter[int]] = []
 
     def run(self) -> None:
-        """Send requests; what comes past all checks is noted as wrong."""
+        """Send requests; an exception that no check expects is noted as wrong and raised again."""
         ways = (self.call, self.call, self.list, self.futures, self.future, self.coroutines)
         while not self.soak.over():
             name = self.random.choice(tuple(self.soak.pipes))
@@ -229,7 +229,7 @@ class Client:
         return {"timeout": timeout, "priority": self.random.choice((0, 0, 0, 1, -1))}
 
     def call(self, pipe: Any, tally: Tally, name: str) -> None:
-        """Block, a few times."""
+        """Call with one request and wait, a few times."""
         for _ in range(8):
             request = self.request()
             sent = request["data"]
@@ -242,7 +242,7 @@ class Client:
                 tally.take(request, sent, None)
 
     def list(self, pipe: Any, tally: Tally, name: str) -> None:
-        """Block for a list, sometimes with something in it that is no request."""
+        """Call with a list and wait, sometimes with an item in the list that is no request."""
         requests: list[Any] = [self.request() for _ in range(self.random.randrange(20))]
         sent = [request["data"] for request in requests]
         if name != "graph" and self.random.random() < 0.2:
@@ -299,7 +299,7 @@ class Client:
         for _ in range(self.random.randrange(1, 24)):
             request = self.request()
             tasks.append(asyncio.ensure_future(one(request, request["data"], self.limits())))
-        await asyncio.sleep(0)  # so that each of them has begun
+        await asyncio.sleep(0)  # lets each task begin before some are cancelled
         for task in tasks:
             if self.random.random() < 0.2:
                 task.cancel()
@@ -344,7 +344,7 @@ class Soak:
         return sum(tally.total for tally in self.tallies.values())
 
     def run(self) -> dict[str, Any]:
-        """Run all of it; give the report."""
+        """Run the clients and the reloads until the end, judge them, and give the report."""
         clients = [Client(self, self._seed * 1000 + index) for index in range(CLIENTS)]
         threads = [threading.Thread(target=c.run, daemon=True) for c in clients]
         threads.append(threading.Thread(target=self._reload, daemon=True))
@@ -372,7 +372,7 @@ class Soak:
         return report
 
     def _let_branches_end(self) -> None:
-        """Wait for what still runs of requests that have failed meanwhile: it counts when it ends."""
+        """Wait for the branches of failed requests that still run: a branch is counted when it ends."""
         until = time.monotonic() + LATE_S
         while time.monotonic() < until:
             every = [
@@ -410,7 +410,7 @@ class Soak:
                 if not all(future.done() for future in futures):
                     self.wrong.append("close came back before all had their outcome")
 
-    # What is measured, and what must hold.
+    # The measurements, and the conditions that must hold.
 
     def _sample(self) -> None:
         _trim()

@@ -1,4 +1,4 @@
-"""What waiting requests cost: per request when there are many, and while nothing happens.
+"""The cost of waiting requests: per request when many wait, and while nothing happens.
 
 Two parts, each a table:
 
@@ -82,7 +82,7 @@ class Sleep100ms:
             request["result"] = request["data"]
 
 
-# Many waiting.
+# The part ``many``.
 
 
 class Cost(NamedTuple):
@@ -219,7 +219,7 @@ def cancels(pipe: headrace.Pipeline, case: Case, count: int, least: int) -> Cost
 
 
 def bare_cancels(count: int, least: int) -> Cost:
-    """Do the same with futures of the standard library that nobody waits for."""
+    """Do the same as `cancels` with futures of the standard library that belong to no queue."""
     taken, spent, cpu = 0, 0.0, 0.0
     while taken < least:
         futures: list[Future[None]] = [Future() for _ in range(count)]
@@ -327,7 +327,7 @@ def many(waiting: int, rounds: int) -> list[dict[str, Any]]:
     return figures
 
 
-# Nothing happens.
+# The part ``still``.
 
 
 @contextlib.contextmanager
@@ -418,11 +418,11 @@ def behind_sleep(count: int) -> Iterator[headrace.Pipeline]:
 
 
 State = tuple[contextlib.AbstractContextManager[headrace.Pipeline], "int | None"]
-"""What builds a state, and how many requests then wait; None: their number falls."""
+"""The function that builds a state, and how many requests then wait; None: their number falls."""
 
 
 def states() -> dict[str, State]:
-    """Give what is measured, by name; nothing of it is built yet."""
+    """Give the states that are measured, by name; none of them is built yet."""
     company = {"instance_num": 2, "batching_timeout": 60_000}
     thread = {"backend": "BackgroundThread[Gate]"}
     return {

@@ -117,7 +117,7 @@ def grpc_request(n: int) -> bytes:
 
 @contextlib.contextmanager
 def rest_client(served: Served, n: int) -> Iterator[Callable[[int], object]]:
-    """Give what sends a request over REST, on a connection per thread."""
+    """Give a function that sends a request over REST, on a connection per thread."""
     request, local = rest_request(n), threading.local()
     expected, opened = np.arange(n, dtype="<f4").tobytes()[-4:], []
 
@@ -146,7 +146,7 @@ def rest_client(served: Served, n: int) -> Iterator[Callable[[int], object]]:
 
 @contextlib.contextmanager
 def grpc_client(served: Served, n: int) -> Iterator[Callable[[int], object]]:
-    """Give what sends a request over gRPC, on a channel per thread."""
+    """Give a function that sends a request over gRPC, on a channel per thread."""
     request, local = grpc_request(n), threading.local()
     opened: list[Any] = []
     options = [

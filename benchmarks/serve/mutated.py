@@ -2,9 +2,9 @@
 
     python -m benchmarks.serve.mutated [--count 1000000] [--seed 1] [--protocol rest grpc] [--json FILE]
 
-Right requests in which bytes, values, keys and lengths are changed (``plugins/serve/tests/mutations.py``) go
-to a server in a process of its own: over REST several at a time on one connection, over gRPC in streams,
-which answer each message once. Some are still right. Printed are the answers by status, and the memory of the server
+The benchmark changes bytes, values, keys and lengths of valid requests (``plugins/serve/tests/mutations.py``) and sends
+them to a server in a process of its own: over REST several at a time on one connection, over gRPC in streams, which
+answer each message once. Some requests are still valid. Printed are the answers by status, and the memory of the server
 after a tenth and at the end. Exit status 1 if an answer is not 200 or 4xx (504
 where a timeout became 1 us; over gRPC OK, INVALID_ARGUMENT or NOT_FOUND), one is missing, or the memory has grown by more than 20 MB.
 """

@@ -217,9 +217,9 @@ def closed_loop(
 
 
 def open_loop(server: Server, files: list[bytes], rate: float, seconds: float) -> dict[str, Any]:
-    """Send at random times, whatever is answered; give what came of it.
+    """Send at random times, whether or not earlier requests are answered; give the figures.
 
-    The clock of a request runs from the time at which it was to be sent.
+    The clock of a request runs from the time at which the request was due.
     """
     made = random.Random(7)
     answered: list[float] = []

@@ -1,4 +1,4 @@
-"""What a worker of either server computes, and how it is told so by `benchmarks.jpeg_http`."""
+"""The network that a worker of every server runs; an environment variable tells the worker its path."""
 
 from __future__ import annotations
 

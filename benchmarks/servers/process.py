@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 START_SECONDS = 90.0
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "core" / "src")])
-"""What the modules of a server import of this checkout, where it has an environment of its own."""
+"""The parts of this checkout that the modules of a server import in an environment of their own."""
 
 
 def paths_for(python: str | Path) -> str:
@@ -70,7 +70,7 @@ PATHS = {
 
 
 class RefusedError(RuntimeError):
-    """The server has too much to do, and said so."""
+    """The server refused the request because it is overloaded."""
 
 
 class Client:
@@ -120,7 +120,7 @@ class Client:
         return int(answer["class"] if "class" in answer else answer["result"])
 
     def connect(self) -> socket.socket:
-        """Open a connection that sends at once what it is given."""
+        """Open a connection that sends data at once, without waiting for more (TCP_NODELAY)."""
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
@@ -139,7 +139,7 @@ class Client:
         return head.split(b" ", 2)[1], body
 
     def more(self, connection: socket.socket) -> bytes:
-        """Read what there is."""
+        """Read the bytes that have arrived."""
         received = connection.recv(65536)
         if not received:
             raise ConnectionResetError("the server closed the connection")
@@ -192,7 +192,7 @@ class Server:
             raise
 
     def wait_until_ready(self, file: bytes) -> None:
-        """Ask until it answers, several times in a row: every worker should be there."""
+        """Send requests until the server answers several in a row, so that every worker is ready."""
         until, answered = time.perf_counter() + START_SECONDS, 0
         while answered < 20:
             try:
@@ -208,18 +208,18 @@ class Server:
         self.tree = [self.process, *self.process.children(recursive=True)]
 
     def cpu_seconds(self) -> float:
-        """Give the processor time of all its processes."""
+        """Give the processor time of all processes of the server, in seconds."""
         times = [process.cpu_times() for process in self.tree]
         return sum(time.user + time.system for time in times)
 
     def pause(self) -> None:
-        """Let it use no processor time."""
+        """Suspend the processes of the server, so that they use no processor time."""
         for process in self.tree:
             process.suspend()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Let it run for a while, with fresh connections."""
+        """Let the server run inside a ``with`` block, with fresh connections."""
         for process in self.tree:
             process.resume()
         self.client.close()
@@ -228,7 +228,7 @@ class Server:
         self.pause()
 
     def stop(self) -> None:
-        """End all its processes."""
+        """End all processes of the server."""
         import psutil
 
         self.client.close()
