@@ -1,4 +1,4 @@
-"""One built backend of a node: its range, who holds it, what only its holder counts; and those nobody holds."""
+"""One instance of a node: its range, its holder and its counts; and the instances of a node that are free."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timings:
 
     @property
     def count(self) -> int:
-        """How many have been counted."""
+        """How many durations have been counted."""
         return sum(self._counts)
 
     def add(self, duration_ms: float) -> None:
@@ -47,7 +47,7 @@ class Timings:
         self.total_ms += other.total_ms
 
     def percentile(self, share: float) -> float:
-        """Give the duration in ms that ``share`` of all do not exceed, 0.0 when there is none."""
+        """Give the duration in ms that a ``share`` of all durations do not exceed, 0.0 when there is none."""
         wanted = share * self.count
         seen = 0
         for index, count in enumerate(self._counts):
@@ -65,7 +65,7 @@ class Timings:
 
 
 class Counts:
-    """What is counted of one instance, or of several together.
+    """The counts of one instance, or of several together.
 
     Attributes:
         unqueued: How many single requests were run by their own callers, past the queue.
@@ -84,7 +84,7 @@ class Counts:
         self.waited = Timings()
 
     def absorb(self, other: Counts, *, unqueued: int | None = None) -> None:
-        """Count all that ``other`` has counted; ``unqueued`` stands for that of a moment ago."""
+        """Add the counts of ``other``; ``unqueued``, where given, is its count as read a moment ago."""
         self.unqueued += other.unqueued if unqueued is None else unqueued
         self.forward.merge(other.forward)
         self.waited.merge(other.waited)
@@ -93,22 +93,23 @@ class Counts:
 
 
 def add_counts(total: dict[Any, int], counts: dict[Any, int]) -> None:
-    """Count in ``total`` all that is in ``counts``."""
-    # A copy, in one step: the main thread counts its failures without the lock.
+    """Add ``counts`` to ``total``."""
+    # The copy is made in one step: the main thread counts failures without the lock, and a dict that it
+    # changed during the loop would raise here.
     for key, count in counts.copy().items():
         total[key] = total.get(key, 0) + count
 
 
 def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dict[str, Any]:
-    """Give what ``stats()`` shows of a node, but for its instances.
+    """Give what ``stats()`` shows of a node, except its instances.
 
-    Keys of the histogram are texts, so that the whole is the same after a way through JSON.
+    Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
 
     Args:
-        total: The counts of all instances, with the failures of requests that reached none.
+        total: The counts of all instances, with the failures that the node counts itself.
         submitted: How many requests have come.
-        waiting: How many of them wait.
-        running: How many of them run.
+        waiting: How many of the requests wait.
+        running: How many of the requests run.
     """
     failed, sizes = total.failures, total.sizes
     if total.unqueued:
@@ -131,27 +132,27 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
 
 
 FAST_S = 100e-6
-"""A backend whose mean forward is below this is fast: its times are sampled, and a caller may run
-batches of others on it for as long in all, since a hand-over to another thread costs about as much."""
+"""A backend whose mean forward takes less is fast: only a sample of its batches is timed. Also the time in
+all that a caller may run batches of others: a hand-over to another thread costs about as much."""
 
 SWIFT_S = 20e-6
-"""A backend whose mean forward is below this is done sooner than a thread wakes up: while others
-wait, a newcomer may use what would be idle time. A slower one goes to the oldest at once, and what
-gathers meanwhile makes fuller batches."""
+"""A backend whose mean forward takes less is swift: it is done sooner than a thread wakes up. So a newcomer
+may run its request on a free instance while others wake up. A free instance of a slower backend goes to the
+oldest request at once, and the requests that come meanwhile make fuller batches."""
 
 BARGE_S = 0.005
-"""A newcomer may take the free instance of a swift backend while others wait only as long as the
-oldest has waited less than this; then the instance goes to the oldest.
+"""While requests wait, a newcomer may take the free instance of a swift backend only until the oldest
+request has waited this long; then the instance goes to that request.
 
-Measured: 40 threads whose requests pass through four nodes fall into a queue before one of them, and stay
-there, with 1 ms; twice as many requests go through with 5 ms, after which CPython hands its lock on
-(`sys.getswitchinterval`), and no more with 20 ms."""
+Measured: with 1 ms, 40 threads whose requests pass through four nodes gather in the queue of one node, and
+stay there. With 5 ms, after which CPython hands its own lock on (`sys.getswitchinterval`), twice as many
+requests go through; with 20 ms no more than with 5 ms."""
 
 RETURNING = object()
-"""Holder of an instance whose batch is over and that is not yet among the free ones."""
+"""Holder of an instance whose batch is over, until the instance is among the free ones."""
 
 SAMPLED = 15
-"""Mask of the counter of batches, or of the runs of an element: a fast one has one in 16 timed."""
+"""Mask for the counter of batches, or of the runs of an element: one in 16 is timed where they are fast."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Limits:
         timeout_ms: Longest time from arrival to the end, None for no limit.
         batching_timeout_ms: How long the oldest request waits for company.
         batch_sizes: The weights a batch may have; empty for all.
-        pad: Whether a batch that is too small is filled with copies of its last item.
+        pad: Whether a batch that is too small is filled up with copies of its items, the last one first.
         shortcut: Whether a caller that finds the node idle may skip the queue.
     """
 
@@ -182,22 +183,22 @@ class Instance(Counts):
 
     Attributes:
         index, min, max, device: See `headrace.policies.InstanceView`.
-        backend: What is called, by ``run``.
-        thread: The thread that must run it, or None when any may.
-        holder: Whoever claimed the instance (any object); None while it is free.
-        ident: Identifier of the thread that runs it; 0 while none does.
+        backend: The backend, which ``run`` calls.
+        thread: The thread that must run the instance, or None when any may.
+        holder: Whoever claimed the instance (any object); None while the instance is free.
+        ident: Identifier of the thread that runs the instance; 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
         queued: How many batches were cut from the queue; the other counts are those of `Counts`.
         mask: A batch is timed when its number and the mask have no bit in common.
-        sampling: The mask while its batches are fast; 0 where probes hear of every batch.
+        sampling: The mask while batches are fast; 0 where probes hear of every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
-        busy_s: How long it has run batches, in seconds; each that is timed stands for those that are not.
-        since: When it was made, on the clock of `time.perf_counter`.
+        busy_s: How long batches have run, in seconds; a batch that is timed stands for those that are not.
+        since: When the instance was made, on the clock of `time.perf_counter`.
         limits: The keys under which its batches are cut and filled up; set by its node.
-        lost: Says whether its backend can serve no more, or not now; None: it never says so.
-        away: Whether it is kept from the free ones until it is back.
-        retired: Wakes whoever closes it after its last batch; None while it is in service.
+        lost: The `Presence` of the backend: whether it is lost, or away for now; None if it is always there.
+        away: Whether the node keeps the instance from the free ones, since its backend is away.
+        retired: Wakes the thread that closes the instance after its last batch; None while in service.
     """
 
     __slots__ = (
@@ -244,12 +245,12 @@ class Instance(Counts):
 
     @property
     def busy(self) -> bool:
-        """Whether a batch runs."""
+        """Whether the instance has a holder."""
         return self.holder is not None
 
     @property
     def full(self) -> bool:
-        """Whether nothing more fits into the batch that it is to run."""
+        """Whether no further entry fits into the batch that the instance is to run."""
         return self.max is not None and self.running_weight >= self.max
 
     @property
@@ -259,14 +260,14 @@ class Instance(Counts):
 
     @property
     def living(self) -> bool:
-        """Whether it can run a batch: it is not lost, and its own thread, if it has one, lives."""
+        """Whether the instance can run batches: its backend is not lost, and its own thread, if any, lives."""
         if self.lost is not None and self.lost.gone:
             return False
         return self.thread is None or self.thread.alive
 
     @property
     def serves(self) -> bool:
-        """Whether its backend is neither lost nor away."""
+        """Whether the backend is neither lost nor away."""
         return self.lost is None or not (self.lost.gone or self.lost.away)
 
     def timed(self, duration_s: float) -> None:
@@ -274,22 +275,23 @@ class Instance(Counts):
         self.forward.add(duration_s * 1000)
         before, mean_s = self.mean_s, duration_s
         if self.busy_s:
-            # A thread that was kept from running for a while says little about the backend.
+            # The bound on one duration: the thread may have waited for a processor meanwhile, which says
+            # nothing about the backend and would make it look slow for many batches.
             mean_s = 0.75 * before + 0.25 * min(duration_s, 4 * before)
         self.busy_s += duration_s * (self.mask + 1)
         self.mean_s = mean_s
         self.mask = self.sampling if mean_s < FAST_S else 0
 
     def failed(self, code: str) -> None:
-        """Count one request that failed here."""
+        """Count one request that failed on this instance."""
         self.failures[code] = self.failures.get(code, 0) + 1
 
     def utilisation(self, now: float) -> float:
-        """Give the share of its time, from when it was made, that it has spent on batches."""
+        """Give the share of the time since the instance was made that its batches have taken."""
         return round(min(1.0, self.busy_s / max(now - self.since, 1e-9)), 4)
 
     def statistics(self) -> dict[str, Any]:
-        """Give what ``stats()`` shows of one instance."""
+        """Give what ``stats()`` shows of this instance."""
         return {
             "index": self.index,
             "device": self.device,
@@ -303,16 +305,16 @@ class Instance(Counts):
 
 
 IdleList = tuple["deque[Instance]"]
-"""Free instances that a caller may take without the lock: they lie in the deque of this tuple, and the
-thread that pops an instance owns it."""
+"""A tuple of one deque, with free instances that a caller may take without the lock: the thread that pops
+an instance owns it."""
 
 IdleLists = tuple[IdleList, IdleList]
-"""The idle list of swift backends, for all callers, and that of the others, for the main thread. They
-serve one set of instances, and are never used again once others stand in their place."""
+"""The idle list of swift backends, and that of slower ones, see `headrace._scheduling.fast_path`. Both serve
+one set of instances, and are never used again once a node has put other idle lists in their place."""
 
 
 def new_idle_lists() -> IdleLists:
-    """Make idle lists on which nothing lies."""
+    """Make two empty idle lists."""
     return (deque(),), (deque(),)
 
 
@@ -320,10 +322,10 @@ class FreeInstances:
     """The part of a node that knows which instances are free. Changed in a `Section` of the node.
 
     Attributes:
-        free: The instances in service that nobody holds, the one that has been free longest first.
-            Those on the idle lists are not among them until `collect` has been called.
-        idle_lists: Where the free instances are while nobody waits.
-        publishes: Whether any may lie there; set by the scheduler.
+        free: The instances in service that nobody holds, the one that has been free longest first;
+            without the instances on the idle lists, until `collect` moves those here.
+        idle_lists: Where the free instances are while no request waits.
+        publishes: Whether instances may be put on the idle lists; set by the scheduler.
     """
 
     publishes: bool
@@ -345,18 +347,18 @@ class FreeInstances:
         return len(self.free) + len(swift[0]) + len(other[0])
 
     def collect_one(self) -> bool:
-        """See to it that one instance is among the free ones; False where none is idle."""
+        """Move an instance from an idle list to `free` if that is empty; False where none is idle."""
         for (instances,) in () if self.free else self.idle_lists:
             if instances:
                 try:
                     self.free.append(instances.popleft())
                     break
-                except IndexError:  # a caller was quicker
+                except IndexError:  # a caller popped the last instance first
                     pass
         return bool(self.free)
 
     def collect(self, idle_lists: Sequence[IdleList] | None = None) -> None:
-        """Take what lies on the idle lists among the free ones."""
+        """Move the instances on the idle lists, those of the node or the given ones, to `free`."""
         if idle_lists is None:
             (swift,), (other,) = idle_lists = self.idle_lists
             if not (swift or other):
@@ -365,13 +367,13 @@ class FreeInstances:
             while instances:
                 try:
                     self.free.append(instances.popleft())
-                except IndexError:  # a caller was quicker
+                except IndexError:  # a caller popped the last instance first
                     break
 
     def publish(self) -> None:
-        """Let callers take the free instances without the lock, since nobody waits."""
+        """Let callers take the free instances without the lock; called while no request waits."""
         if self.publishes:
-            # All on one idle list, so that they take turns.
+            # All instances go on one idle list: on two, callers would use those of one list alone.
             (swift,), (other,) = self.idle_lists
             slow = max([instance.mean_s for instance in self.free], default=0.0) >= SWIFT_S
             (other if slow else swift).extend(self.free)

@@ -1,6 +1,7 @@
 """What the parts of a node's scheduler share: the queue, the instances, the open requests.
 
-There is one way to change it: ``with node.section, node.lock:``, see `Section`.
+It is changed inside ``with node.section, node.lock:``, see `Section`; only the idle lists are used without
+the lock, see `headrace._scheduling.fast_path`.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _log = logging.getLogger("headrace.scheduling")
 class Section:
     """One section under the lock of a node: ``with node.section, node.lock:``.
 
-    Before the lock is taken this notes it for `headrace._scheduling.locks.holds_a_lock`. Under the lock,
-    whoever changes the queue, the free instances or the state of an entry calls `Dispatcher.dispatch`
-    last, so that no batch that is due is left behind. After the lock has been left this notifies the
-    owners of all entries that were settled: nothing of the user's runs under the lock.
+    Before the thread takes the lock, the section notes it for `headrace._scheduling.locks.holds_a_lock`. A
+    thread that changes the queue, the free instances or the state of an entry calls `Dispatcher.dispatch`
+    last; otherwise a batch that is due may be left behind. After the thread has left the lock, the section
+    notifies the owners of all settled entries, so that no code of a user runs under the lock.
 
-    The lock itself is the inner context of the two, for it is left in one step of the interpreter,
-    whatever is raised in here.
+    The lock is the inner context of the two: the interpreter leaves it in one step, and an exception in
+    the section's own exit finds it left.
     """
 
     __slots__ = ("_node",)
@@ -71,32 +72,32 @@ class Node(FreeInstances):
     Attributes:
         name, limits, clock: See `Scheduler`.
         instances: The instances in service.
-        retiring: Those taken out of service whose last batch has not ended.
-        every: Both.
-        past: The counts of instances that are gone.
-        queue: The requests that wait.
-        enough: While instances are idle though requests wait: the weight from which on an arrival may
-            make a batch due, as the batch policy said when it was asked last.
-        outside: The requests that wait for room in the queue, first come first served.
+        retiring: The instances taken out of service whose last batch has not ended.
+        every: The instances in service, and those in `retiring`.
+        past: The counts of the instances that have left `retiring`.
+        queue: The entries that wait for a batch.
+        enough: While instances are idle though requests wait: the weight of the queue from which on an
+            arrival may make a batch due, by the last answer of the batch policy; else 0.
+        outside: The entries that wait for room in the queue, first come first served.
         quota: Counts the requests that entered here and wait at other nodes.
         callers: The threads that wait for their requests here.
-        entered: How many requests came in by the queue.
-        failures: How many requests failed without reaching an instance, by code.
-        refusing: Why newcomers are refused, None while they are not.
-        dead: Whether what is open has been failed, too: nothing runs any more.
-        retire: Called, after the section, with each instance whose batch ends when all is dead.
-        wake_at: When somebody will look at the queue again, None for never.
-        waker: The caller who will; None for the timer.
-        min, max: Weights that some living instance takes.
+        entered: How many requests came, without those that their callers ran past the queue.
+        failures: How many requests failed, by code, without those that an instance counts.
+        refusing: The error that newcomers get, None while the node lets them in.
+        dead: Whether the open requests have been failed, too; then requests of other nodes are refused as well.
+        retire: Called, after the section, with each instance whose batch ends while the node is dead.
+        wake_at: When the queue is to be looked at again, None for never.
+        waker: The caller that looks at the queue at `wake_at`; None where the timer does.
+        min, max: The least and the greatest weight that a living instance takes.
         needs_result: Whether a request that ends without a ``result`` has failed.
-        lost: Whether no instance lives.
-        dispatch: That of the `Dispatcher`, which sets it.
-        afterwards: What is to be called as soon as the lock is left.
-        settled: Entries whose owners are to be notified: the thread that pops one does so.
-        closers: The threads that wait until it is `quiet`.
+        lost: Whether no instance in service lives.
+        dispatch: The method of the `Dispatcher`, which sets it here.
+        afterwards: The functions to call as soon as the lock is left.
+        settled: Entries whose owners are to be notified: the thread that pops an entry notifies its owner.
+        closers: The threads that wait until the node is `quiet`.
         section, lock: See `Section`.
-        reporter: Tells the probes; None where none listens. With one, callers that wait are notified of their
-            outcome, as all other owners are; else `settle` counts it for them.
+        reporter: Tells the probes; None where no probe listens. Without a reporter `settle` counts an outcome
+            for the caller that waits; with one the caller is notified, as all other owners are.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Node(FreeInstances):
         self.lost = False
         self.dispatch: Callable[[None], object] = lambda _: None
         self.settled: deque[Entry] = deque()
-        self._unnotified: dict[Entry, None] = {}  # all that is settled, until its owner is notified
+        self._unnotified: dict[Entry, None] = {}  # closing waits until they are notified
         self.closers = Watchers()
         self.reporter: Reporter | None = None
         self.measure(self.instances)
@@ -137,20 +138,20 @@ class Node(FreeInstances):
             instance.limits = limits
 
     def measure(self, living: Sequence[Instance]) -> None:
-        """Take the range of the living instances as that of the node."""
+        """Set the range of the node to the weights that the living instances take."""
         # No batch weighs more than the largest size that an instance takes, so no request may.
         maxima = [largest_size(self.limits.batch_sizes, i.max) for i in living] or [None]
         self.max = None if None in maxima else max(maxima)  # type: ignore[type-var]
         self.min = min((i.min for i in living), default=1)
 
     def after_fork(self) -> None:
-        """Take another lock in a child process: this one may have been held by another thread."""
+        """Make a new lock in a child process: the thread that holds the old one may not exist there."""
         self.lock = threading.RLock()
 
     # Entries.
 
     def arrived(self, entry: Entry) -> None:
-        """Dispatch after an entry has come, where that may make a batch due."""
+        """Dispatch after an entry has come, unless it cannot make a batch due."""
         if entry.state == QUEUED:
             (swift,), (other,) = self.idle_lists
             idle = self.free or (self.publishes and (swift or other))
@@ -159,45 +160,45 @@ class Node(FreeInstances):
         self.dispatch(None)
 
     def take_out(self, entry: Entry) -> None:
-        """Take an entry that waits out of where it waits."""
+        """Take an entry out of the queue, or from outside it; an entry in neither is left alone."""
         self.outside.pop(entry, None)
         self.queue.remove((entry,))
 
     @property
     def bounded(self) -> int:
-        """How many requests that entered here wait, here or elsewhere."""
+        """How many requests wait, at this node or another, that entered at this node."""
         return self.queue.count - self.queue.guests + len(self.quota.waiting)
 
     @property
     def full(self) -> bool:
-        """Whether as many requests that entered here wait, here or elsewhere, as may."""
+        """Whether `bounded` has reached ``queue_size``."""
         queue = self.queue
         return queue.count - queue.guests + len(self.quota.waiting) >= self.limits.queue_size
 
     def let_in(self) -> None:
-        """Let in who waits for room, first come first served."""
+        """Let entries that wait for room into the queue, first come first served."""
         while self.outside:
             entry = next(iter(self.outside))
             if self.full and (entry.waits is None or not entry.waits.entered):
                 return
-            if entry.state != QUEUED:
+            if entry.state != QUEUED:  # else an exception hit a thread right after this push
                 self.queue.push(entry)
             del self.outside[entry]
             if entry.room is not None:
                 entry.room.wake()
 
     def move_up(self) -> None:
-        """Let in who waits for room, once a request that entered here waits elsewhere no more."""
+        """Let entries into the queue, after a request that entered here stopped waiting at another node."""
         with self.section, self.lock:
             self.dispatch(None)
 
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
-        """Give an entry its one outcome. Whoever is notified of it gives the dict back first.
+        """Give an entry its one outcome; its owner, once notified, gives the dict back before it answers.
 
         Args:
             entry: An entry that is not DONE.
             error: None for success.
-            at: The instance that ran it, which counts the failure.
+            at: The instance that ran the entry and counts its failure; None where the node counts it.
         """
         owner = entry.owner
         entry.state = DONE
@@ -223,7 +224,7 @@ class Node(FreeInstances):
             self._cancel_group(owner.group_of(entry))
 
     def _cancel_group(self, group: list[Entry]) -> None:
-        """Cancel what waits and is of no use any more, for one of its group has failed."""
+        """Cancel the entries of a group that still wait: one of the group has failed, they are of no use."""
         from concurrent.futures import CancelledError
 
         waiting = [entry for entry in group if entry.state in (QUEUED, OUTSIDE)]
@@ -242,7 +243,7 @@ class Node(FreeInstances):
         """Fail an entry wherever it is, unless it is DONE; tell whether a backend goes on with its request.
 
         Args:
-            entry: It waits, runs, or has not come yet.
+            entry: An entry that waits, runs, or has not come yet.
             failure: Makes the error, called as ``failure(node, running=...)``.
         """
         self.take_out(entry)
@@ -255,20 +256,20 @@ class Node(FreeInstances):
         return running
 
     def evict(self, entry: Entry, error: BaseException) -> None:
-        """Fail an entry whose request makes way at another node. Without any lock."""
+        """Fail an entry whose request makes way for a newer one at the node it entered. Without any lock."""
         with self.section, self.lock:
-            if entry.state == QUEUED:  # else it runs by now, and counts no more
+            if entry.state == QUEUED:  # else the entry runs by now, and takes no room
                 self.settle_waiting(error, [entry])
-                self.dispatch(None)  # those behind it move up
+                self.dispatch(None)  # the entries behind it move up
 
     # Notifying.
 
     def notify(self) -> None:
-        """Do what was left for after the section, and notify the owners of what was settled.
+        """Call the functions in `afterwards`, and notify the owners of the entries in `settled`.
 
-        Without the lock. While this thread notifies, another may settle entries under the lock: either
-        this thread pops them, too, and the other finds nothing to do; or the other does. Whatever goes
-        wrong with one owner, the others are notified.
+        Without the lock. While this thread notifies, another thread may settle more entries under the lock.
+        Either this thread pops those entries, and the other thread finds `settled` empty; or the other
+        thread pops and notifies them. A failure of one owner keeps no other from being notified.
         """
         afterwards = self.afterwards
         while afterwards:
@@ -287,7 +288,7 @@ class Node(FreeInstances):
         entry: Entry | None = None
         try:
             while self.settled:
-                # The entry leaves the queue and gets its name in one step of the interpreter.
+                # One step of the interpreter pops the entry and names it: no interrupt loses the entry.
                 (entry,) = map(take, (self.settled,))
                 if self.reporter is not None:
                     self.reporter.answers(entry)
@@ -296,7 +297,7 @@ class Node(FreeInstances):
         except IndexError:  # another thread was quicker
             pass
         finally:
-            if entry is not None:  # something hit this thread
+            if entry is not None:  # an exception hit this thread before the entry was notified
                 self.settled.appendleft(entry)
                 self._notify_owners()
 
@@ -307,15 +308,15 @@ class Node(FreeInstances):
         try:
             try:
                 entry.owner.finished(entry)
-            except BaseException:  # noqa: BLE001 - it may be meant for the thread, and not for the entry
+            except BaseException:  # noqa: BLE001 - an interrupt of the thread, perhaps, and no fault of the owner
                 entry.owner.finished(entry)
-        except BaseException as error:  # noqa: BLE001 - the others must be notified
+        except BaseException as error:  # noqa: BLE001 - the other owners must be notified
             _log.error("node %s: an outcome could not be delivered", self.name, exc_info=error)
-        entry.owner = NOBODY  # an owner knows its entry: together they would be garbage
+        entry.owner = NOBODY  # no cycle of references between an owner and its entry
         self._unnotified.pop(entry, None)
 
     def _answer(self, caller: Caller, entry: Entry) -> None:
-        """Let a caller that waits count an outcome; a second time changes nothing."""
+        """Count an outcome for a caller that waits; a second call changes nothing."""
         with taking(self.lock):
             if entry in self._unnotified:
                 # atomic: an interrupt finds both, or none.
@@ -326,13 +327,13 @@ class Node(FreeInstances):
             self.look_if_quiet()
 
     def forget(self, entry: Entry) -> None:
-        """Let nothing wait any more for an owner that has gone to be notified."""
+        """Keep closing from waiting until an owner is notified that has gone."""
         self._unnotified.pop(entry, None)
 
     # Instances.
 
     def give_back(self, instance: Instance) -> None:
-        """Take an instance back from its holder."""
+        """Take an instance back from its holder: it becomes free, unless it is retired, away or lost."""
         if instance.retired is None and instance.lost is not None and instance.lost.gone:
             self.lose(instance)
             return
@@ -345,7 +346,7 @@ class Node(FreeInstances):
         self.ended(instance)
 
     def ended(self, instance: Instance) -> None:
-        """Say that a batch has ended to whoever closes its instance."""
+        """Tell the thread that closes an instance, if one waits to do so, that its batch has ended."""
         if instance.retired is not None:
             instance.retired.wake()
         if self.retire is not None:
@@ -355,7 +356,7 @@ class Node(FreeInstances):
 
     @property
     def quiet(self) -> bool:
-        """Whether newcomers are refused and nothing waits, runs or is yet to be delivered."""
+        """Whether newcomers are refused, no request waits or runs, and every owner has been notified."""
         return (
             self.refusing is not None
             and not self.queue.count
@@ -365,12 +366,12 @@ class Node(FreeInstances):
         )
 
     def look_if_quiet(self) -> None:
-        """Wake those who wait for quiet, if it is."""
+        """Wake the threads that wait until the node is quiet, if it is."""
         if self.closers and self.quiet:
             self.closers.wake()
 
     def lose(self, instance: Instance) -> None:
-        """Take an instance out of service that serves no more, with all that only it could serve."""
+        """Take a lost instance out of service, and fail the entries that no other instance takes."""
         if instance in self.free:
             self.free.remove(instance)
         instance.ident = 0
