@@ -1,25 +1,25 @@
 """Callers that find an instance free and run their own request, past the queue.
 
-While nobody waits, the free instances lie on the *idle lists* of the node, where a caller takes one
-without the lock: those of swift backends on one list, the others on another, which the main thread
-uses always, for it never takes the lock (see `headrace._scheduling.calls`), and the other threads
-while no caller waits for a batch that runs. What keeps that safe:
+While no request waits, the free instances lie on the *idle lists* of the node, where a caller takes one
+without the lock. Instances of swift backends lie on one list, slower ones on the other. The main thread
+always uses both lists, for it never takes the lock (see `headrace._scheduling.calls`); another thread uses
+the list of slower ones only while no caller and no cut batch waits here. Five rules keep this safe:
 
 - Popping an instance is a single step of the interpreter: the thread that pops an instance owns it.
-- A caller that has popped an instance **announces it, then looks whether the idle list still stands**. A
-  thread that takes instances out of service, or closes, puts up other idle lists first and looks for
-  holders afterwards. Either the caller announces before that thread looks, which then finds it; or it
-  looks after the other lists stand, and gives the instance back.
+- A caller that has popped an instance **sets its holder, then looks whether the idle list still stands**. A
+  thread that takes instances out of service, or closes, puts other idle lists in place first and looks for
+  holders afterwards. Either the caller sets the holder before that thread looks, and that thread finds
+  the holder; or the caller looks after the other lists are in place, and gives the instance back.
 - A caller that puts an instance back **looks at the queue afterwards**, and a thread that joins the
   queue looks at the idle lists afterwards. Either the caller sees the request, or that thread sees the
   instance.
-- Everybody else takes the lock, and first takes what lies on the idle lists (`Node.collect`); when
-  nobody waits any more the free instances are published there again (`Node.publish`).
-- Whatever is raised in between, Ctrl-C at any call or the end of the stack, **the first step after it
-  gives the claim to a helper thread**, in one call into C: another interrupt cannot come before it.
+- Every other thread takes the lock, and first moves the instances from the idle lists to the free ones
+  (`Node.collect`); when no request waits any more, it puts the free instances there again (`Node.publish`).
+- When an exception hits a caller in between (Ctrl-C at any call, the end of the stack), **the caller always
+  gives the claim to a helper thread**, by one call into C, which a second interrupt cannot tear.
 
-The interpreter must show all threads the changes in one order. Where threads run at the same time
-(free-threaded builds) nothing is published, and every claim is made under the lock.
+These rules need an interpreter that shows changes to all threads in one order. Where threads run at the
+same time (free-threaded builds) the idle lists stay empty, and every claim is made under the lock.
 
 What stands between ``# atomic`` and ``# end atomic`` cannot be torn by an interrupt: the interpreter
 looks for one only after calls, at the begin of a function and where a loop goes back. A test walks the
@@ -55,11 +55,11 @@ _take = deque.popleft
 class FastPath(SchedulerBase):
     """The way of a request that finds an instance idle."""
 
-    _sorts = False  # a helper thread is about to put swift instances on their idle list
+    _sorts = False  # a helper thread is about to move swift instances to their idle list
     _run_alone = staticmethod(run_alone)
 
     def need(self, keys: Sequence[str]) -> None:
-        """Say which keys a request must have, where that is not ``data`` alone."""
+        """Set the keys that a request must have, where these are not ``data`` alone."""
         self.needs = keys
         self.call = self._call_with_keys  # type: ignore[method-assign]
 
@@ -67,7 +67,7 @@ class FastPath(SchedulerBase):
         self.checked(request)
         return type(self).call(self, request, **how)
 
-    def call(  # noqa: C901, PLR0912, PLR0915 - each call less in here is felt by every request
+    def call(  # noqa: C901, PLR0912, PLR0915 - every request would pay for each call more in here
         self,
         request: Request,
         *,
@@ -79,17 +79,17 @@ class FastPath(SchedulerBase):
 
         Args:
             request: The request.
-            internal: It comes from another node of this pipeline, which closing does not refuse.
-            home: The node at which it entered, against which its wait here counts.
-            rest: The nodes after this one to which workers may move it on.
+            internal: The request comes from another node of this pipeline; closing does not refuse it.
+            home: The scheduler at which the request entered, and counts while it waits here.
+            rest: The nodes after this one to which workers may move the request on.
 
         Returns:
-            What is left of ``rest``, from the first node at which the request has not been.
+            The part of ``rest`` that begins at the first node to which no worker has moved the request.
         """
         weight = 1
         if "data" not in request or "request_size" in request:
             weight = self.checked(request)
-            if "data" not in request:  # it brings other keys
+            if "data" not in request:  # the node needs other keys
                 request.pop("result", None)
                 return self._call_slowly(request, MISSING, weight, internal, home, rest)
         data = request["data"]
@@ -106,16 +106,16 @@ class FastPath(SchedulerBase):
         ):
             return self._call_slowly(request, data, weight, internal, home, rest)
         try:
-            # Off the idle list and into the name in one step: an interrupt loses nothing.
+            # One step of the interpreter pops the instance and names it: no interrupt loses the instance.
             (instance,) = map(_take, idle)
-        except IndexError:  # another caller was quicker
+        except IndexError:  # another caller popped the last instance first
             return self._call_slowly(request, data, weight, internal, home, rest)
         error: BaseException | None = None
         try:
             # atomic: an interrupt finds the whole claim, and so does `statistics`.
             instance.ident = me
             instance.holder = request
-            # Other idle lists: the instance has been taken out of service, or all end.
+            # Where other idle lists stand, the instance is out of service, or the node closes.
             live = idle is self._idle_list or idle is self._slow_list
             if live:
                 instance.unqueued += 1
@@ -126,7 +126,7 @@ class FastPath(SchedulerBase):
                 if instance.unqueued & instance.mask:
                     try:
                         outcomes = instance.run([request])
-                    except Exception as raised:  # noqa: BLE001 - past the backend's own guard
+                    except Exception as raised:  # noqa: BLE001 - raised outside the guard of `_checked`
                         error = wrapped(self.name, instance, raised)
                     else:
                         if outcomes is not None or "result" not in request:
@@ -144,8 +144,8 @@ class FastPath(SchedulerBase):
                 instance.holder = None
                 idle[0].append(instance)
                 # end atomic
-                # A thread that joined the queue before this look is seen here. One that joins later
-                # looks at the idle list after that, and sees the instance.
+                # A request that joined the queue before this look is seen here. A thread that puts its
+                # request there later looks at the idle lists after that, and sees the instance.
                 if self._queue.count or (
                     idle is not self._idle_list and idle is not self._slow_list
                 ):
@@ -157,7 +157,7 @@ class FastPath(SchedulerBase):
                 restore(request, data, raised)
             finally:
                 if instance.holder is request:
-                    instance.ident = 0  # another thread may get this one's identifier
+                    instance.ident = 0  # a new thread may get the identifier of this one
                 errands.add((self._recover, instance, request, instance.unqueued))
             self._recovered(instance, request, raised)
             raise
@@ -171,7 +171,7 @@ class FastPath(SchedulerBase):
         return rest
 
     def _others(self, me: int) -> IdleList:
-        """Give the idle list of slow backends, where thread ``me`` may use it: see `_may_start`."""
+        """Give the idle list of slower backends if thread ``me`` may use it, else that of swift ones."""
         mine = me == main_thread.ident
         may = mine or not (self._callers or self._backlog or holds_a_lock(me))
         return self._slow_list if may else self._idle_list
@@ -179,7 +179,7 @@ class FastPath(SchedulerBase):
     def _call_slowly(
         self, request: Request, data: Any, weight: int, internal: bool, home: Any, rest: Rest | None
     ) -> Rest | None:
-        """Run one request that finds no instance on an idle list; see `call`."""
+        """Run one request that has got no instance from an idle list; see `call`."""
         me = get_ident()
         passes = self._unqueued_max and data is not MISSING
         if me != main_thread.ident:
@@ -201,11 +201,11 @@ class FastPath(SchedulerBase):
         return rest
 
     def _call_locked(self, request: Request, data: Any, weight: int, *way: Any) -> Rest | None:
-        """Run one request on an instance that is claimed under the lock, or let it wait."""
+        """Run one request on an instance that is claimed under the lock, or put it into the queue."""
         _, home, rest = way
         try:
             instance = self._claim(request, weight, home)
-        except BaseException:  # it hit this thread, perhaps after the claim
+        except BaseException:  # an interrupt, perhaps after the claim
             errands.run(self._recover_claim, request)
             raise
         if instance is None:
@@ -222,7 +222,7 @@ class FastPath(SchedulerBase):
                 restore(request, data, raised)
             finally:
                 if instance.holder is request:
-                    instance.ident = 0  # another thread may get this one's identifier
+                    instance.ident = 0  # a new thread may get the identifier of this one
                 errands.add((self._recover, instance, request, serial))
             self._recovered(instance, request, raised)
             raise
@@ -233,7 +233,7 @@ class FastPath(SchedulerBase):
         return rest  # type: ignore[no-any-return]
 
     def _claim(self, request: Request, weight: int, home: SchedulerBase | None) -> Instance | None:
-        """Claim an instance for a caller's own request, if it may skip the queue."""
+        """Claim an instance for a caller's own request, if the request may skip the queue."""
         node = self._node
         with node.section, node.lock:
             if (
@@ -266,7 +266,7 @@ class FastPath(SchedulerBase):
     # Giving an instance back.
 
     def _put_back(self, instance: Instance, idle: IdleList, error: BaseException | None) -> None:
-        """Give an instance back that may not simply be put back on the idle list it came from."""
+        """Give an instance back after a failure, or where its old idle list may be the wrong place."""
         node = self._node
         if may_lock():
             if not self._give_back(instance, error):
@@ -278,11 +278,11 @@ class FastPath(SchedulerBase):
             lets(self._dispatch_after, instance, idle)
             return
         swift, slow = lists = node.idle_lists
-        dispatches = idle is not swift and idle is not slow  # other idle lists stand by now
+        dispatches = idle is not swift and idle is not slow  # the idle lists were replaced
         if not dispatches:
             is_swift = instance.mean_s < SWIFT_S
             idle = swift if is_swift and not slow[0] else slow
-            # The last that has become swift: a helper thread puts all of them on the other idle list.
+            # If this is the last to become swift, a helper thread moves all of them to the other idle list.
             if is_swift and idle is slow and not self._sorts:
                 dispatches = all(one.mean_s < SWIFT_S for one in list(slow[0]))
                 self._sorts = dispatches
@@ -300,7 +300,7 @@ class FastPath(SchedulerBase):
             errands.run(self._dispatch_after, instance, idle)
 
     def _give_back(self, instance: Instance, error: BaseException | None) -> bool:
-        """Give an instance back under the lock; tell whether nobody waits for it, or for its end."""
+        """Give an instance back under the lock; False where a dispatch must follow."""
         node = self._node
         code = "" if error is None else code_of(error)
         with node.section, node.lock:
@@ -313,14 +313,14 @@ class FastPath(SchedulerBase):
             return quiet
 
     def _look(self, instance: Instance, idle: IdleList) -> None:
-        """See to those who have come meanwhile, after an instance was put on an idle list."""
+        """Have the requests dispatched that joined the queue, after an instance was put on an idle list."""
         if may_lock():
             self._lead(instance, idle)
         else:
             errands.run(self._dispatch_after, instance, idle)
 
     def _lead(self, instance: Instance, idle: IdleList) -> None:
-        """See to those who have come meanwhile, and run their batches for a while."""
+        """Dispatch after an instance was given back, and run batches of other callers for a while."""
         leader = Caller(get_ident())
         try:
             work = self._dispatch_after(instance, idle, leader)
@@ -331,7 +331,7 @@ class FastPath(SchedulerBase):
         leader.end()
 
     def _leave(self, leader: Caller) -> None:
-        """Give back what a thread holds that was hit while it ran batches of others."""
+        """Give back the instances of a thread that was interrupted while it ran batches of other callers."""
         with self._node.section, self._node.lock:
             self._driver.leave(leader)
             self._dispatcher.dispatch(None)
@@ -339,7 +339,7 @@ class FastPath(SchedulerBase):
     def _dispatch_after(
         self, instance: Instance, idle: IdleList, leader: Caller | None = None
     ) -> Work | None:
-        """Dispatch once an instance has been given back, also one on an idle list that was replaced."""
+        """Dispatch after an instance was given back, perhaps to an idle list that was replaced meanwhile."""
         node = self._node
         self._sorts = False
         with node.section, node.lock:
@@ -349,15 +349,15 @@ class FastPath(SchedulerBase):
                 node.collect(None if stands else (idle,))
             return self._dispatcher.dispatch(leader)
 
-    # After something was raised that is no outcome of the request.
+    # After an exception that is no outcome of the request, such as an interrupt.
 
     def _recover(self, instance: Instance, request: Request, serial: int) -> None:
-        """Give back an instance that a thread left behind with its claim; a second time does nothing.
+        """Give back an instance that an interrupted thread still holds; a second call does nothing.
 
         Args:
             instance: The instance.
-            request: For which it was claimed.
-            serial: Which of its requests it was.
+            request: The request for which the thread claimed the instance.
+            serial: The value of `unqueued` at that claim: another value means a later claim.
         """
         node = self._node
         with node.section, node.lock:
@@ -370,15 +370,15 @@ class FastPath(SchedulerBase):
         self._dispatch_after(instance, self._idle_list)
 
     def _recover_claim(self, request: Request) -> None:
-        """Give back the instance that was claimed under the lock for a request, if there is one."""
+        """Give back the instance that was claimed under the lock for a request, if any was."""
         for instance in self._node.every:
             if instance.holder is request:
                 self._recover(instance, request, instance.unqueued)
 
     def _recovered(self, instance: Instance, request: Request, raised: BaseException) -> None:
-        """Wait until `_recover` has been done, so that whoever looks next finds all in order.
+        """Wait until `_recover` has run, so that the caller's next call finds the instance given back.
 
-        A destructor that runs while its thread holds a lock cannot wait: a helper thread may need it.
+        A destructor that runs while its thread holds a lock cannot wait: `_recover` may need that lock.
         """
         try:
             lets = errands.run if holds_a_lock() else errand

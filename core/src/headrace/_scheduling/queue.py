@@ -1,9 +1,9 @@
 """The queue of a node, and the quota of its requests that wait at other nodes.
 
-Greater priority first, equals in order of arrival. A request counts against the bound of the node at
-which it entered, wherever it waits: elements of a list and branches of a graph count as their one
-request, also at the node at which it entered. What a backend hands to another node counts nowhere, for
-its request runs.
+The queue gives entries of greater priority first, and those of one priority in order of arrival. A request
+counts against the bound of the node at which it entered, wherever its entries wait. The elements of a list
+and the branches of a graph count together as that one request. An entry that a backend hands to another
+node counts nowhere, for its request runs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     """Fails an entry that waits at a node, if it still waits there."""
 
 _FEW = 64
-"""Out of a line of so many an entry is taken at once; in a longer one it is passed by later."""
+"""Up to this length a line removes an entry from its middle at once; a longer line skips the entry later."""
 
 
 class Line(deque["Entry"]):
-    """Entries in the order in which they came, the first of which waits.
+    """Entries in the order in which they came; the first of them waits, others may have left.
 
     Attributes:
-        gone: How many of the others have left.
+        gone: How many entries in the line have left, and are yet to be removed.
     """
 
     __slots__ = ("gone",)
@@ -42,7 +42,7 @@ class Line(deque["Entry"]):
         self.gone = 0
 
     def leave(self, entry: Entry) -> None:
-        """Take out an entry that is not QUEUED any more; costs O(1), however many there are."""
+        """Remove an entry that is not QUEUED any more; costs O(1), however long the line is."""
         if self[0] is entry:
             self.popleft()
         elif len(self) <= _FEW:
@@ -59,23 +59,23 @@ class Line(deque["Entry"]):
             self.gone -= 1
 
     def waiting(self) -> Iterator[Entry]:
-        """Give those that have not left."""
+        """Give the entries that have not left."""
         return (entry for entry in self if entry.state == QUEUED) if self.gone else iter(self)
 
 
 class RequestQueue:
-    """Entries that wait: QUEUED ones, greater priority first and equals in the order in which they came.
+    """The QUEUED entries: greater priority first, entries of one priority in the order in which they came.
 
-    Every operation costs O(1), however many there are; the number of priorities costs its logarithm.
+    Every operation costs O(1), however many entries wait; the number of priorities costs its logarithm.
 
     Args:
-        evict: Fails one of them to make room at the node at which its request entered.
-        afterwards: Called once the lock of the node is left.
+        evict: Fails an entry here, to make room at the node at which its request entered.
+        afterwards: The functions that are called once the lock of the node is left.
 
     Attributes:
-        count: How many there are.
-        guests: How many of them do not count here, but where their request entered: they have `waits`.
-        weight: Sum of their weights.
+        count: How many entries wait.
+        guests: How many of the entries count elsewhere, by their `waits`, and not in this queue.
+        weight: Sum of the weights of the entries.
     """
 
     __slots__ = (
@@ -86,14 +86,14 @@ class RequestQueue:
     def __init__(self, evict: Evict, afterwards: deque[Callable[[], object]]) -> None:
         self._evict = evict
         self._afterwards = afterwards
-        # Only a level that is alone may be empty: it stays for those who come next.
+        # A line per priority. Only a line that is alone may be empty: it is kept for the next entries.
         self._levels: dict[int, Line] = {}
         self._priorities: list[int] = []  # ascending
-        self._arrived: Line | None = None  # whatever their priority; None where there is one level
+        self._arrived: Line | None = None  # all priorities; None while there is one
         self.count = self.guests = self.weight = 0
 
     def push(self, entry: Entry) -> None:
-        """Put ``entry`` behind all of its priority."""
+        """Put ``entry`` behind all entries of its priority."""
         level = self._levels.get(entry.priority)
         if level is None:
             level = self._new_level(entry.priority)
@@ -112,13 +112,13 @@ class RequestQueue:
             self._levels.clear()
             self._priorities.clear()
         elif self._arrived is None:
-            self._arrived = Line(self)  # of one priority until now
+            self._arrived = Line(self)  # all had one priority until now
         insort(self._priorities, priority)
         self._levels[priority] = level = Line()
         return level
 
     def remove(self, entries: Iterable[Entry], state: str = ENTERED) -> None:
-        """Take ``entries`` out, wherever they stand, to be in ``state``; those not there are passed by."""
+        """Remove ``entries``, which get ``state``; an entry that is not in the queue is skipped."""
         levels = self._levels
         for entry in entries:
             if entry.state != QUEUED:
@@ -140,7 +140,7 @@ class RequestQueue:
                     self._afterwards.append(let_in)
 
     def _leave_levels(self, entry: Entry, level: Line, arrived: Line) -> None:
-        """Take an entry out of what is kept for several levels; a level that is empty goes."""
+        """Remove an entry from the line of all priorities, and its priority if no entry has that any more."""
         arrived.leave(entry)
         if not level and self.count:
             del self._levels[entry.priority]
@@ -155,38 +155,38 @@ class RequestQueue:
         return chain.from_iterable(self._levels[p].waiting() for p in reversed(self._priorities))
 
     def head(self, count: int) -> list[Entry]:
-        """Give the first ``count`` entries, which stay."""
+        """Give the first ``count`` entries, which stay in the queue."""
         if count == 1 and len(self._levels) == 1:
             (level,) = self._levels.values()
             return [level[0]]
         return list(islice(self, count))
 
     def oldest_of_lowest(self) -> Entry | None:
-        """Give the oldest entry of the lowest priority among those that entered here."""
+        """Give the oldest entry of the lowest priority, of the requests that entered here; None for none."""
         if self.guests == self.count:
             return None
         levels = (self._levels[priority].waiting() for priority in self._priorities)
         return next(entry for entry in chain.from_iterable(levels) if entry.waits is None)
 
     def oldest(self) -> float:
-        """Give when the first that came into the queue arrived."""
+        """Give the arrival of the entry that has been in the queue longest, whatever its priority."""
         return next(iter(self) if self._arrived is None else iter(self._arrived)).arrival
 
 
 class NodeQuota(Quota):
-    """The requests that entered at a node and wait at others.
+    """The requests that entered at a node and wait at other nodes.
 
-    It is itself the quota of a request that is one entry at a time, where nobody asks which is the oldest:
-    what begins and ends there is one step of the interpreter each.
+    A request that is one entry at a time has this object itself as its quota, unless the node sheds. Such
+    a wait begins and ends without `lock`, since each changes `waiting` in one step of the interpreter.
 
     Args:
-        outside: The requests that wait for room at the node.
-        let_in: Lets them in where there is room, called without any lock.
-        sheds: Whether the node asks for the oldest of the lowest priority.
+        outside: The entries that wait for room at the node.
+        let_in: Lets entries of ``outside`` in where there is room; called without any lock.
+        sheds: Whether the node asks for the oldest request of the lowest priority.
 
     Attributes:
-        waiting: Them; each the `Waits` of its entries, or its one entry.
-        lock: Guards every `Waits`, and their order; no other lock is taken while it is held.
+        waiting: The requests, each as the `Waits` of its entries or as its one entry.
+        lock: Guards every `Waits`, and their order; a thread that holds it takes no other lock.
     """
 
     __slots__ = ("_levels", "_priorities", "_sheds", "let_in", "lock", "outside", "waiting")
@@ -203,7 +203,7 @@ class NodeQuota(Quota):
         self._priorities: list[int] = []  # ascending
 
     def of_one(self) -> Quota:
-        """Give the quota of a request that has entered, and is one entry at a time."""
+        """Give the quota of a request that has entered and is one entry at a time."""
         return Waits(self, entered=True) if self._sheds else self
 
     def began(self, entry: Entry, evict: Evict) -> None:
@@ -211,12 +211,12 @@ class NodeQuota(Quota):
         self.waiting[entry] = None
 
     def ended(self, entry: Entry) -> Callable[[], object] | None:
-        """Take note that it waits no more; see `Waits.ended`."""
+        """Take note that the one entry of a request waits no more; see `Waits.ended`."""
         del self.waiting[entry]
         return self.let_in if self.outside else None
 
     def add(self, waits: Waits, priority: int) -> None:
-        """Count a request, as the last of its priority. Under `lock`, as `discard`."""
+        """Count a request, as the last of its priority. Under `lock`, like `discard`."""
         self.waiting[waits] = None
         if self._sheds:
             level = self._levels.get(priority)
@@ -226,7 +226,7 @@ class NodeQuota(Quota):
             level[waits] = None
 
     def discard(self, waits: Waits, priority: int) -> None:
-        """Count a request no more."""
+        """Stop counting a request."""
         del self.waiting[waits]
         if self._sheds:
             level = self._levels[priority]
@@ -237,15 +237,16 @@ class NodeQuota(Quota):
 
     @property
     def lowest(self) -> int | None:
-        """The lowest priority among them, None when there are none; of a node that sheds."""
+        """The lowest priority of the requests in `waiting`, None where none waits or the node does not shed."""
         with self.lock:
             return self._priorities[0] if self._priorities else None
 
     def shed(self, priority: int) -> tuple[Entry, Evict] | None:
-        """Count the oldest of the lowest priority no more, if that is ``priority`` or lower.
+        """Stop counting the oldest request of the lowest priority, if that is ``priority`` or lower.
 
         Returns:
-            An entry of it, and what fails that entry where it waits; None when there is no such request.
+            An entry of the request, and the function that fails this entry where it waits; None where no
+            request has such a priority.
         """
         with self.lock:
             if not self._priorities or self._priorities[0] > priority:
@@ -254,14 +255,14 @@ class NodeQuota(Quota):
 
 
 class Waits(Quota):
-    """The entries of one request that count as one against the bound of the node it entered at."""
+    """The entries of one request, which count as one against the bound of the node where it entered."""
 
     __slots__ = ("_entries", "_home", "_priority", "entered")
 
     def __init__(self, home: NodeQuota, *, entered: bool) -> None:
         self._home = home
         self.entered = entered
-        self._priority: int  # that of the first of its entries
+        self._priority: int  # of the first of its entries
         self._entries: dict[Entry, Evict] = {}
 
     def began(self, entry: Entry, evict: Evict) -> None:
@@ -275,10 +276,10 @@ class Waits(Quota):
             entries[entry] = evict
 
     def ended(self, entry: Entry) -> Callable[[], object] | None:
-        """Take note that an entry waits no more; one that counts no more is passed by.
+        """Take note that an entry waits no more; an entry that `leave` has dropped changes nothing.
 
         Returns:
-            What lets others in at the node at which the request entered, if any wait there for room.
+            The function that lets entries in at the node where the request entered, if any wait for room.
         """
         home, entries = self._home, self._entries
         with home.lock:
@@ -287,7 +288,7 @@ class Waits(Quota):
         return home.let_in if home.outside else None
 
     def leave(self) -> tuple[Entry, Evict]:
-        """Count no more, whatever waits; give one entry and what fails it. Under the lock of the quota."""
+        """Stop counting all entries; give one, and the function that fails it. Under the quota's lock."""
         found = next(iter(self._entries.items()))
         self._entries.clear()
         self._home.discard(self, self._priority)

@@ -1,16 +1,16 @@
-"""The scheduler of one node: how requests come in, and how their owners take them back.
+"""The scheduler of one node: how requests come in, and how their owners withdraw them.
 
-One lock per node guards the queue, the instances and the states of the requests; only free instances
-on an idle list are taken without it. The main thread never takes it. The parts, from the bottom:
+One lock per node guards the queue, the instances and the states of the entries; only free instances
+on an idle list are taken without the lock. The main thread never takes it. The parts, from the bottom:
 
-- `locks`, `process_threads`, `calls`: what is asked for in the main thread, or where a lock is held;
-- `entry`, `instance`, `queue`: the data; `threads`: who runs batches, and who waits for whom;
-- `node`: what the parts share, the one outcome of every request, and the section under the lock;
-- `admission`: who is let into the queue; `batch`: running one batch;
+- `locks`, `process_threads`, `calls`: calls of the main thread, or of a thread that holds a lock;
+- `entry`, `instance`, `queue`: the data; `threads`: which threads run batches, and wait for each other;
+- `node`: the state that the parts share, the one outcome of every entry, and the section under the lock;
+- `admission`: which entries come into the queue; `batch`: running one batch;
 - `dispatch`: which batch is due, on which instance; `assignment`: which thread runs it;
-- `driving`: those threads; `sleeper`: callers that leave all to them, along a chain of nodes;
+- `driving`: the threads at work; `sleeper`: callers that run nothing, along a chain of nodes;
 - `base`: callers that wait; `fast_path`: callers that find an instance free;
-- here: owners that do not wait; new instances in place of the old ones; the end; statistics.
+- this module: owners that do not wait; new instances in place of the old ones; the end; statistics.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ class Scheduler(FastPath):
         internal: bool = False,
         waits: bool = False,
     ) -> None:
-        """Let entries run for owners that are notified of the end; the calling thread may take locks.
+        """Let in entries whose owners are notified of their outcome; the calling thread may take locks.
 
-        They arrive together: no batch is cut before all are in, but where the queue is full.
+        The entries arrive together: no batch is cut before all are in, except where the queue is full.
 
         Args:
             entries: New entries.
-            waits_for_room: Come back only when all have been let into the queue, or are done; called to
-                tell that this thread cannot wait, for it runs a batch that the room may depend on.
-            internal: They come from another node of this pipeline, which closing does not refuse.
+            waits_for_room: Where given, this returns only when each entry is in the queue or done; the
+                function tells whether this thread runs a batch that the room may depend on, and would
+                wait for ever.
+            internal: The entries come from another node of this pipeline; closing does not refuse them.
             waits: The owner waits in this thread: the event loop of a coroutine.
         """
         node, now = self._node, self._node.clock()
@@ -79,10 +80,11 @@ class Scheduler(FastPath):
             if len(entries) == 1:
                 node.arrived(entries[0])
         if len(entries) > 1:
-            # By now the owners of what was refused have cancelled what is of no use without it.
+            # The owners of refused entries were notified after the section above, and have cancelled the
+            # entries that are of no use without those: these come into no batch.
             with node.section, node.lock:
                 node.dispatch(None)
-        if outside and waits_for_room is not None and waits_for_room():  # for ever
+        if outside and waits_for_room is not None and waits_for_room():  # it would wait for ever
             with node.section, node.lock:
                 refuse(node, [entry for entry in outside if entry.state == OUTSIDE])
         for entry in outside:
@@ -92,9 +94,9 @@ class Scheduler(FastPath):
 
     @reentrant(later=lambda scheduler, entry: errands.run(scheduler.cancel, entry))
     def cancel(self, entry: Entry) -> bool:
-        """Take an entry back that waits, or has not come yet; False when it runs or is done.
+        """Withdraw an entry that waits, or has not come yet; False when it runs or is done.
 
-        Where the calling thread holds a lock it is not True, and done a moment later.
+        Where the calling thread holds a lock, a helper thread does so a moment later, and this is not True.
         """
         nodes = cancel_all([(entry, self)])
         for node in nodes or ():
@@ -103,7 +105,7 @@ class Scheduler(FastPath):
 
     @reentrant()
     def cancel_together(self, entries: Sequence[Entry]) -> None:
-        """Take back those of the entries that wait; none of them begins in place of another."""
+        """Withdraw those of the entries that wait; none of them begins in place of another."""
         with self._node.section, self._node.lock:
             for entry in entries:
                 if entry.state in WAITING:
@@ -123,7 +125,7 @@ class Scheduler(FastPath):
 
     @reentrant(later=lambda _, entry: entry.state == RUNNING)
     def abandon(self, entry: Entry) -> bool:
-        """Forget an entry whose owner was freed; True when a backend still runs on it."""
+        """Drop an entry whose owner was freed; True when a backend still runs on its request."""
         with self._node.section, self._node.lock:
             if entry.state == RUNNING:
                 abandoned = not entry.take_back()
@@ -134,7 +136,7 @@ class Scheduler(FastPath):
         return returning or getattr(entry.error, "abandoned", False) is True
 
     def _drop(self, entry: Entry) -> None:
-        """End an entry whose owner asks for no outcome any more. Under the lock."""
+        """End an entry whose owner wants no outcome any more. Under the lock."""
         failures, reporter = self._node.failures, self._node.reporter
         if reporter is not None:
             self._node.afterwards.append(partial(reporter.cancelled, entry))
@@ -153,18 +155,18 @@ class Scheduler(FastPath):
     # New instances in place of the old ones, while requests wait and run. Not called by the main thread.
 
     def exchange(self, new: Scheduler, retired: Signal, *, keeps_policies: bool) -> list[Instance]:
-        """Put the instances and the keys of ``new`` in place of its own.
+        """Put the instances and the keys of ``new`` in place of those of this scheduler.
 
-        What waits goes to the new instances; what weighs more than any of them takes is refused.
+        Entries that wait go to the new instances; an entry that weighs more than these take is refused.
 
         Args:
-            new: A scheduler that nobody has called and nobody will.
+            new: A scheduler that no thread has called or will call.
             retired: Woken when the batch of an old instance ends.
-            keeps_policies: Whether its own policies stay.
+            keeps_policies: Whether the policies of this scheduler stay.
 
         Returns:
-            The old instances, which are in nobody's service any more and may still run a batch;
-            `take_retired` gives those that run none. The caller calls `notify` once it holds no lock.
+            The old instances. They are out of service and may still run a batch; `take_retired` gives
+            those that run none. The calling thread calls `notify` once it holds no lock.
         """
         node = self._node
         with taking(node.lock):
@@ -175,9 +177,10 @@ class Scheduler(FastPath):
             node.instances = self.instances = list(new.instances)
             self._watch()
             node.every = [*node.instances, *node.retiring]
-            # The idle lists are replaced before their instances are looked at. A caller pops an instance
-            # of an old list, and looks then whether that list still stands. Either it popped it before
-            # and holds it here, or it sees the new lists, and gives the instance back.
+            # This thread replaces the idle lists now, and `take_retired` looks for holders later. A caller
+            # that pops an old instance sets its holder first, and looks then whether the list still
+            # stands. Either `take_retired` finds the holder, or the caller sees the new lists and gives
+            # the instance back.
             self._replace_idle_lists()
             node.free, node.publishes = list(new.instances), new._node.publishes
             node.limits = self.limits = new.limits
@@ -202,14 +205,11 @@ class Scheduler(FastPath):
         self._idle_list, self._slow_list = lists
 
     def notify(self) -> None:
-        """Notify the owners of entries that `exchange` has settled; without any lock."""
+        """Notify the owners of the entries that `exchange` has settled; called without any lock."""
         self._node.notify()
 
     def take_retired(self, among: Sequence[Instance]) -> list[Instance]:
-        """Give those of the old instances whose last batch has ended; each is given once.
-
-        Their counts stay with the node.
-        """
+        """Give the old instances whose last batch has ended, each once; the node keeps their counts."""
         node = self._node
         with node.section, node.lock:
             ended = [i for i in node.retiring if i in among and i.holder is None]
@@ -220,14 +220,14 @@ class Scheduler(FastPath):
             self._workers.trim(len(node.every))
             return ended
 
-    # The end: newcomers refused, what waits run or failed, what still runs left behind.
+    # The end: newcomers are refused, entries that wait run or fail, batches that still run are left behind.
 
     @reentrant()
     def refuse(self, error: ClosedError, *, drain: bool) -> None:
-        """Refuse newcomers from now on; fail those that wait for room, and all without drain."""
+        """Refuse newcomers; fail the entries that wait for room, and without ``drain`` those in the queue."""
         node = self._node
         with node.section, node.lock:
-            # As in `exchange`: a caller that pops an instance of an old list sees the new ones then.
+            # As in `exchange`: a caller that pops an instance of an old idle list then sees the new lists.
             old, node.publishes = node.idle_lists, False
             self._replace_idle_lists()
             self._unqueued_max = 0
@@ -241,7 +241,7 @@ class Scheduler(FastPath):
 
     @reentrant()
     def wait_quiet(self, until: float) -> bool:
-        """Wait until nothing waits or runs; False when ``until`` came first."""
+        """Wait until the node is quiet, see `Node.quiet`; False when ``until`` came first."""
         return self._node.closers.wait(self._is_quiet, until)
 
     def _is_quiet(self) -> bool:
@@ -250,10 +250,10 @@ class Scheduler(FastPath):
 
     @reentrant()
     def fail_open(self, error: ClosedError, retire: Callable[[Instance], None]) -> None:
-        """Fail all that is still open; those a backend runs on are abandoned.
+        """Fail all entries that are still open; those on which a backend runs are abandoned.
 
         Args:
-            error: What they get.
+            error: The error of which each entry gets a copy.
             retire: Called with each instance whose batch ends later.
         """
 
@@ -273,12 +273,12 @@ class Scheduler(FastPath):
 
     @reentrant()
     def stop_runners(self) -> None:
-        """End the runner threads that sleep; the others end with their batch."""
+        """End the runners that are parked; the other runners end after their batch."""
         with self._node.section, self._node.lock:
             self._workers.stop()
 
     def after_fork(self, error: ClosedError) -> None:
-        """Refuse everything in a child process."""
+        """Refuse every request in a child process, where no thread of this node runs."""
         self._node.after_fork()
         self._replace_idle_lists()
         self._node.refusing, self._node.dead, self._unqueued_max = error, True, 0
@@ -286,18 +286,18 @@ class Scheduler(FastPath):
     # Looking.
 
     def held_by_this_thread(self) -> bool:
-        """Tell whether the calling thread, or one that waits for it, runs a batch, or is inside a probe."""
+        """Tell whether the calling thread, or one that waits for it, runs a batch here or is inside a probe."""
         reporter = self._node.reporter
         return held_here(self._node) or (reporter is not None and reporter.holds(get_ident()))
 
     @reentrant()
     def idle_instances(self) -> list[Instance]:
-        """Give the instances in service on which nothing runs."""
+        """Give the instances in service that nobody holds."""
         with self._node.section, self._node.lock:
             return [instance for instance in self.instances if instance.holder is None]
 
     def busy(self) -> bool:
-        """Tell whether a batch runs; it takes no lock."""
+        """Tell whether an instance has a holder; takes no lock."""
         return any(instance.holder is not None for instance in self._node.every)
 
     @reentrant(later=lambda scheduler: scheduler._statistics_anyhow())
@@ -328,24 +328,27 @@ class Scheduler(FastPath):
         return counts
 
     def _statistics_anyhow(self) -> dict[str, Any]:
-        """Give the counts as they are at some moment in between: the calling thread holds a lock."""
+        """Give the statistics without the lock of the node, since the calling thread holds some lock.
+
+        Other threads go on meanwhile, so the counts may belong to different moments.
+        """
         while True:
             try:
                 return self._statistics()
-            except RuntimeError:  # another thread has changed a dict meanwhile
+            except RuntimeError:  # another thread changed a dict during a loop over it
                 continue
 
 
 def cancel_all(places: Sequence[tuple[Entry, Scheduler]]) -> list[Node] | None:
-    """Take back all entries, each at its scheduler, or none: None when one runs or is done.
+    """Withdraw all entries, each at its scheduler, or none of them, when one runs or is done.
 
     Returns:
-        The nodes that have yet to notify others of what has become of them: `Node.notify`.
+        The nodes for which the calling thread has yet to call `Node.notify`; None when none was withdrawn.
     """
     schedulers = {id(scheduler): scheduler for _, scheduler in places}
     with ExitStack() as stack:
-        # Nobody else takes one of these locks while holding another. Two threads that do so here take
-        # them in the same order.
+        # This is the only place where a thread that holds the lock of a node takes that of another. Two
+        # threads here take the locks in the same order, so neither waits for the other for ever.
         for _, scheduler in sorted(schedulers.items()):
             stack.enter_context(taking(scheduler._node.lock))
         if not all(entry.state in WAITING for entry, _ in places):
@@ -362,5 +365,5 @@ def _running(holder: object, entries: Sequence[Entry] | None) -> int:
     if holder is None or holder is RETURNING:
         return 0
     if entries is None:
-        return 1  # a caller's own, past the queue
+        return 1  # a caller's own request, past the queue
     return sum(1 for entry in entries if entry.state == RUNNING)
