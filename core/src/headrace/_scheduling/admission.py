@@ -31,14 +31,14 @@ _ident = attrgetter("ident")
 
 
 class QueueFullPolicy:
-    """Decides about a request that finds the queue of its node full; pure, as all policies. This one waits."""
+    """Decides about a request that finds its queue full; pure, as all policies. This one has the request wait."""
 
     def decide(self, priority: int, lowest: int | None) -> Decision:
         """Decide whether the newcomer waits for room, is refused, or takes the place of another.
 
         Args:
-            priority: That of the newcomer.
-            lowest: The lowest priority of those that wait and count against the bound, None when none does.
+            priority: The priority of the newcomer.
+            lowest: The lowest priority of the requests that wait and count against the bound, None for none.
         """
         return "wait"
 
@@ -64,21 +64,21 @@ QUEUE_FULL: Mapping[str, QueueFullPolicy] = {
 def enter(
     node: Node, entries: Sequence[Entry], *, internal: bool = False, waits: bool = False
 ) -> None:
-    """Let new entries in one by one; what is refused fails alone. Under the lock.
+    """Let new entries in one by one; an entry that is refused fails alone. Under the lock.
 
-    What is due goes to free instances before anything is refused.
+    Batches that are due are given to free instances before an entry finds the queue full.
 
     Args:
         node: The node.
         entries: New entries.
-        internal: They come from a backend of this pipeline, which closing does not refuse.
-        waits: The calling thread will wait for them.
+        internal: Whether the entries come from a backend of this pipeline: closing lets these in.
+        waits: Whether the calling thread will wait for the entries.
     """
     refused = None
     if node.refusing is not None or node.lost or waits:
         refused = _refusal(node, internal=internal, waits=waits)
     for entry in entries:
-        if entry.state != DONE:  # else it was taken back before it came here
+        if entry.state != DONE:  # else its owner took it back before it came here
             admit(node, entry, refused)
 
 
@@ -88,7 +88,7 @@ def admit(node: Node, entry: Entry, refused: BaseException | None = None) -> Non
     Args:
         node: The node.
         entry: The entry.
-        refused: Why none is let in, None where one is.
+        refused: The error with which every entry is refused now; None where entries are let in.
     """
     node.entered += 1
     entry.state = ENTERED
@@ -110,7 +110,7 @@ def admit(node: Node, entry: Entry, refused: BaseException | None = None) -> Non
 
 
 def held_here(node: Node, ident: int | None = None) -> bool:
-    """Tell whether a thread (the calling one), or one that waits for it, runs a batch of the node."""
+    """Tell whether a thread (None: the calling one), or a thread that waits for it, runs a batch of the node."""
     me = ident or get_ident()
     served = served_here(me) if waited_for(me) else {me}
     if served.isdisjoint(map(_ident, node.every)):
@@ -119,7 +119,7 @@ def held_here(node: Node, ident: int | None = None) -> bool:
 
 
 def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
-    """Make the error of a request whose time is over."""
+    """Make the error of a request whose deadline has passed."""
     where = "while a backend ran on it" if running else "while it waited"
     return DeadlineExceededError(
         f"the time of the request was over {where}", node=node.name, abandoned=running
@@ -127,7 +127,7 @@ def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
 
 
 def interrupted(node: Node, *, running: bool) -> BackendError:
-    """Make the error of a request whose caller does not wait for it any more."""
+    """Make the error of a request for which its caller, interrupted, waits no more."""
     return BackendError("the caller was interrupted", node=node.name, abandoned=running)
 
 
@@ -142,12 +142,12 @@ def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None
 
 
 def refuse(node: Node, entries: Sequence[Entry]) -> None:
-    """Fail those of the entries that wait, and would do so for ever. Under the lock."""
+    """Fail those of the entries that wait, as they would wait for an instance for ever. Under the lock."""
     node.settle_waiting(inside(node.name), [e for e in entries if e.state in (QUEUED, OUTSIDE)])
 
 
 def inside(node: str) -> ContractError:
-    """Make the error of a call that would wait for what waits for it."""
+    """Make the error of a call that needs an instance whose thread waits for that same call."""
     return ContractError(
         "a backend called its own pipeline, which waits for the instance that it holds",
         node=node,
@@ -156,7 +156,7 @@ def inside(node: str) -> ContractError:
 
 
 def unfit(node: Node, entry: Entry) -> BaseException | None:
-    """Give the error of an entry that came too late, or that no instance can ever take."""
+    """Give the error of an entry that came after its deadline, or that no instance can ever take; else None."""
     if entry.deadline is not None and entry.deadline <= entry.arrival:
         return deadline_error(node, running=False)
     if node.max is None or entry.weight <= node.max:
@@ -188,18 +188,18 @@ def _enter_full(node: Node, entry: Entry) -> None:
 
 
 def _shed(node: Node, oldest: Entry | None, priority: int, waiting: int) -> bool:
-    """Let the oldest of the lowest priority make way, if that is ``priority`` or lower.
+    """Fail the oldest request of the lowest priority, if that priority is ``priority`` or lower.
 
-    Of equals those that wait at other nodes are the older ones.
+    Of requests of the same priority, those that wait at other nodes are the older ones.
 
     Args:
         node: The node.
-        oldest: The oldest of the lowest priority that waits here.
-        priority: That of the newcomer.
-        waiting: How many wait.
+        oldest: The oldest entry of the lowest priority in the queue of this node, None for none.
+        priority: The priority of the newcomer.
+        waiting: How many requests wait.
 
     Returns:
-        Whether one made way: those at other nodes may begin to run meanwhile.
+        Whether a request made way; one at another node may begin to run before it is failed there.
     """
     error = _overloaded(node, waiting, shed=True)
     here = priority + 1 if oldest is None else oldest.priority

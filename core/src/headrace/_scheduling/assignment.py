@@ -19,23 +19,22 @@ if TYPE_CHECKING:
 
 
 SUSTAINED = 8
-"""When so many more batches of a slow backend were due as soon as an instance was free than times
-at which an instance stayed free, a runner takes the next: it goes on with batch after batch, where
-callers take turns. A turn costs a switch of threads, and on busy processors the thread that is
-woken may wait long for one of them."""
+"""While the pressure (see `Assignment`) is above this, a runner takes the batches of a slow backend: a
+runner goes on with batch after batch, where callers take turns. Each turn costs a switch of threads,
+and on busy processors the thread that is woken may wait long for a processor."""
 
 
 class Assignment:
-    """Gives batches to threads, and takes instances back. Everything runs in a `Section` of the node.
+    """Gives batches to threads, and takes instances back. All methods run in a `Section` of the node.
 
     Args:
         node: The node.
         workers: The runners.
-        post: Gives a batch to the thread that owns its instance; False when that has ended.
+        post: Gives a batch to the thread that owns its instance; False when that thread has ended.
 
     Attributes:
-        pressure: How many more batches were due as soon as an instance was free than times at which an
-            instance stayed free; counted up to twice `SUSTAINED`.
+        pressure: How many batches were cut, less how often `dispatch` left an instance free and the queue
+            empty; kept between 0 and twice `SUSTAINED`.
     """
 
     def __init__(self, node: Node, workers: Workers, post: Callable[[Work], bool]) -> None:
@@ -44,19 +43,19 @@ class Assignment:
         self._post = post
         self.pressure = 0
 
-    # Leaving what waits to others.
+    # Leaving the queue to other threads.
 
     def _leaves(self, me: Caller, instance: Instance) -> bool:
-        """Tell whether a caller leaves a free instance to others, who are about to look."""
+        """Tell whether a caller leaves a free instance alone, for a thread that is waking up serves the queue."""
         return self._nudges(me, instance) or (me.pending > 0 and self.wakes(instance))
 
     def _nudges(self, me: Caller, instance: Instance) -> bool:
-        """Wake the oldest waiter instead of claiming an instance for it; tell whether it was done.
+        """Wake the first caller of the queue instead of giving it an instance; tell whether it was woken.
 
-        A caller whose time for batches of others is over leaves the instance of a swift backend free:
-        until the oldest wakes up, newcomers may take it, and whoever does runs what waits. Given to
-        the oldest at once, it would stand idle for a switch of threads each time. Once the oldest
-        has waited for `BARGE_S` the instance is its own.
+        A caller ``me`` whose time for batches of others is over leaves the instance of a swift backend
+        free: until the first caller is awake, a newcomer may claim the instance. An instance that was
+        given to the first caller at once would be idle for a switch of threads each time. Once the
+        first caller has waited for `BARGE_S`, it is given the instance.
         """
         if me.pending or me.foreign_until is None or instance.mean_s >= SWIFT_S:
             return False
@@ -73,11 +72,11 @@ class Assignment:
         return True
 
     def crowded(self, instance: Instance) -> bool:
-        """Tell whether many callers that have their answer have yet to wake up to it.
+        """Tell whether many callers whose requests are answered have yet to wake up.
 
-        Then a caller that ran batch after batch would keep them from it where the backend holds the
-        interpreter lock. A runner takes the batch, the caller sleeps, and who wakes up meanwhile
-        joins it. A swift backend is done before that.
+        A caller that ran batch after batch would keep them from waking up where the backend holds the
+        interpreter lock. So a runner takes the batch, and the next requests of callers that wake up
+        before it begins join the batch. A swift backend is done before a thread wakes up.
         """
         node = self._node
         most = 2 * len(node.instances)
@@ -87,11 +86,11 @@ class Assignment:
         return len(node.callers) - node.queue.count - running > most
 
     def wakes(self, instance: Instance) -> bool:
-        """Tell whether a request should join a batch whose thread is waking up, if there is one.
+        """Tell whether a thread is waking up to run a batch that a request should join.
 
-        Where a batch takes about as long as a switch of threads, waiting for that thread costs
-        less than a batch more; and if the backend holds the interpreter lock, a caller that went
-        on by itself would keep that thread from waking up at all.
+        Where a batch takes about as long as a switch of threads, waiting for that thread costs less
+        than one more batch. And if the backend holds the interpreter lock, a caller that ran its
+        request by itself would keep that thread from waking up at all.
         """
         if not SWIFT_S <= instance.mean_s < FAST_S:
             return False
@@ -104,7 +103,7 @@ class Assignment:
     # Giving.
 
     def _runs(self, me: Caller | Worker | None, work: Work) -> bool:
-        """Let the thread that has cut a batch run it, if it may; tell whether it does."""
+        """Let ``me``, the thread that has cut a batch, run the batch if it may; tell whether it does."""
         instance = work.instance
         if me is None or not _may_run(me, work):
             return False
@@ -115,7 +114,7 @@ class Assignment:
         return True
 
     def give(self, work: Work) -> None:
-        """Give ``work`` to the thread that owns the instance, a waiting caller, or a runner."""
+        """Give ``work`` to the thread that owns the instance; else a parked caller of the batch, or a runner."""
         instance = work.instance
         if instance.thread is not None:
             if not self._post(work):
@@ -146,7 +145,7 @@ class Assignment:
         self.release(work)
 
     def release(self, work: Work) -> None:
-        """Give back the instance of a batch that is settled; `dispatch` is to follow."""
+        """Give back the instance of a settled batch. Call `dispatch` next, or requests that wait would not get it."""
         instance, entries = work
         if instance.entries is entries:
             instance.entries = None
@@ -155,7 +154,7 @@ class Assignment:
             self._node.give_back(instance)
 
     def settle(self, work: Work, errors: Errors) -> None:
-        """Give the entries of a batch their outcomes, but for those that have one."""
+        """Settle the entries of a batch; an entry that was settled while the batch ran keeps its outcome."""
         instance, entries = work
         settle = self._node.settle
         if errors is None:
@@ -169,8 +168,8 @@ class Assignment:
 
 
 def _may_run(me: Caller | Worker, work: Work) -> bool:
-    """Tell whether a thread may run ``work`` itself."""
-    if not isinstance(me, Caller):  # a runner runs what no thread owns
+    """Tell whether a thread may run ``work``; a caller runs batches of others for `FAST_S` in all."""
+    if not isinstance(me, Caller):  # a runner runs instances that no thread owns
         return work.instance.thread is (None if isinstance(me, Runner) else me)
     if not me.runs or work.instance.thread is not None:
         return False

@@ -1,4 +1,4 @@
-"""What a scheduler is made of, and callers that wait in its queue and run batches meanwhile."""
+"""The base of a scheduler: its parts, and the callers that wait in its queue and run batches meanwhile."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 ONE_AT_A_TIME: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether threads take turns in the interpreter, so that all see changes in the same order."""
+"""Whether threads run Python one at a time (with the GIL), so that all see changes in the same order."""
 
 
 def refuse_inside(scheduler: SchedulerBase, *_: Any, **__: Any) -> None:
-    """Refuse a call that would wait, in a destructor that runs while its thread holds a lock."""
+    """Refuse a call that would wait, from a destructor whose thread holds a lock of a scheduler."""
     raise ContractError(
         "a destructor called a pipeline that would have to wait, in the midst of its scheduler",
         node=scheduler.name,
@@ -47,15 +47,15 @@ def refuse_inside(scheduler: SchedulerBase, *_: Any, **__: Any) -> None:
 
 
 class SchedulerBase:
-    """What a scheduler is made of.
+    """The parts of a scheduler, and the callers that wait in its queue.
 
     Args:
-        name: The node.
-        instances: At least one.
+        name: The name of the node.
+        instances: The instances of the node, at least one.
         batch_policy, dispatch_policy: Decide when a batch is cut, and which instance takes it.
-        limits: The queue keys.
-        clock: Seconds, as `time.monotonic`.
-        timer: Calls functions at times of that clock.
+        limits: The queue keys of the node.
+        clock: Gives seconds, as `time.monotonic` does.
+        timer: Calls functions at times of that clock; None for the timer that all schedulers share.
     """
 
     needs: Sequence[str] = DATA_ALONE
@@ -79,7 +79,7 @@ class SchedulerBase:
         self._node = node = Node(name, instances, limits, clock)
         self._driver = driver = Driver(node, batch_policy, dispatch_policy, self._timer)
         self._workers, self._dispatcher = driver.workers, driver.dispatcher
-        # What `call` needs, one attribute away.
+        # `call` reads these for every request, so each is one attribute lookup away.
         self._idle_list, self._slow_list = node.idle_lists
         self._queue = node.queue
         self._callers, self._backlog = node.callers, driver.workers.backlog
@@ -91,14 +91,14 @@ class SchedulerBase:
         node.publish()
 
     def _watch(self) -> None:
-        """Be told when an instance in service goes away, comes back or is lost."""
+        """Have `_look_at` called when an instance in service goes away, comes back or is lost."""
         for instance in self.instances:
             if instance.lost is not None:
                 instance.lost.changed = partial(self._look_at, instance)
                 instance.away = False
 
     def _look_at(self, instance: Instance) -> None:
-        """Take note that an instance has gone away, has come back, or is lost."""
+        """Take an instance out of service, or back into it, after its `Presence` has changed."""
         node, presence = self._node, instance.lost
         with node.section, node.lock:
             node.collect()
@@ -127,11 +127,11 @@ class SchedulerBase:
         return self._node.max
 
     def needs_result(self, value: bool) -> None:
-        """Say whether a request that ends without a ``result`` has failed: not before an ``or``."""
+        """Set whether a request that ends without ``result`` has failed; it has not before an ``or``."""
         self._node.needs_result = value
 
     def _weight_for_shortcut(self, policy: BatchPolicy) -> int:
-        """Give the greatest weight that may skip the queue, 0 for none."""
+        """Give the greatest weight of a request that may skip the queue; 0 where no request may."""
         usable = (
             self.limits.shortcut
             and policy.sends_when_idle
@@ -172,18 +172,18 @@ class SchedulerBase:
 
     @reentrant()
     def count_late(self, error: BaseException) -> None:
-        """Count as failed a request that has ended well here, but cannot go on."""
+        """Count as failed a request that ended without an error at this node, but failed after it."""
         node = self._node
         code = code_of(error)
         with node.section, node.lock:
             node.failures[code] = node.failures.get(code, 0) + 1
 
     def waits(self, *, entered: bool = True, is_one: bool = False) -> Quota:
-        """Count the waits of a request that enters here, at all nodes, as one.
+        """Give the quota that counts all waits of a request which enters here, at any node, as one wait.
 
         Args:
-            entered: Whether it has been let in.
-            is_one: It has been, and is one entry at a time.
+            entered: Whether the request has been let in.
+            is_one: Whether the request has been let in and has one entry at a time.
         """
         return self._quota.of_one() if is_one else Waits(self._quota, entered=entered)
 
@@ -198,7 +198,7 @@ class SchedulerBase:
 
     @property
     def served_by_workers(self) -> bool:
-        """Whether workers run what waits here: no caller does, nor is asked when a deadline ends."""
+        """Whether workers serve the queue, so that a caller may sleep meanwhile; never with probes or timeouts."""
         if self._node.reporter is not None or self.limits.timeout_ms is not None:
             return False
         first = self.instances[0]
@@ -215,10 +215,10 @@ class SchedulerBase:
         home: SchedulerBase | None,
         rest: Rest | None,
     ) -> Rest | None:
-        """Let one request of the calling thread ``me`` pass the queue; raises its error.
+        """Let one request of the calling thread ``me`` go through the queue; raises its error.
 
         Returns:
-            What is left of ``rest``: the nodes after this one to which nobody has moved it on.
+            What is left of ``rest``: the nodes after this one to which no worker has moved the request.
         """
         if self.served_by_workers and me != main_thread.ident and me not in calls_run:
             return Sleeper(me, request, weight, self, home, rest).sleep(internal=internal)
@@ -243,25 +243,28 @@ class SchedulerBase:
         internal: bool = False,
         groups: Sequence[list[Entry]] = (),
     ) -> None:
-        """Run entries of one calling thread and wait for them; their outcomes are in them.
+        """Run entries for the calling thread and wait for them; each entry then holds its outcome.
 
         Args:
-            entries: New entries; those that are DONE already keep their outcome.
-            internal: They come from a backend of this pipeline, which closing does not refuse.
-            groups: Entries that are cancelled while they wait when one of their group has failed.
+            entries: New entries; an entry that is DONE already keeps its outcome.
+            internal: Whether the entries come from a backend of this pipeline: closing lets these in.
+            groups: When one entry of a group fails, the entries of that group that wait are cancelled.
         """
-        # A probe takes locks of its own, and so may a signal handler that calls: not in the main thread.
+        # A probe may hold a lock of its own. A signal handler that interrupts it in the main thread, and
+        # calls, would wait for that lock for ever: so a helper runs all unless the probes are reentrant.
         reporter = self._node.reporter
         may_report = reporter is None or reporter.probes.reentrant
         if get_ident() != main_thread.ident or not may_report:
             self._call_many(entries, groups, internal=internal)
             return
         try:
-            # What takes the lock is done by a helper. A batch of all the entries comes back.
+            # A helper thread takes the lock and dispatches. It hands a batch of all the entries back: the
+            # main thread runs that batch itself, so that Ctrl-C ends the backend.
             work = self._call_many(entries, groups, internal=internal, hands_over=True)
             if work is not None:
                 self._driver.run_and_finish(work)
         except BaseException as raised:
+            # `add` is one step: if Ctrl-C comes again before the errand, the instance is given back still.
             errands.add((self._recover_entries, entries))
             errand(self._recover_entries, entries)
             raised.abandoned = abandoned = any(  # type: ignore[attr-defined]
@@ -283,7 +286,7 @@ class SchedulerBase:
         internal: bool,
         hands_over: bool = False,
     ) -> Work | None:
-        """Run entries; with ``hands_over`` give a batch of them all back, which the main thread runs."""
+        """Run entries; with ``hands_over`` return a batch of them all, which the main thread is to run."""
         now = self._node.clock()
         fresh = [entry for entry in entries if entry.state == NEW]
         deadlines = [at for entry in fresh if (at := self._set_times(entry, now)) is not None]
@@ -298,17 +301,17 @@ class SchedulerBase:
         if work is None:
             for entry in fresh:
                 entry.give_back()
-        caller.groups = None  # its entries know it: together they would be garbage
+        caller.groups = None  # caller and entries refer to each other: a cycle for the collector
         return work
 
     _call_many = reentrant(later=refuse_inside)(_enter_and_wait)
 
     def _recover_entries(self, entries: Sequence[Entry]) -> None:
-        """Give back the instance that stands ready for entries of the main thread, which was interrupted.
+        """Fail entries of the main thread, which was interrupted, and give back the instance of their batch.
 
-        This may run before or after the helper thread that lets the entries in. If before, what has not
-        entered is settled here and never enters; if after, the batch that was cut is found here. A
-        second call does nothing.
+        Two helper threads may meet: this one, and the one that lets the entries in. If this thread takes the
+        lock first, it settles the entries, and they never enter. If the other is first, this thread finds
+        the batch that the other has cut. A second call does nothing.
         """
         node = self._node
         with node.section, node.lock:
@@ -330,10 +333,10 @@ class SchedulerBase:
         internal: bool,
         hands_over: bool = False,
     ) -> Work | None:
-        """Let the entries of a caller in and wait for them, the earliest until ``deadline``.
+        """Let the entries of a caller in and wait for them; ``deadline`` is the earliest of their deadlines.
 
         Returns:
-            With ``hands_over``, a batch of all the entries that the main thread is to run.
+            With ``hands_over`` a batch of all the entries, which the main thread is to run; else None.
         """
         node, me = self._node, caller.ident
         caller.node = node
@@ -371,7 +374,7 @@ class SchedulerBase:
         return None
 
     def _withdraw(self, entries: Sequence[Entry]) -> bool:
-        """Take back what a caller has stopped waiting for; True if a backend runs on any of it."""
+        """Take back entries for which the caller waits no more; True if a backend still runs on any of them."""
         node = self._node
         abandoned = False
         with node.section, node.lock:

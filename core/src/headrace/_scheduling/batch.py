@@ -1,4 +1,4 @@
-"""Running one batch on the instance that was claimed for it: filling up, the call, the outcomes."""
+"""Running one batch on the instance that was claimed for it: padding, the call, the outcomes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
-    """Give the error of a batch of these weights that is too small and cannot be padded, else None."""
+    """Give the error of a batch of these weights that has no allowed size and cannot be padded, else None."""
     weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
     if weight >= instance.min and (not sizes or weight in sizes):
         return None
@@ -49,17 +49,17 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
 
 
 def repeated(weights: Sequence[int], instance: Instance) -> list[int] | None:
-    """Give the items that are repeated so that a batch has an allowed weight, None where none do.
+    """Give the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
 
-    It is the last item, and earlier ones where that alone weighs too much.
+    The last item is repeated as often as it fits; earlier items fill what is left.
 
     Args:
-        weights: Of the items of the batch.
-        instance: Whose ``min``, ``max`` and ``batch_sizes`` hold.
+        weights: The weights of the items of the batch.
+        instance: The instance whose ``min``, ``max`` and ``batch_sizes`` hold.
     """
     weight, most = sum(weights), instance.max
     least = max(weight, instance.min)
-    enough = least + max(weights)  # a smaller sum is reached by copies of any one item
+    enough = least + max(weights)  # copies of any one item reach a smaller sum than this
     sizes = instance.limits.batch_sizes or range(least, enough if most is None else most + 1)
     for size in sizes:
         if size < least or (most is not None and size > most):
@@ -81,11 +81,11 @@ def run(work: Work, node: Node) -> Outcome:
         node: The node.
 
     Returns:
-        What `Outcome` says. What a backend raises is no exception here.
+        See `Outcome`. An error that the backend raises is an outcome of the entries, and not raised here.
     """
     instance, entries = work
     batch: list[Any] = []
-    for entry in entries:  # a comprehension would be a call more
+    for entry in entries:  # a comprehension would cost one call more
         batch.append(entry.request)  # noqa: PERF401
     if instance.limits.pad:
         _pad(batch, [entry.weight for entry in entries], instance)
@@ -98,7 +98,7 @@ def run(work: Work, node: Node) -> Outcome:
     begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run(batch)
-    except BaseException as error:  # noqa: BLE001 - nothing may be lost, whatever hits here
+    except BaseException as error:  # noqa: BLE001 - every entry gets an outcome, whatever is raised
         if not isinstance(error, Exception):
             interrupt = error
         outcomes = [wrapped(node.name, instance, error) for _ in entries]
@@ -122,7 +122,7 @@ def run(work: Work, node: Node) -> Outcome:
 def _per_entry(
     work: Work, node: Node, outcomes: Sequence[BaseException | None]
 ) -> list[BaseException | None]:
-    """Give one error or None per entry, and what it is counted as; fillers have outcomes, too."""
+    """Give one error or None per entry, and set the code of each failure; outcomes of fillers are left out."""
     instance, entries = work
     errors = [_for_owner(error) for error in outcomes[: len(entries)]]
     for index, entry in enumerate(entries):
@@ -130,7 +130,8 @@ def _per_entry(
             errors[index] = _no_result(node.name, instance, entry.request)
         failure = errors[index]
         if failure is not None:
-            entry.code = code_of(failure)  # before the lock is taken
+            # Here, and not under the lock: `code` may be a property of a plugin's error.
+            entry.code = code_of(failure)
         del failure
     try:
         return errors
@@ -139,14 +140,14 @@ def _per_entry(
 
 
 def _pad(batch: list[Request], weights: Sequence[int], instance: Instance) -> None:
-    """Append shallow copies of the last item until the batch has an allowed weight."""
+    """Append a filler per item that `repeated` gives, so that the batch has an allowed weight."""
     batch += [filler(batch[item]) for item in repeated(weights, instance) or ()]
 
 
 def run_alone(
     instance: Instance, request: Request, node: Node, *, may_time: bool = True
 ) -> BaseException | None:
-    """Run a caller's own request on the instance that it claimed; give its error."""
+    """Run a caller's own request on the instance that the caller claimed; return its error, None for none."""
     timed = may_time and not instance.unqueued & instance.mask
     begun = time.perf_counter() if timed else 0.0
     try:
@@ -165,7 +166,7 @@ def run_alone(
 def judged(
     instance: Instance, request: Request, outcomes: list[Exception | None] | None, node: Node
 ) -> BaseException | None:
-    """Give the error of a request that was run alone, if it has one."""
+    """Give the error of a request that its caller ran alone, None for none."""
     if outcomes is not None and outcomes[0] is not None:
         return _for_owner(outcomes.pop(0))  # see `Entry.take_error`
     if "result" in request or not node.needs_result:
@@ -174,7 +175,7 @@ def judged(
 
 
 def _for_owner(error: BaseException | None) -> BaseException | None:
-    """Give the outcome of a request as its owner gets it: see `ClosedError`."""
+    """Give an outcome to the owner: a `ClosedError` as a copy that outer backends wrap like other errors."""
     if isinstance(error, ClosedError):
         return ClosedError(error.args[0], abandoned=error.abandoned)
     return error
@@ -188,7 +189,7 @@ def _no_result(node: str, instance: Instance, request: Request) -> NoResultError
 
 
 def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError:
-    """Make the error of one request in whose batch ``error`` was raised past the backend."""
+    """Make the error of one request whose batch ended with ``error``, past the backend's own guard."""
     name = type(error).__name__
     failure = BackendError(
         f"{instance.backend._label()} raised {name}"

@@ -1,13 +1,13 @@
 """One thread calls a function, and another waits for it.
 
 **The main thread takes no lock of the scheduler**, for a signal handler or Ctrl-C may interrupt it
-between any two instructions. An idle instance it claims and returns in single steps (see
+between any two instructions. The main thread claims and returns an idle instance in single steps (see
 `headrace._scheduling.fast_path`); all else is an *errand*, which a helper thread runs while the main
 thread waits. So a handler finds no lock held by the code that it interrupted, and an interrupt leaves
 nothing half done.
 
-A destructor that runs while its thread holds a lock has what it asks for put off: a helper thread does
-it later. A thread that is near the end of its stack is refused before anything has begun.
+The call of a destructor that runs while its thread holds a lock is put off: a helper thread does it
+later. The call of a thread that is near the end of its stack is refused before anything has begun.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 callers: dict[int, int] = {}
-"""Identifier of a thread to that of the thread which waits for its current call."""
+"""By the identifier of a thread that runs a call, the identifier of the thread that waits for the call."""
 
 calls_run: dict[int, Call] = {}
-"""Identifier of a thread to the call that it runs."""
+"""By the identifier of a thread, the call that the thread runs."""
 
 
 def served_by(ident: int) -> set[int]:
-    """Give thread ``ident`` and all threads that wait for what it does now."""
+    """Give thread ``ident`` and all threads that wait for the call that it runs, directly or through others."""
     found = {ident}
     waiting = callers.get(ident)
     while waiting is not None and waiting not in found:
@@ -53,7 +53,7 @@ def served_by(ident: int) -> set[int]:
 
 
 def serving(ident: int) -> set[int]:
-    """Give the threads for which thread ``ident`` waits now."""
+    """Give the threads that run calls for which thread ``ident`` waits."""
     found: set[int] = set()
     if callers:
         found = {one for one in list(callers) if one != ident and ident in served_by(one)}
@@ -72,9 +72,9 @@ class Call:
     to give it up, and popping is one step of the interpreter.
 
     Attributes:
-        withdraw: Set by the function: takes back what it waits for, and tells whether a backend still
-            runs on it. None where there is nothing to take back.
-        given_up: Whether the thread that waited does so no more.
+        withdraw: Set by the function: takes back the requests for which it waits, and tells whether a
+            backend still runs on any of them. None while there are none to take back.
+        given_up: Whether the thread that waited for the call has stopped waiting.
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -90,7 +90,7 @@ class Call:
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Call the function, unless it was given up or called before."""
+        """Call the function, unless the call was given up or has begun before."""
         if not claimed(self._unbegun):
             return
         me = get_ident()
@@ -98,7 +98,7 @@ class Call:
         callers[me], calls_run[me] = self._caller, self
         try:
             self._result = self._function(*self._args)  # type: ignore[misc]
-        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it in the waiting thread
             self._error = error
         reset(callers, me, outer_caller)
         reset(calls_run, me, outer_call)
@@ -107,7 +107,7 @@ class Call:
         self._signal.wake()
 
     def lost(self) -> None:
-        """Take note that the thread which was to run it has died."""
+        """Fail the call, for the thread that was to run it has died."""
         if not self._over:
             self._error = RuntimeError("the thread that owns the backend has died")
             self._over = True
@@ -117,7 +117,7 @@ class Call:
         """Wait for the end; give the result or raise the error.
 
         Args:
-            look_s: How often to look up from the sleep; None for never.
+            look_s: Wake up at least every ``look_s`` seconds, to notice an interrupt; None for never.
 
         Raises:
             BaseException: What the function raised. An interrupt of the calling thread has
@@ -142,7 +142,7 @@ class Call:
         return self._result
 
     def _give_up(self) -> bool:
-        """Take the call back; True when a backend goes on without its caller."""
+        """Give the call up; True when a backend goes on without the thread that waited."""
         self.given_up = True
         if claimed(self._unbegun):
             return False
@@ -150,19 +150,19 @@ class Call:
             return getattr(self._error, "abandoned", False) is True
         if self.withdraw is None:
             return not self._over
-        # This thread sets `given_up` first and reads `withdraw` then; the thread that runs the function
-        # sets `withdraw` first and reads `given_up` then. Either this one withdraws, or that one does.
+        # This thread sets `given_up` and then reads `withdraw`; the thread that runs the function sets
+        # `withdraw` and then reads `given_up`. In either order at least one of the two withdraws.
         return errand(self.withdraw) is True
 
     def withdrawn_by(self, withdraw: Callable[[], bool]) -> None:
-        """Say how to take back what the function begins to wait for; called by the function."""
+        """Set how to take back the requests for which the function is about to wait; the function calls this."""
         self.withdraw = withdraw
         if self.given_up:
             withdraw()
 
 
 def reset(table: dict[int, Any], ident: int, outer: Any) -> None:
-    """Put back what a table of threads held of thread ``ident`` before; None for nothing."""
+    """Restore ``outer``, which a table held for thread ``ident`` before; None where the table held nothing."""
     if outer is None:
         table.pop(ident, None)
     else:
@@ -170,7 +170,7 @@ def reset(table: dict[int, Any], ident: int, outer: Any) -> None:
 
 
 def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Let a helper thread call a function, and wait for it.
+    """Have a helper thread call a function, and wait for its end.
 
     Raises:
         BaseException: What the function raised. An interrupt of the calling thread has ``abandoned``
@@ -185,18 +185,18 @@ def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class _Box(deque[Call]):
-    """Calls that one helper thread runs, and whether it may have looked for the last time."""
+    """Calls for one helper thread; ``left`` once that thread may have looked into the box for the last time."""
 
     left = False
 
 
 class HandOver:
-    """Functions that the main thread lets helper threads call, one after the other, without waiting.
+    """Functions that the main thread has helper threads call, one after the other, without waiting.
 
-    The main thread puts a call into the box first and then looks whether the helper thread has left; the helper
-    thread says that it leaves first and looks into the box once more then. Either the main thread puts the
-    call into a new box, or the helper thread finds it, or both: then it runs once all the same. An interrupt
-    of the main thread may lose the call that it gives, and no other.
+    The main thread puts a call into the box and then reads ``left``; the helper thread sets ``left`` and then
+    looks into the box once more. Either the main thread sees ``left`` and puts the call into a new box, or the
+    helper thread finds the call. If both happen, the call still runs once. An interrupt of the main thread
+    may lose the call that is being given, and no other.
     """
 
     def __init__(self) -> None:
@@ -206,10 +206,11 @@ class HandOver:
         """Forget, in a child process, what the parent's threads were to call."""
         self._box = _Box()
         self._box.left = True
-        self._turn = threading.Lock()  # of helper threads, so that calls run in their order
+        # Held by the helper thread that runs calls, so that they run in order.
+        self._turn = threading.Lock()
 
     def give(self, function: Callable[..., Any], *args: Any) -> None:
-        """Let a helper thread call a function, which must not raise. Called by the main thread."""
+        """Have a helper thread call a function, which must not raise. Called by the main thread."""
         call = Call(function, args)
         self._box.append(call)
         if not self._box.left:
@@ -224,7 +225,7 @@ class HandOver:
             self._run_all(box)
 
     def first(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function once all is done that was given before. Called by a helper thread."""
+        """Call a function after all calls that were given before it have run. Called by a helper thread."""
         if not self._box.left:
             self._run_all(self._box)
         return function(*args)
@@ -233,11 +234,11 @@ class HandOver:
         try:
             with self._turn:
                 while box or not box.left:
-                    with suppress(IndexError):  # it is empty
+                    with suppress(IndexError):  # the box is empty
                         while True:
                             box.popleft().run()
                     box.left = True
-        except BaseException:  # it hit this thread: another looks into the box
+        except BaseException:  # it hit this thread: another helper looks into the box
             errands.add((self._run_all, box))
             raise
 
@@ -249,8 +250,8 @@ def reentrant(later: Callable[..., Any] | None = None) -> Callable[[Function], F
     """Let a function that takes locks of the scheduler be called at any moment.
 
     Args:
-        later: Called in its place, with the same arguments, in a thread that holds such a lock. None:
-            a helper thread calls the function when it gets to it, and nobody waits.
+        later: Called instead of the function, with the same arguments, in a thread that holds such a
+            lock. None: a helper thread calls the function later, and the calling thread does not wait.
 
     Raises:
         RecursionError: The thread is too near the end of its stack; nothing has begun.

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 new_work: Callable[..., Work] = tuple.__new__
-"""As the class makes one, without a call of Python."""
+"""Makes a `Work` of a tuple as the class does, without a call into Python code."""
 
 _SOONEST_S = 0.001
-"""A policy that asks to be asked again at once is asked after this, so that it cannot spin."""
+"""The shortest time until a policy is asked again: one that wants to be asked at once would spin."""
 
 
 class QueueView:
@@ -40,7 +40,7 @@ class QueueView:
 
     Args:
         node: The node that the queue belongs to.
-        ahead: Entries that stand before the queue: a batch that has not begun.
+        ahead: The entries of a batch that has not begun; they stand before the queue.
     """
 
     __slots__ = ("_ahead", "_count", "_node", "_rest", "_seen", "closing", "weight")
@@ -57,25 +57,25 @@ class QueueView:
 
     @property
     def running(self) -> int:
-        """How many instances run a batch, but for one that is ahead."""
+        """How many instances run a batch; the instance of the batch that is ahead does not count."""
         busy = sum([one.holder is not None for one in self._node.instances])
         return busy - bool(self._ahead)
 
     @property
     def free(self) -> int:
-        """How many instances are free, with the one that is offered."""
+        """How many instances are free; the instance of the batch that is ahead counts as free."""
         return len(self._node.free) + bool(self._ahead)
 
     @property
     def oldest(self) -> float:
-        """When the oldest arrived, whatever its priority."""
+        """When the oldest entry arrived, whatever its priority."""
         queue = self._node.queue
         times = [entry.arrival for entry in self._ahead]
         return min([*times, queue.oldest()] if queue.count else times)
 
     @property
     def open(self) -> bool:
-        """Whether more may come."""
+        """Whether more requests may come: the node is neither closing nor full."""
         return not self.closing and not self._node.full
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class QueueView:
 
 
 class Dispatcher(Assignment):
-    """Gives what is due to free instances. Everything here runs in a `Section` of the node."""
+    """Cuts batches that are due and claims free instances for them. All runs in a `Section` of the node."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Dispatcher(Assignment):
         super().__init__(node, workers, post)
         node.dispatch = self.dispatch
         self._batches, self._dispatches, self._timer = batch_policy, dispatch_policy, timer
-        self._enough: float = 0  # what the batch policy said last of `Node.enough`
+        self._enough: float = 0  # the last `wake_weight` of the batch policy: see `Node.enough`
         self._takes_what_is_full = getattr(batch_policy.cut, "takes_what_is_full", False)
         takes_the_only_one = getattr(dispatch_policy.choose, "takes_the_only_one", False)
         self._has_usual_policies = self._takes_what_is_full and takes_the_only_one
@@ -118,17 +118,17 @@ class Dispatcher(Assignment):
         self._has_usual_policies = other._has_usual_policies
 
     def go_on(self, work: Work, errors: Errors, me: Caller | Worker | None) -> Work | None:
-        """Settle a batch that has ended, and dispatch; give back the batch that ``me`` runs next.
+        """Settle a batch that has ended, and dispatch; return the batch that ``me`` runs next.
 
-        Where a whole batch waits and no other instance is free, the usual policies have nothing to
-        decide: a worker takes the oldest as they are, on the instance that it holds.
+        Where a full batch waits and no other instance is free, the usual policies have nothing to
+        decide: a worker keeps its instance, and takes the first entries of the queue.
         """
         self.settle(work, errors)
         node = self._node
         instance, ended = work
         queue, most = node.queue, instance.max
         if queue.count and instance.thread is not None and instance.thread.wanted:
-            me = None  # what else it was asked for comes first
+            me = None  # the other jobs in the inbox of this thread come first
         if (
             most is not None
             and queue.weight == queue.count >= most
@@ -151,18 +151,18 @@ class Dispatcher(Assignment):
         return self.dispatch(me)
 
     def dispatch(self, me: Caller | Worker | None) -> Work | None:
-        """Let in who waits where there is room, and claim instances for all batches that are due.
+        """Let entries in that wait for room, as many as fit, and claim instances for all batches that are due.
 
         Returns:
-            The batch that ``me`` is to run, if there is one.
+            The batch that ``me`` is to run; None for none.
         """
         node = self._node
         mine: Work | None = None
-        # What has left the queue, or a quota, may have made room. A thread that lowers a quota looks at
-        # `outside` afterwards, and one that has put an entry there looks at the quota here: either that
-        # thread sees the entry, or this one sees the room.
+        # An entry that left the queue, or a quota, may have made room. A thread that lowers a quota then
+        # looks at `outside`; a thread that has put an entry into `outside` then looks at the quota, here.
+        # Either the first thread sees the entry, or the second one sees the room.
         node.let_in()
-        node.enough = 0  # where nobody waits, or nothing is free, whoever comes next asks
+        node.enough = 0  # if no entry waits, or no instance is free, the next arrival dispatches
         if node.queue.count:
             node.collect()
         if node.queue.count and node.free:
@@ -183,9 +183,9 @@ class Dispatcher(Assignment):
                     mine = outcome
                 elif outcome is not None:
                     self.give(outcome)
-                # What has begun, or has left the queue and let others move up, may make a batch due on
-                # instances that were passed by. And where no thread could be found to run a batch, its
-                # instance is free again.
+                # A batch has begun, or entries have left the queue and others have moved up: a policy may
+                # now cut a batch for an instance that was passed by. And where no thread was found to run
+                # a batch, its instance is free again.
                 offered, wake_at, enough = list(node.free), inf, inf
             node.enough = enough if node.queue.count and node.free else 0
             if wake_at < inf and node.queue.count:
@@ -199,11 +199,11 @@ class Dispatcher(Assignment):
     # What is due.
 
     def _next(self, offered: list[Instance]) -> Work | float | None:
-        """Ask the policies about one instance.
+        """Ask the policies for one instance, and for a batch that it is to run.
 
         Returns:
-            The batch that was cut for it; None if entries have failed or the instance is lost. Else the
-            instance is passed by: it is taken out of ``offered``, and this gives when to ask again,
+            The batch that was cut; None if entries have failed or the instance is lost. Else the instance
+            is passed by: it is taken out of ``offered``, and the time is returned at which to ask again,
             infinity for never.
         """
         node = self._node
@@ -221,7 +221,7 @@ class Dispatcher(Assignment):
             if not (self._takes_what_is_full and 0 < take <= node.queue.count and all_weigh_one):
                 take, again_at = self._cut(QueueView(node), instance, now)
         except ContractError as failed:
-            # Who cannot be decided upon would wait for ever.
+            # No policy decides on these entries now: they would wait for ever.
             node.settle_waiting(failed, list(node.queue))
             return None
         if take > 0:
@@ -253,7 +253,7 @@ class Dispatcher(Assignment):
         raise self._failure(policy, f"chose {chosen!r}, which is no free instance")
 
     def _cut(self, queue: QueueView, instance: Instance, now: float) -> tuple[int, float]:
-        """Ask for a batch; give how many it takes and when to ask again, infinity for never."""
+        """Ask the batch policy; give how many entries it takes and when to ask again, infinity for never."""
         policy = self._batches
         try:
             cut = policy.cut(queue, instance, now)
@@ -272,13 +272,13 @@ class Dispatcher(Assignment):
         return min(take, len(queue)), inf if again_at is None else float(again_at)
 
     def _failure(self, policy: object, what: str | BaseException) -> ContractError:
-        """Make the error of a policy that raised, or decided what cannot be."""
+        """Make the error of a policy that raised, or whose decision is impossible."""
         if isinstance(what, BaseException):
             what = f"raised {error_text(what)}"
         return ContractError(f"the policy {type(policy).__name__} {what}", node=self._node.name)
 
     def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
-        """Fail the entries whose time is over; tell whether there were any."""
+        """Fail the entries whose deadline has passed; tell whether there were any."""
         late = False
         for entry in entries:
             if entry.deadline is not None and entry.deadline <= now:
@@ -287,7 +287,7 @@ class Dispatcher(Assignment):
         return late
 
     def _out_of_range(self, instance: Instance, weights: list[int]) -> BatchRangeError | None:
-        """Check the range, which is exact whatever a policy says."""
+        """Give the error of a batch outside the range of its instance, whatever a policy says; else None."""
         weight = sum(weights)
         if instance.max is None or weight <= instance.max:
             if weight >= instance.min and not self._node.limits.batch_sizes:
@@ -303,19 +303,19 @@ class Dispatcher(Assignment):
         )
 
     def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
-        """Tell whether another instance, busy or free, takes what is too little for this one."""
+        """Tell whether another instance, busy or free, takes a weight that is too small for this one."""
         others = (i for i in self._node.instances if i is not instance and i.living)
         sizes = self._node.limits.batch_sizes
         return any(i.min <= weight <= (largest_size(sizes, i.max) or weight) for i in others)
 
     def _claim(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
         node = self._node
-        instance.holder = entries  # until a thread is found for them
+        instance.holder = entries  # until a thread is found to run the batch
         node.free.remove(instance)
         return self._begin(instance, entries, weight, now)
 
     def _begin(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
-        """Let entries be the batch of an instance, and count it."""
+        """Make entries the batch of an instance, take them out of the queue, and count the batch."""
         instance.entries = entries
         instance.running_weight = weight
         self._node.queue.remove(entries, RUNNING)
@@ -331,17 +331,17 @@ class Dispatcher(Assignment):
         return new_work(Work, (instance, entries))
 
     def begin(self, work: Work) -> None:
-        """Let a thread that has woken up begin a batch; who came meanwhile joins it if it may."""
+        """Let a thread that has woken up begin a batch; entries that came meanwhile join it where they may."""
         self.top_up(work)
         self._node.let_in()
         if self._node.queue.count and self._node.has_idle:
-            self.dispatch(None)  # who meant to join and could not
+            self.dispatch(None)  # an entry was left for this batch, and could not join it
 
     def top_up(self, work: Work) -> None:
-        """Let those who wait join a batch that has not begun, as far as the policy wants them.
+        """Let entries of the queue join a batch that has not begun, as many as the policy takes.
 
-        While a thread woke up to run it, the instance was taken and the queue may have grown. What
-        waits when an instance has been retired belongs to the new ones.
+        While the thread of the batch woke up, the instance was claimed and the queue may have grown.
+        After a reload has retired the instance, the queue belongs to the new instances.
         """
         node = self._node
         instance, entries = work
@@ -370,7 +370,7 @@ class Dispatcher(Assignment):
     # When to look again.
 
     def _plan(self, wake_at: float, me: Caller | Worker | None) -> None:
-        """See to it that somebody calls `dispatch` at ``wake_at``: ``me`` if it goes to sleep."""
+        """Have `dispatch` called at ``wake_at``: by ``me``, a caller about to sleep, or else by the timer."""
         node = self._node
         if node.wake_at is not None and node.wake_at <= wake_at:
             return
@@ -383,7 +383,7 @@ class Dispatcher(Assignment):
         node.waker = None
 
     def _woken(self) -> None:
-        """Look at the queue again, as planned for the timer."""
+        """Dispatch when the timer calls, as `_plan` asked it to."""
         node = self._node
         with node.section, node.lock:
             if node.waker is None:
@@ -391,7 +391,7 @@ class Dispatcher(Assignment):
             self.dispatch(None)
 
     def resign(self, caller: Caller) -> bool:
-        """Take the duty from a caller who was to look at the queue; True when it had it."""
+        """Take from a caller its duty to look at the queue at a time; True when the caller had that duty."""
         node = self._node
         caller.wake_at = None
         if node.waker is not caller:

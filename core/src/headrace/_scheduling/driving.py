@@ -1,4 +1,4 @@
-"""The threads at work: running batches one after the other, and sleeping until there is one."""
+"""Threads that run batches one after the other, and sleep until there is another batch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class Driver:
-    """What a thread does between taking work up and going to sleep. Called without the lock.
+    """Runs batches in a thread until no batch is left for it. Its methods are called without the lock.
 
     Attributes:
         workers: The runners.
         dispatcher: Cuts batches and says who runs them.
-        run: Runs one: `batch.run`, unless probes listen.
+        run: Runs one batch: `batch.run`, or what `probing` has put in its place.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class Driver:
         )
 
     def drive(self, me: Caller | Worker, work: Work | None) -> None:
-        """Run ``work`` and what follows for ``me``; raises the interrupt that hit a caller."""
+        """Run ``work`` and the batches after it in thread ``me``; raises the interrupt that hit a caller."""
         node = self._node
         while work is not None:
             try:
                 errors, interrupt = self.run(work, node)
-            except BaseException as error:  # noqa: BLE001 - past all guards: the stack or memory ends
+            except BaseException as error:  # noqa: BLE001 - past the guard in `run`: the stack or memory ends
                 errors, interrupt = self._hit(work, error)
             if interrupt is not None and all(entry.owner is not me for entry in work.entries):
-                interrupt = None  # it costs others their batch, and this thread goes on
+                interrupt = None  # no entry is of `me`: the batch fails, and `me` goes on
             with node.section, node.lock:
                 work = self.dispatcher.go_on(work, errors, None if interrupt is not None else me)
                 del errors  # see `Entry.take_error`
@@ -63,7 +63,7 @@ class Driver:
                 raise interrupt
 
     def _hit(self, work: Work, error: BaseException) -> _batch.Outcome:
-        """Give the outcomes of a batch of which an error has left the run."""
+        """Make the outcome of a batch in which ``error`` was raised past the guard in `run`."""
         return (
             [_batch.wrapped(self._node.name, work.instance, error) for _ in work.entries],
             None if isinstance(error, Exception) else error,
@@ -80,9 +80,9 @@ class Driver:
         parks: bool,
         deadline: float | None,
     ) -> None:
-        """Run ``work`` and what is given to ``caller``, sleep in between, until all its entries are done.
+        """Run ``work`` and what ``caller`` is given, sleep in between, until all entries of the caller are done.
 
-        ``parks`` says that it has been noted as parked, for want of work.
+        ``parks`` says whether the caller is noted as parked, since it has no batch to run.
         """
         node = self._node
         while parks or work is not None:
@@ -108,7 +108,7 @@ class Driver:
                 parks = caller.parked = work is None and caller.pending > 0
 
     def _take_up(self, caller: Caller) -> Work | None:
-        """Give an awake caller what it is to run. Under the lock."""
+        """Give a caller that is awake the batch that it is to run next. Under the lock."""
         work, caller.work = caller.work, None
         if work is not None:
             work.instance.ident = caller.ident
@@ -117,7 +117,7 @@ class Driver:
             caller.nudged = False
             work = self.dispatcher.dispatch(caller)
         if work is not None or not caller.pending:
-            # The timer looks at the queue when this caller, who was to, does something else.
+            # If this caller was to look at the queue at a time, `dispatch` has the timer do that instead.
             if self.dispatcher.resign(caller):
                 self.dispatcher.dispatch(None)
         elif caller.wake_at is not None and self._node.clock() >= caller.wake_at:
@@ -126,17 +126,17 @@ class Driver:
         return work
 
     def expire(self, entry: Entry) -> None:
-        """Fail an entry whose time is over, if it has no outcome. Under the lock."""
+        """Fail an entry whose deadline has passed, unless the entry is DONE. Under the lock."""
         self._node.end(entry, deadline_error)
         self.dispatcher.dispatch(None)
 
     def leave(self, caller: Caller) -> None:
-        """Take from a caller, whose thread goes away, all that it has to do for others. Under the lock."""
+        """Take its batch, and its duty to look at the queue, from an interrupted caller. Under the lock."""
         caller.parked = False
         for instance in self._node.every:
             if instance.holder is caller and instance.entries is not None:
                 work = Work(instance, instance.entries)
-                if caller.work is not None:  # it was given and not begun: somebody else runs it
+                if caller.work is not None:  # the batch was given, not begun: a runner runs it
                     self.workers.give(work)
                 else:
                     self.dispatcher.fail(work, interrupted(self._node, running=False))
@@ -146,17 +146,17 @@ class Driver:
     # Runners and own threads.
 
     def _post(self, work: Work) -> bool:
-        """Give a batch to the thread that owns its instance; False when that has ended."""
+        """Give a batch to the thread that owns its instance; False when that thread has ended."""
         thread = work.instance.thread
         return thread is not None and thread.post(
             partial(self._drive_owned, thread, work), partial(self._lost, work.instance, thread)
         )
 
     def _drive_owned(self, thread: OwnThread, work: Work) -> None:
-        """Run a batch, and what follows on the same instance, in the thread that owns it."""
+        """Run a batch, and the batches after it, in the thread that owns the instance."""
         node, instance = self._node, work.instance
         if instance.entries is not work.entries or instance.ident:
-            return  # it was posted twice
+            return  # the batch was posted twice: it has begun, or is over
         instance.ident = thread.ident
         instance.holder = thread
         if node.queue.count and not instance.full:
@@ -165,7 +165,7 @@ class Driver:
         self.drive(thread, work)
 
     def _lost(self, instance: Instance, thread: OwnThread) -> None:
-        """Fail the batch of an instance whose thread has died: what it was given, or went on with."""
+        """Take an instance whose thread has died out of service, and fail its batch, begun or not."""
         node = self._node
         with node.section, node.lock:
             if instance.entries is not None:
@@ -174,7 +174,7 @@ class Driver:
             self.dispatcher.dispatch(None)
 
     def _fail_given(self, instance: Instance, thread: Worker) -> None:
-        """Fail what an instance was to run in a thread that has died. Under the lock."""
+        """Fail the batch of an instance that a thread was to run and has died. Under the lock."""
         what, node = "the thread that was to run the batch died", self._node.name
         error = caused(BackendError(what, node=node, instance=instance.index), thread.cause)
         self.dispatcher.fail(Work(instance, instance.entries or []), error)
@@ -183,7 +183,7 @@ class Driver:
         return runner.post(partial(self._serve, runner), partial(self._died, runner))
 
     def _serve(self, runner: Runner) -> None:
-        """Run what waits for a runner, until there is no more."""
+        """Run the batches of the backlog in the thread of a runner, until the backlog is empty."""
         node = self._node
         while True:
             with node.section, node.lock:
@@ -195,7 +195,7 @@ class Driver:
             self.drive(runner, work)
 
     def _died(self, runner: Runner) -> None:
-        """Fail what a runner had, whose thread has died, and let another take its place."""
+        """Fail the batch of a runner whose thread has died, and let another runner look at the backlog."""
         node = self._node
         with node.section, node.lock:
             self.workers.leave(runner)
@@ -207,7 +207,7 @@ class Driver:
             self.dispatcher.dispatch(None)
 
     def _start(self, runner: Runner) -> None:
-        """Let the thread of a runner be started once the lock is left."""
+        """Have the thread of a runner started once the lock is left."""
         self._node.afterwards.append(partial(self._start_now, runner))
 
     def _start_now(self, runner: Runner) -> None:
@@ -224,7 +224,7 @@ class Driver:
                 self.dispatcher.dispatch(None)
 
     def run_and_finish(self, work: Work) -> None:
-        """Run a batch of the main thread, which takes no lock; raises the interrupt that hit it."""
+        """Run a batch in the main thread, and have a helper thread settle it; raises the interrupt that hit it."""
         try:
             errors, interrupt = self.run(work, self._node)
         except BaseException as error:  # noqa: BLE001 - as in `drive`
@@ -237,7 +237,7 @@ class Driver:
             del errors, interrupt  # see `Entry.take_error`
 
     def _finish(self, work: Work, errors: _batch.Errors) -> None:
-        """Settle a batch, and leave what waits to others."""
+        """Settle a batch, and give the batches that are due then to other threads."""
         node = self._node
         with node.section, node.lock:
             self.dispatcher.go_on(work, errors, None)

@@ -25,12 +25,12 @@ class _Job(NamedTuple):
 class OwnThread:
     """A daemon thread with an inbox.
 
-    When something kills the thread, ``lost`` of each job that it has not done is called, so that nobody
-    waits in vain.
-    The inbox has no lock that code interrupted by a signal handler could hold.
+    When something kills the thread, ``lost`` of each job that it has not done is called: else the threads
+    that wait for those jobs would wait for ever.
+    The inbox has no lock, so a signal handler that posts a job never waits for the code that it interrupted.
 
     Attributes:
-        cause: What killed it, None while nothing has.
+        cause: The error that killed the thread, None while there is none.
         ident: Identifier of the thread; 0 until it has begun.
     """
 
@@ -44,11 +44,11 @@ class OwnThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start it.
+        """Start the thread.
 
-        For the main thread a helper does so: an interrupt in the middle of `threading.Thread.start` may
-        leave the new thread waiting for ever for a lock of CPython's. After an interrupt in here it may
-        run or not: the main thread has given it no job, and `stop` ends it.
+        In place of the main thread a helper starts it: an interrupt in the midst of `threading.Thread.start`
+        may leave the new thread waiting for ever for a lock of CPython's. After an interrupt in here the
+        thread may run or not: the main thread has given it no job, and `stop` ends it.
 
         Raises:
             RuntimeError: No thread can be started.
@@ -61,12 +61,12 @@ class OwnThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs what it is given."""
+        """Whether the thread runs the jobs that it is given."""
         return self._started and not self._ended
 
     @property
     def wanted(self) -> bool:
-        """Whether it has been given more than what it does now."""
+        """Whether more jobs wait in the inbox than the one that the thread runs now."""
         return len(self._jobs) > 1
 
     def post(self, run: Callable[[], None], lost: Callable[[], None]) -> bool:
@@ -77,16 +77,16 @@ class OwnThread:
             lost: Called instead, or as well, when the thread dies before the job is done.
 
         Returns:
-            False when the thread has ended already; then neither is called.
+            False when the thread has ended already; then neither function is called.
         """
         if self._ended:
             return False
         self._jobs.append(_Job(run, lost))
         self._signal.wake()
-        # This thread gives the job first and looks then whether the other has ended; the other notes its
-        # end first and looks for jobs then. Either that one finds the job, or this one sees the end.
+        # This thread puts the job into the inbox and then reads `_ended`; the own thread sets `_ended` and
+        # then empties the inbox. Either the own thread finds the job, or this thread sees the end.
         if self._ended:
-            errands.run(self._lose)  # not here: whoever gives a job may hold a lock
+            errands.run(self._lose)  # not in this thread: it may hold the lock of a node
         return True
 
     def call(self, function: Callable[..., T], *args: Any, look_s: float | None = None) -> T:
@@ -95,13 +95,13 @@ class OwnThread:
         Args:
             function: What to run.
             args: What it is given.
-            look_s: How often the calling thread looks up from its sleep: CPython does not see an
-                interrupt that comes just before. None for never.
+            look_s: The calling thread wakes up every ``look_s`` seconds, since CPython does not see an
+                interrupt that comes just before a sleep. None for never.
 
         Raises:
             RuntimeError: The thread has ended.
             BaseException: What the function raised. An interrupt of the calling thread has
-                ``abandoned`` set, which tells whether it leaves the function running.
+                ``abandoned`` set, which tells whether the function is left running.
         """
         if get_ident() == self.ident:
             return function(*args)
@@ -112,7 +112,7 @@ class OwnThread:
         return result
 
     def stop(self) -> None:
-        """End the thread after what it has been given; does not wait."""
+        """End the thread after the jobs that it has been given; does not wait for the end."""
         self._jobs.append(None)
         self._signal.wake()
 
@@ -122,7 +122,7 @@ class OwnThread:
         try:
             while True:
                 while jobs:
-                    # It stays in the inbox until it is done, so that none is lost with the thread.
+                    # The job stays in the inbox until it is done: if the thread dies, `_lose` finds it.
                     job = jobs[0]
                     if job is None:
                         return
@@ -130,14 +130,14 @@ class OwnThread:
                     del job  # it may hold the last reference to a pipeline
                     jobs.popleft()
                 self._signal.sleep()
-        except BaseException as error:  # noqa: BLE001 - it ends the thread, and the jobs are lost
+        except BaseException as error:  # noqa: BLE001 - it ends the thread; `_lose` tells of the jobs
             self.cause = error
         finally:
             self._ended = True
             self._lose()
 
     def _lose(self) -> None:
-        """Call ``lost`` of the jobs that are left, each once."""
+        """Call ``lost`` of each job that is left; two threads in here never get the same job."""
         while True:
             try:
                 job = self._jobs.popleft()

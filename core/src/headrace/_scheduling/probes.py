@@ -1,4 +1,4 @@
-"""The probes of a pipeline, and what they are told: whatever one of them raises is counted and harms nobody."""
+"""The probes of a pipeline, and what they are told. An error of a probe is counted, and fails no request."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class BatchRecord(NamedTuple):
 
 
 class Guarded:
-    """One probe: whatever it raises is counted and harms nobody.
+    """One probe, the errors of which are counted and fail no request.
 
     Attributes:
-        name: As ``stats()`` shows it.
-        gone: Whether it hears of nothing any more.
+        name: The name that ``stats()`` shows.
+        gone: Whether the probe is closed, so that none of its methods is called any more.
     """
 
     def __init__(self, name: str, probe: Any) -> None:
@@ -79,19 +79,19 @@ class Guarded:
         self._lock = threading.RLock()
 
     def guarding(self, method: Callable[..., Any]) -> Callable[..., None]:
-        """Give a method that harms nobody."""
+        """Wrap a method of the probe, so that an error of it goes to `failed`."""
 
         def tell(*args: Any) -> None:
             if not self.gone:
                 try:
                     method(*args)
-                except BaseException as error:  # noqa: BLE001 - whatever it is harms nobody
+                except BaseException as error:  # noqa: BLE001 - an error of a probe fails no request
                     self.failed(error)
 
         return tell
 
     def failed(self, error: BaseException) -> None:
-        """Take note of what a method has raised; only Ctrl-C, where the main thread waits, is raised."""
+        """Count an error of the probe; a `KeyboardInterrupt` meant for the main thread is raised again."""
         if isinstance(error, KeyboardInterrupt) and _for_main_thread():
             raise error
         text = error_text(error)
@@ -109,16 +109,16 @@ class Guarded:
 
 
 class Probes:
-    """The probes of one pipeline at one time; those of a later time are other ones.
+    """The probes that a pipeline has at one time; when they change, another object takes the place of this.
 
     Args:
-        probes: Each with the name that ``stats()`` shows.
+        probes: The probes, each with the name that ``stats()`` shows.
 
     Attributes:
-        all: The same.
-        listening: Whether any of them has a method that a request, or an instance, gives cause to call.
-        reentrant: Whether all of them say that a signal handler may call them inside of one another.
-        in_service: The instances that have not been reported as gone, by node and index.
+        all: The argument ``probes``.
+        listening: Whether any probe has a method other than ``pipeline_started`` and ``close``.
+        reentrant: Whether all probes say that a signal handler may call them while they are being called.
+        in_service: The instances reported as ready, and not as gone since, by node and index.
     """
 
     def __init__(self, probes: Sequence[Guarded] = ()) -> None:
@@ -132,7 +132,7 @@ class Probes:
         self.request_done = self.notifier("request_done")
 
     def hears(self, what: str) -> bool:
-        """Tell whether a probe has the method ``what``; what none has is not measured."""
+        """Tell whether a probe has the method ``what``; if none has it, nothing is measured for it."""
         return bool(self._heard[what])
 
     def notify(self, what: str, *args: Any) -> None:
@@ -165,7 +165,7 @@ class Probes:
         return {one.name: {"errors": one.errors, "last": one.last} for one in self.all}
 
     def close(self) -> None:
-        """Close those that have a ``close``, once; they hear of nothing any more."""
+        """Call ``close`` of each probe that has it, once; no probe is called after that."""
         for node, instance in list(self.in_service):
             self.instance_changed(node, instance, "closed")
         left = [one for one in self.all if not one.gone]
@@ -174,23 +174,23 @@ class Probes:
         for guarded, method in _with(left, "close"):
             try:
                 method()
-            except BaseException as error:  # noqa: BLE001 - whatever it is harms nobody
+            except BaseException as error:  # noqa: BLE001 - an error of a probe fails no request
                 guarded.failed(error)
 
 
 class Reporter:
-    """Tells the probes what happens at one node. None of its methods is called under a lock but `settled`.
+    """Tells the probes what happens at one node. Only `settled` is called under a lock.
 
-    An owner has its answer after the probes: see `headrace._scheduling.node.Node.settle`.
+    The probes hear of an outcome before the owner does: see `headrace._scheduling.node.Node.settle`.
 
     Args:
         node: The name of the node.
-        clock: That of its scheduler.
+        clock: The clock of the node's scheduler.
         probes: The probes.
 
     Attributes:
-        probes: Those of now.
-        returning: What has its outcome, from which time on, and whose dict is yet to be given back.
+        probes: The probes that listen now.
+        returning: The entries that are settled and not yet reported, each with the time of its outcome.
     """
 
     def __init__(self, node: str, clock: Callable[[], float], probes: Probes) -> None:
@@ -198,16 +198,15 @@ class Reporter:
         self.returning: dict[Entry, float] = {}
         self._node = node
         self._clock = clock
-        self._inside: dict[
-            int, int
-        ] = {}  # threads that are inside a probe; each changes its own number
+        # In how many calls of probes each thread is now; a thread changes only its own number.
+        self._inside: dict[int, int] = {}
 
     def settled(self, entry: Entry) -> None:
-        """Take note that an entry has its outcome; `answers` is to follow."""
+        """Note the time at which an entry is settled; `answers` is called once the lock is left."""
         self.returning[entry] = self._clock()
 
     def answers(self, entry: Entry) -> None:
-        """Report an outcome of which the owner is to be notified; a second time does nothing."""
+        """Report a settled entry before its owner is notified; a second call does nothing."""
         if entry in self.returning:
             try:
                 entry.give_back()
@@ -216,7 +215,7 @@ class Reporter:
             self._end(entry.request, entry.arrival, ended, entry.error)
 
     def cancelled(self, entry: Entry) -> None:
-        """Report a request whose owner asks for no outcome any more."""
+        """Report a request that its owner has cancelled, or whose owner was freed."""
         self._end(entry.request, entry.arrival, self._clock(), CancelledError())
 
     def refused(self, request: Any, error: BaseException) -> None:
@@ -235,13 +234,13 @@ class Reporter:
                 del self._inside[me]
 
     def changed(self, state: str, instances: Iterable[Instance]) -> None:
-        """Report what has become of instances."""
+        """Report that instances have come into ``state``: see `Probes.instance_changed`."""
         for instance in instances:
             self.probes.instance_changed(self._node, instance.index, state)
 
     def holds(self, ident: int) -> bool:
         """Tell whether thread ``ident``, or one that waits for it, is inside a probe."""
-        inside = self._inside  # asked for each, not gone through: other threads change it meanwhile
+        inside = self._inside  # looked up, not iterated: other threads change it meanwhile
         return any(one in inside for one in served_by(ident))
 
     def ran(
@@ -252,9 +251,9 @@ class Reporter:
         ended: float,
         errors: Sequence[BaseException | None],
     ) -> None:
-        """Report a batch that has run, to probes that may not call its instance meanwhile.
+        """Report a batch that has run, while its thread still holds the instance.
 
-        Of each request it is given what makes a `BatchRequest`.
+        ``requests`` gives the fields of a `BatchRequest` for each request.
         """
         node, probes = self._node, self.probes
         if probes.batch_done is not None:
@@ -273,14 +272,14 @@ class Reporter:
         ended: float,
         error: BaseException | None,
     ) -> None:
-        """Report a request that its caller ran, and its batch; `ran` and `_end` in one, for they are felt."""
+        """Report a request that its caller ran, and its batch of one: in one method, as every call is felt."""
         node, probes = self._node, self.probes
         try:
             if probes.batch_done is not None:
                 probes.batch_done(node, instance, 1, started, ended, [error])
             if probes.batch_ran is not None:
                 weight, me = request.get("request_size", 1), get_ident()
-                # As the classes make them, without a call of Python each.
+                # As the classes make these tuples, without a call into Python code for each.
                 alone = [_make(BatchRequest, (request, started, started, weight))]
                 about = (node, instance, me, alone, started, ended, weight, [error])
                 probes.batch_ran(_make(BatchRecord, about))
@@ -292,7 +291,7 @@ _METHODS = (
     *("batch_done", "request_done", "batch_ran", "element_began", "element_done", "span_done"),
     *("instance_changed", "pipeline_started"),
 )
-"""What a probe may have."""
+"""The methods that a probe may have, besides ``close``."""
 
 
 def _with(probes: Sequence[Guarded], name: str) -> list[tuple[Guarded, Callable[..., Any]]]:
@@ -301,5 +300,5 @@ def _with(probes: Sequence[Guarded], name: str) -> list[tuple[Guarded, Callable[
 
 
 def _for_main_thread() -> bool:
-    """Tell whether the calling thread is the main thread, or one that it waits for."""
+    """Tell whether the calling thread is the main thread, or runs a call for which the main thread waits."""
     return main_thread.ident in served_by(get_ident())

@@ -1,9 +1,9 @@
-"""Probes come to a scheduler, and go; without them nothing of this is called.
+"""Putting probes into a scheduler and taking them out; without probes no request comes through here.
 
-A probe hears of a request before its owner has the answer: a caller that is served counts its
-outcome only when it is notified, as the owner of a future is. No probe is called under a lock, nor by the
-main thread, but where all are reentrant: a probe takes locks of its own, and so may a signal handler that
-interrupts it and calls.
+A probe hears of a request before the owner has the answer: with probes, a caller that waits counts its
+outcome only when it is notified, as the owner of a future is. No probe is called under a lock of the
+scheduler. The main thread calls probes only where all are reentrant: a signal handler that interrupts a
+probe, and calls the pipeline, would wait for ever for a lock that the interrupted probe holds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 def listen(scheduler: Scheduler, probes: Probes) -> None:
     """Let these probes, and no others, hear of every batch and request of a node from now on.
 
-    What waits and runs there goes on. A thread that has begun on a request before this does it to its end
-    as it was then: so probes may miss it, or hear of it once they are gone.
+    Requests that wait or run go on. A thread that began a request before this call ends it with the probes
+    of that time: so new probes may miss the request, and old ones may hear of it after they have gone.
     """
     node: Any = scheduler._node
     changed: Any = scheduler
@@ -59,14 +59,14 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
                 changed.call = partial(_call, scheduler, scheduler.call)
         scheduler._driver.run = partial(_run, node.reporter) if listens else run
         for instance in node.every:
-            # Every request goes through `_run_alone`, or those that are timed.
+            # With probes every request goes through `_run_alone`; without, only those that are timed.
             instance.sampling, instance.mask = 0 if listens else SAMPLED, 0
 
 
 def _call(
     scheduler: Scheduler, plain: Callable[..., Rest | None], request: Request, **way: Any
 ) -> Rest | None:
-    """Run one request as ``plain`` does, but that of the main thread by a helper; ``way``: see `FastPath.call`."""
+    """Run one request as ``plain`` does, in the main thread by a helper; ``way``: see `FastPath.call`."""
     if get_ident() != main_thread.ident:
         return plain(request, **way)
     weight = scheduler.checked(request)
@@ -91,7 +91,7 @@ def _run(reporter: Reporter, work: Work, node: Node) -> Outcome:
 def _run_alone(
     reporter: Reporter, instance: Instance, request: Request, node: Node
 ) -> BaseException | None:
-    """Run a caller's own request on the instance that it claimed, and report it; give its error."""
+    """Run a caller's own request on the instance that the caller claimed, and report it; return its error."""
     data = request["data"]
     started = node.clock()
     error: BaseException | None
