@@ -1,4 +1,4 @@
-"""One request at one node: what waits, runs and gets exactly one outcome."""
+"""The entry: one request at one node, which waits, runs and gets exactly one outcome."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 NEW = "new"
 ENTERED = "entered"
-"""It is counted, and on its way into the queue."""
+"""The entry is counted, and on its way into the queue or out of it."""
 OUTSIDE = "outside"
-"""It waits for room in the queue."""
+"""The entry waits for room in the queue."""
 QUEUED = "queued"
 RUNNING = "running"
 DONE = "done"
@@ -45,8 +45,8 @@ class Owner(Protocol):
     def finished(self, entry: Entry) -> None:
         """Take note of the outcome, without any lock held; a second time changes nothing.
 
-        Whoever hands the request on gives the dict back first, see `Entry.give_back`. It must be
-        short: code of the user is run by `headrace._scheduling.process_threads.callbacks`.
+        An owner that hands the request on calls `Entry.give_back` first. This must be short: the threads of
+        `headrace._scheduling.process_threads.callbacks` run code of users.
         """
 
 
@@ -61,10 +61,10 @@ NOBODY = Nobody()
 
 
 class Quota:
-    """Counts the wait of an entry against the bound of the node at which its request entered: this one nowhere.
+    """Counts the wait of an entry at the node where its request entered; this base class counts nothing.
 
     Attributes:
-        entered: Whether the request has been let in; no bound stops what belongs to it from then on.
+        entered: Whether the request has been let in: from then on no bound stops its entries.
     """
 
     __slots__ = ()
@@ -74,12 +74,12 @@ class Quota:
         """Take note that the entry waits at another node, where ``evict(entry, error)`` fails it."""
 
     def ended(self, entry: Entry) -> Callable[[], object] | None:
-        """Take note that it waits no more; give what is to be called without any lock, for others move up."""
+        """Take note that the entry waits no more; give a function to call without a lock: it lets others in."""
         return None
 
 
 HANDED = Quota()
-"""That of what a backend hands to another node: its request runs, so no bound counts it."""
+"""The quota of entries that a backend hands to another node: the request runs, so no bound counts them."""
 
 
 class Entry:
@@ -87,20 +87,20 @@ class Entry:
 
     Attributes:
         request: The dict.
-        owner: Whoever waits for the outcome; `NOBODY` once it has been notified.
+        owner: Whoever waits for the outcome; `NOBODY` once the owner has been notified.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
-        cut: When it was put into its batch.
+        cut: When the entry was put into its batch.
         data: The caller's object under ``data``, put back before the answer; `MISSING` for none.
         state: One of NEW, ENTERED, OUTSIDE, QUEUED, RUNNING, DONE; changed under the scheduler's lock.
-        error: The outcome once DONE: None for success, and once it has been taken.
-        code: As what its failure is counted; set before the lock is taken, for an error of others.
+        error: The outcome once DONE: None for success, and after the error has been taken.
+        code: The code under which a failure is counted; for a backend's error set before the lock is taken.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
-        room: Wakes a thread that waits until the entry is let into the queue, or is done.
-        waits: Counts the wait against the node at which the request entered; None for a request that
-            enters here, which the queue itself counts.
-        lent: Holds one item while a backend runs on a copy of the request; None for one that runs on
-            the request itself. Whoever pops the item, the backend to write its answer or the owner to go
-            away, has the request: popping is one step of the interpreter.
+        room: Wakes a thread that waits until the entry is in the queue, or done.
+        waits: Counts the wait at the node where the request entered; None for a request that enters
+            here, which the queue itself counts.
+        lent: One item in a list while a backend runs on a copy of the request; None where a backend gets
+            the request itself. Popping is one step of the interpreter: either the backend pops the item
+            and writes its answer, or the owner pops the item and takes the request back.
     """
 
     __slots__ = (
@@ -137,15 +137,15 @@ class Entry:
         self.waits = waits
 
     def refuse(self, error: BaseException) -> None:
-        """Give an entry that never entered its outcome."""
+        """Give an entry that never entered an error as its outcome."""
         self.state = DONE
         self.error = error
         self.data = _UNTOUCHED
 
     def give_back(self) -> None:
-        """Give the caller its object back, and no result of a failure; never under a lock.
+        """Put the caller's ``data`` back, and remove the result of a failed request; never under a lock.
 
-        Not while a backend runs on it. A dict that refuses it has failed, whatever it was before.
+        An abandoned dict is left to its backend. A request whose dict raises here has failed.
         """
         error, data = self.error, self.data
         if data is _UNTOUCHED:
@@ -159,27 +159,27 @@ class Entry:
             put_back(self.request, self.data)
             if error is not None:
                 self.request.pop("result", None)
-        except Exception as refusal:  # noqa: BLE001 - anybody's dict, anybody's error
+        except Exception as refusal:  # noqa: BLE001 - the caller's own dict may raise anything
             self.error = error or refuses_change(refusal)
 
     def take_back(self) -> bool:
-        """Take the request away from a backend that has a copy; False when one runs on it. Under the lock."""
+        """Take the request from a backend that has a copy; False if one runs on the request. Under the lock."""
         if self.state != RUNNING:
             return True
         return self.lent is not None and claimed(self.lent)
 
     def take_error(self) -> BaseException | None:
-        """Give the error to whoever answers the request; the entry forgets it.
+        """Give the error to the thread that answers the request; the entry keeps it no more.
 
-        An error keeps the frames that it came through, and these keep their entries: what kept the
-        error in turn would be garbage, with all its requests, until the collector comes by.
+        An error refers to the frames that it came through, and a frame to its entries. An entry or a frame
+        that kept the error would close a cycle, which stays, with its requests, until the collector runs.
         """
         error, self.error = self.error, None
         return error
 
 
 def put_back(request: Request, data: Any) -> None:
-    """Let a request have the caller's object under ``data`` again, or nothing for `MISSING`."""
+    """Put the caller's object back under ``data``, or remove the key for `MISSING`."""
     if data is MISSING:
         request.pop("data", None)
     else:
@@ -187,8 +187,8 @@ def put_back(request: Request, data: Any) -> None:
 
 
 def restore(request: Request, data: Any, raised: BaseException) -> None:
-    """Give a caller its object back, and no result; not while a backend runs on it."""
-    with suppress(Exception):  # anybody's dict, anybody's error
+    """Put ``data`` back after ``raised``, and remove the result; not while a backend runs on the dict."""
+    with suppress(Exception):  # the caller's own dict may raise anything
         abandoned = getattr(raised, "abandoned", False) is True
         raised.abandoned = abandoned  # type: ignore[attr-defined]
         if not abandoned:
@@ -216,22 +216,22 @@ def own_error(error: BaseException) -> BaseException:
 
 
 def refuses_change(error: Exception) -> InputError:
-    """Make the error of a request whose own dict raised when it was to be answered."""
+    """Make the error of a request whose own dict raised when its answer was written."""
     what = f"the request cannot be answered: its dict raised {type(error).__name__}"
     wanted = "a dict that lets 'data' and 'result' be written and removed"
     return caused(InputError(what, key="data", expected=wanted), error)
 
 
 def unreadable(error: Exception) -> InputError:
-    """Make the error of a request whose dict, or what is in it, raises when it is looked at."""
+    """Make the error of a request whose dict, or a value in the dict, raises when it is read."""
     return caused(InputError(f"the request cannot be read: {error_text(error)}"), error)
 
 
 def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
-    """Check what was sent to ``node``, which must have the keys in ``needs``, and give its weight.
+    """Check a request sent to ``node``, which must have the keys in ``needs``, and give its weight.
 
     Raises:
-        InputError: It is no dict, lacks a key, or its ``request_size`` is no int of at least 1.
+        InputError: The request is no dict, lacks a key, or has a ``request_size`` below 1 or not an int.
     """
     if not isinstance(request, dict):
         wanted, got = "a dict", type(request).__name__
@@ -245,6 +245,6 @@ def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     if weight is None or not 1 <= weight < 2**63:
         too_large = weight is not None and weight >= 1
         raise wrong_weight(written, "below 2**63" if too_large else "of at least 1", node=node)
-    if weight is not written:  # who adds up those of numpy gets what does not fit into their type
+    if weight is not written:  # a sum of numpy integers could overflow their type
         request["request_size"] = weight
     return weight

@@ -1,11 +1,11 @@
-"""Locks of the scheduler: who sleeps on one, who holds one, and who may take one.
+"""Locks of the scheduler: which thread sleeps on a lock, holds a lock, and may take one.
 
 Python runs signal handlers, and raises Ctrl-C, in the main thread alone, between any two instructions.
 So **the main thread takes no lock of the scheduler**: see `headrace._scheduling.calls`.
 
 The garbage collector runs destructors, and the callbacks of weak references, in any thread, also while
-that thread holds a lock: `holds_a_lock` tells. And a thread that has few frames left on its stack takes
-no lock, for it might not get to the end of what it does under it: `near_stack_end`.
+that thread holds a lock: `holds_a_lock` tells. A thread that has few frames left on its stack takes no
+lock, for the stack might end before the thread has done its work under the lock: `near_stack_end`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ROOM = 100
-"""How many more calls the stack must have room for when a lock is to be taken: more than it takes."""
+"""How many nested calls must fit on the stack before a thread takes a lock: more than any section needs."""
 
 
 def claimed(items: list[None]) -> bool:
@@ -34,7 +34,7 @@ def claimed(items: list[None]) -> bool:
 
 
 class Signal:
-    """A binary semaphore on one raw lock; a stale signal is harmless, its sleeper looks again."""
+    """A binary semaphore on one raw lock. A late wake is harmless: a thread that it wakes looks again."""
 
     __slots__ = ("_lock",)
 
@@ -43,11 +43,11 @@ class Signal:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """Let the sleeper, or the next one, go on."""
+        """Wake the thread that sleeps here; where none sleeps, the next sleep returns at once."""
         try:  # noqa: SIM105 - contextlib.suppress costs a microsecond here
             self._lock.release()
         except RuntimeError:
-            pass  # it was awake already
+            pass  # a wake is pending already
 
     def sleep(self, timeout_s: float | None = None) -> bool:
         """Sleep until woken; False when ``timeout_s`` was over first."""
@@ -57,19 +57,19 @@ class Signal:
 
 
 class Watchers(list[Signal]):
-    """The threads that sleep until something is so that no lock guards; a list of their signals.
+    """The threads that sleep until a condition holds that no lock guards; a list of their signals.
 
-    A thread that waits adds its signal first and then looks whether it is so. A thread that makes it so
-    does that first and calls `wake` then. In either order the first sees it or is woken.
+    A thread that waits adds its signal first and then asks for the condition. A thread that makes the
+    condition true does so first and calls `wake` then. Either the waiting thread sees it, or it is woken.
     """
 
     __slots__ = ()
 
     def wait(self, is_so: Callable[[], bool], until: float | None = None) -> bool:
-        """Sleep until ``is_so()``; False when the time was over first.
+        """Sleep until ``is_so()``; False when ``until`` came first.
 
         Args:
-            is_so: Asked before each sleep; called without any lock.
+            is_so: Tells whether the condition holds; called before each sleep, without any lock.
             until: In seconds of `time.monotonic`; None for never.
         """
         signal = Signal()
@@ -85,7 +85,7 @@ class Watchers(list[Signal]):
             self.remove(signal)
 
     def wake(self) -> None:
-        """Let all of them look again."""
+        """Wake all threads, which then look again."""
         for signal in self.copy():
             signal.wake()
 
@@ -100,14 +100,14 @@ main_thread = _Main()
 
 
 outermost: dict[int, Any] = {}
-"""Per thread the lock that it took last while it held none, or is about to take."""
+"""Per thread the lock that it took last while it held no other, or that it is about to take."""
 
 _kept: list[Any] = []
-"""What `outermost` held of the thread in which the garbage collector runs, before it began."""
+"""The lock that `outermost` had for the thread in which the garbage collector runs, before it began."""
 
 
 def taking(lock: Any) -> Any:
-    """Give a lock to the ``with`` statement that takes it, and take note of it for `holds_a_lock`.
+    """Note a lock in `outermost` for `holds_a_lock`, and give it to the ``with`` statement that takes it.
 
     Args:
         lock: A `threading.RLock`, or a condition of one.
@@ -120,15 +120,16 @@ def taking(lock: Any) -> Any:
 
 
 def holds_a_lock(me: int | None = None) -> bool:
-    """Tell whether the calling thread, ``me``, holds a lock of a scheduler: it runs a destructor inside."""
+    """Tell whether the calling thread, ``me``, holds a lock of a scheduler; one that runs a destructor may."""
     noted = outermost.get(me or get_ident())
     return noted is not None and noted._is_owned()
 
 
 def _around_collection(phase: str, _: object) -> None:
-    """Restore the note of a thread in which the collector ran just before that thread took a lock.
+    """Restore the note of a thread in which the collector ran between the note and the taking of a lock.
 
-    Destructors that the collector runs there may take, and note, other locks.
+    A destructor that the collector runs there may take another lock, and overwrite the note; then
+    `holds_a_lock` would say False while the thread holds its own lock.
     """
     if phase == "start":
         _kept[:] = [outermost.get(get_ident())]
@@ -136,15 +137,15 @@ def _around_collection(phase: str, _: object) -> None:
         outermost[get_ident()] = noted
 
 
-gc.callbacks.append(_around_collection)  # one thread at a time collects
+gc.callbacks.append(_around_collection)  # `_kept` suffices: one thread at a time collects
 
 
 def near_stack_end() -> bool:
-    """Tell whether the calling thread may not have room on its stack for what is done under a lock."""
+    """Tell whether the stack of the calling thread may be too short for a section under a lock."""
     limit = getrecursionlimit()
     try:
         _getframe(limit - min(_ROOM, limit // 2))
-    except ValueError:  # there are not so many frames
+    except ValueError:  # the stack has fewer frames than that: there is room
         return False
     return True
 
@@ -155,11 +156,11 @@ def may_lock() -> bool:
 
 
 def no_room() -> RecursionError:
-    """Make the error of a call that is too near the end of the stack."""
+    """Make the error of a call for which the stack has no room."""
     return RecursionError("no room on the stack to call the pipeline")
 
 
 def after_fork() -> None:
-    """Forget, in a child process, the threads of the parent: their identifiers are given again."""
+    """Forget the threads of the parent in a child process, whose new threads may get their identifiers."""
     main_thread.ident = threading.main_thread().ident
     outermost.clear()

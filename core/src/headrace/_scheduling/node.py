@@ -308,7 +308,7 @@ class Node(FreeInstances):
         try:
             try:
                 entry.owner.finished(entry)
-            except BaseException:  # noqa: BLE001 - an interrupt of the thread, perhaps, and no fault of the owner
+            except BaseException:  # noqa: BLE001 - perhaps an interrupt of this thread
                 entry.owner.finished(entry)
         except BaseException as error:  # noqa: BLE001 - the other owners must be notified
             _log.error("node %s: an outcome could not be delivered", self.name, exc_info=error)

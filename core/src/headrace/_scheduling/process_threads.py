@@ -1,9 +1,9 @@
-"""Threads of the process that serve all pipelines: those that run errands, and the timer.
+"""Threads of the process that serve all pipelines: helper threads that run jobs, and the timer.
 
-Helper threads run what they are given, each job at once and none after another. One of them is idle
-whenever a job comes, or is being started: so a job that never ends keeps no other from running. Giving
-a job is a single call into C, which neither an interrupt nor a signal handler can tear, and takes no
-lock: it is allowed at any moment, in any thread.
+Helper threads run each job at once; no job waits for the end of another. Whenever a job comes, a helper
+thread is idle or is being started, so that a job which never ends keeps no other from running. Giving a
+job takes no lock, and is a single call into C, which neither an interrupt nor a signal handler can tear:
+it is allowed at any moment, in any thread.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.threads")
 
 _KEPT = 2
-"""How many idle threads stay."""
+"""How many idle helper threads stay."""
 
 _STAYS_S = 2.0
-"""How long a thread stays that nobody asks for anything."""
+"""How long an idle helper thread waits for a job before it ends."""
 
 _AT_ONCE = 16
-"""How many threads are started without hesitation; each one more only after `_HESITATES_S`."""
+"""So many helper threads are started at once; one more only if a job still waits after `_HESITATES_S`."""
 
 _HESITATES_S = 0.02
 
 _GIVES_UP_S = 1.0
-"""A thread that was started so long ago and has not begun is not waited for."""
+"""After this time a thread that was started and has not begun is given up, and another one started."""
 
 _next = SimpleQueue.get
 
@@ -47,7 +47,7 @@ Job = tuple[Any, ...]
 
 
 class Helpers:
-    """Threads of one purpose.
+    """Helper threads of one purpose.
 
     Args:
         name: The name of the threads.
@@ -65,7 +65,7 @@ class Helpers:
         """Tell whether all jobs have been taken."""
 
     def run(self, function: Callable[..., object], *args: Any) -> None:
-        """Let a thread call ``function(*args)``, now.
+        """Let a helper thread call ``function(*args)``, now.
 
         Raises:
             RuntimeError: There is no thread, and none can be started.
@@ -75,17 +75,17 @@ class Helpers:
 
     @property
     def ready(self) -> bool:
-        """Whether a thread is idle, or being started."""
+        """Whether a helper thread is idle, or is being started."""
         return bool(self._idle) or self._starting_since is not None
 
     def attend(self) -> None:
-        """Find a thread for jobs that were given with `add` alone: an interrupt came before `watch`."""
+        """Start a thread for jobs that were given with `add` alone, since an interrupt came before `watch`."""
         if not self.empty():
-            with suppress(RuntimeError):  # no thread can be started; another time, then
+            with suppress(RuntimeError):  # none can be started; the next section tries again
                 self.watch()
 
     def watch(self) -> None:
-        """Start a thread for the next job if none is idle.
+        """Start a helper thread for the next job if none is idle.
 
         Raises:
             RuntimeError: There is no thread, and none can be started.
@@ -98,7 +98,8 @@ class Helpers:
             return
         self._starting_since = now
         try:
-            # Not Thread.start: it takes a lock of threading, which the interrupted code may hold.
+            # Not Thread.start: it takes a lock of `threading`, which code that a signal handler or a
+            # destructor interrupted may hold in this very thread.
             _thread.start_new_thread(_in_thread, (self._name, self._serve))
         except RuntimeError:  # no more threads, or the interpreter ends
             self._starting_since = None
@@ -120,8 +121,8 @@ class Helpers:
         try:
             self._idle.add(me)
             self._starting_since = None
-            # The job leaves the queue and gets its name in one step of the interpreter: an exception
-            # that another thread raises in this one loses no job.
+            # One step of the interpreter pops the job and names it: an exception that another thread
+            # raises in this one loses no job.
             (job,) = map(_next, (self._jobs,), (True,), (_STAYS_S,))
             self._idle.discard(me)
             self._follow()
@@ -130,9 +131,9 @@ class Helpers:
             del taken  # it may hold the last reference to a pipeline
             return len(self._idle) < _KEPT
         except Empty:
-            # This thread first leaves the idle ones and then looks for jobs; a thread that gives a job
-            # first puts it into the queue and then looks for idle threads. Either this thread finds the
-            # job, or the other finds no idle thread and starts one.
+            # This thread leaves `_idle` first and looks for jobs then; a thread that gives a job puts it
+            # into the queue first and looks at `_idle` then. Either this thread finds the job, or the
+            # other thread finds no idle one and starts one.
             self._idle.discard(me)
             return not self._jobs.empty()
         except BaseException as error:  # noqa: BLE001 - the thread goes on
@@ -140,11 +141,11 @@ class Helpers:
             return True
         finally:
             self._idle.discard(me)
-            if job is not None:  # it was hit before the job began
+            if job is not None:  # an exception hit this thread before the job began
                 self.add(job)
 
     def _follow(self) -> None:
-        """Let another thread stand ready while this one is at work."""
+        """See to it that another helper thread is idle while this one runs a job."""
         if self._idle:
             return
         if len(self._alive) < _AT_ONCE:
@@ -161,7 +162,7 @@ class Helpers:
 
 
 def _in_thread(name: str, function: Callable[[], None]) -> None:
-    """Let a thread of this name call a function; where there can be none, this one does."""
+    """Let a new thread of this name call a function; where none can be started, call it in this thread."""
     thread = threading.Thread(target=function, name=name, daemon=True)
     try:
         thread.start()
@@ -177,7 +178,7 @@ def _run(job: Job) -> None:
 
 
 errands = Helpers("headrace-errands")
-"""They do what takes a lock for the main thread, and what a destructor asks for under a lock."""
+"""They take locks for the main thread, and run the calls of destructors whose thread holds a lock."""
 
 callbacks = Helpers("headrace-callbacks")
 """They run the callbacks of users' futures, which may take any time or never end."""
@@ -194,7 +195,7 @@ class Alarm:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Take the call back; nothing happens when it has begun."""
+        """Take the call back; does nothing when the call has begun."""
         if self.action is not None:
             self.action = None
             self._timer.forgotten()
@@ -203,7 +204,7 @@ class Alarm:
 class Timer:
     """Calls functions at times on the monotonic clock, one after the other, in its own thread.
 
-    The functions must be short. The thread is replaced when something kills it.
+    The functions must be short. When an exception kills the thread, another one takes its place.
     """
 
     def __init__(self) -> None:
@@ -222,7 +223,7 @@ class Timer:
             first = self._heap[0][2] is alarm
             starts, self._starts = not self._starts, True
         if starts:
-            # By a thread that holds no lock, as whoever calls here may.
+            # A helper thread, which holds no lock, starts it: the calling thread may hold one.
             try:
                 errands.run(_in_thread, "headrace-timer", self._run)
             except RuntimeError as error:
@@ -233,7 +234,7 @@ class Timer:
         return alarm
 
     def forgotten(self) -> None:
-        """Count an alarm that was taken back; drop such alarms when they are the greater part."""
+        """Count an alarm that was taken back; drop all such alarms when they are more than half."""
         with taking(self._lock):
             self._dead += 1
             if self._dead > 64 and self._dead * 2 > len(self._heap):
@@ -246,13 +247,13 @@ class Timer:
             while True:
                 try:
                     self._call_due()
-                except BaseException as error:  # noqa: BLE001 - the others are to be called in time
+                except BaseException as error:  # noqa: BLE001 - the other alarms must be called in time
                     _log.error("an alarm raised", exc_info=error)
-        finally:  # something has killed this thread all the same
+        finally:  # an exception that hit this thread outside the inner try is about to end it
             errands.run(_in_thread, "headrace-timer", self._run)
 
     def _call_due(self) -> None:
-        """Call what is due, or sleep until something is."""
+        """Call the function of the alarm that is due, or sleep until one is due or the first one changes."""
         action, left = self._next()
         if action is not None:
             action()
@@ -260,7 +261,7 @@ class Timer:
             self._changed.sleep(left)
 
     def _next(self) -> tuple[Callable[[], None] | None, float | None]:
-        """Give what is due now, or how long nothing will be: None for ever."""
+        """Give the function that is due now, or the seconds until one is due: None where there is none."""
         with taking(self._lock):
             while self._heap:
                 at, _, alarm = self._heap[0]
@@ -279,7 +280,7 @@ _timer = Timer()
 
 
 def shared_timer() -> Timer:
-    """Give the process's timer."""
+    """Give the timer of the process."""
     return _timer
 
 

@@ -1,15 +1,14 @@
 """A caller that sleeps while workers take its request on: through one node, or along a chain of nodes.
 
-Where workers (runners, or the threads that own instances) serve a queue, the caller runs nothing
-itself. So it need not wake up between two nodes that are served so: the thread that has run its request at
-one puts it into the queue of the next, and wakes the caller at the end of the way, or with its error.
+Where workers (runners, or the threads that own instances) serve a queue, the caller runs nothing itself. So
+it need not wake up between two such nodes: the worker that has run the request at one node puts it into the
+queue of the next node, and wakes the caller after the last node, or when the request has failed.
 
-Two threads meet here. A worker moves the request on while the caller is interrupted and withdraws it:
-the worker notes the next entry in `Sleeper.at` first and looks at `Sleeper.withdrawn` then, under the
-lock of the next node; the caller sets `withdrawn` first and reads `at` then. Either the worker sees that
-the request is withdrawn and settles the entry, or the caller finds the entry and takes it back. In both
-orders the last entry is settled once, and the thread that settles it, or is notified of that, sets `over`:
-for this the caller waits, so that no other thread changes its dict any more.
+One race is possible: a worker moves the request on while the caller is interrupted and withdraws it. The
+worker sets `Sleeper.at` to the next entry first, and looks at `Sleeper.withdrawn` then, under the lock of
+the next node; the caller sets `withdrawn` first and reads `at` then. Either the worker sees `withdrawn` and
+fails the entry, or the caller finds the entry and fails it. In both orders the last entry is settled once,
+and `over` is set then. The caller waits for `over`: from then on no other thread changes its dict.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ if TYPE_CHECKING:
 
 
 class Sleeper(Blocked):
-    """A caller without deadline that sleeps until its request has ended or is to be taken on by itself.
+    """A caller without deadline that sleeps until its request has ended, or workers move it no further.
 
     Args:
         ident: Identifier of the thread.
         request: The request.
-        weight: What it weighs at the first node.
-        scheduler: That of the first node, a `SchedulerBase`.
-        home: That of the node at which the request entered; None where it enters at the first.
-        rest: The nodes after it that the request may be moved on to.
+        weight: The weight of the request at the first node.
+        scheduler: The scheduler of the first node, a `SchedulerBase`.
+        home: The scheduler of the node at which the request entered; None where that is the first node.
+        rest: The nodes after the first one to which workers may move the request on.
 
     Attributes:
-        at: The node at which the request is or was last, its entry there, and the nodes after it.
-        over: Whether nobody moves the request on any more: the entry in `at` has its outcome.
+        at: The scheduler at which the request is or was last, its entry there, and the nodes after that.
+        over: Whether no worker moves the request on any more: the entry in `at` has its outcome.
         withdrawn: Whether the caller was interrupted.
     """
 
@@ -81,18 +80,18 @@ class Sleeper(Blocked):
         self.over = self.withdrawn = False
 
     def places(self) -> tuple[Place, ...]:
-        """Give where its request waits or runs; nowhere while a thread moves it on."""
+        """Give the node where the request waits or runs; none while a thread moves the request on."""
         scheduler, entry, _ = self.at
         return ((scheduler._node, self),) if entry.state in (QUEUED, OUTSIDE, RUNNING) else ()
 
     def sleep(self, *, internal: bool) -> Rest | None:
-        """Let the request in, and sleep until its way is over; raises its error.
+        """Put the request into the queue, and sleep until `over`; raises the error of the request.
 
         Args:
-            internal: It comes from another node of this pipeline, which closing does not refuse.
+            internal: The request comes from another node of this pipeline; closing does not refuse it.
 
         Returns:
-            The nodes that it has not come to: the caller takes it there.
+            The nodes to which no worker has moved the request: the caller calls them itself.
         """
         me = self.ident
         outer = waiting.get(me)
@@ -115,16 +114,16 @@ class Sleeper(Blocked):
                 waiting[me] = outer
         kept_signals[me] = self._signal
         _, entry, rest = self.at
-        entry.owner = NOBODY  # this knows the entry: together they would be garbage
+        entry.owner = NOBODY  # no cycle of references between this sleeper and its entry
         entry.give_back()
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
         return rest
 
     def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
-        """Let the caller be woken, or the request be moved on.
+        """Have the caller woken, or the request moved on, once this thread has left the lock of the node.
 
-        Not under the lock: the caller would wait for the interpreter until this thread runs its next batch.
+        A caller that is woken under the lock waits for the interpreter until this thread runs its next batch.
         """
         _, current, rest = self.at
         if current is entry:
@@ -136,14 +135,14 @@ class Sleeper(Blocked):
         return self.over
 
     def _move_on(self) -> None:
-        """Do what `finished` does, whatever hits this thread meanwhile."""
+        """Do what `finished` does, also when an exception hits this thread meanwhile."""
         entry = self.at[1]
         try:
             try:
                 self.finished(entry)
-            except BaseException:  # noqa: BLE001 - it may be meant for the thread, and not for the request
+            except BaseException:  # noqa: BLE001 - perhaps an interrupt of this thread
                 self.finished(entry)
-        except BaseException as error:  # noqa: BLE001 - the memory ends, say: the caller is to hear of it
+        except BaseException as error:  # noqa: BLE001 - out of memory, say: the caller must not sleep for ever
             scheduler, entry, _ = self.at
             lost = entry.state in (QUEUED, OUTSIDE, RUNNING)
             what = BackendError("the request cannot go on", node=scheduler.name, abandoned=lost)
@@ -152,7 +151,7 @@ class Sleeper(Blocked):
             self._signal.wake()
 
     def finished(self, entry: Entry) -> None:
-        """Move the request on to the next node, or wake the caller. A second time changes nothing."""
+        """Move the request on to the next node, or wake the caller. A second call changes nothing."""
         if self.at[1] is entry and (self.over or not self._goes_on(entry)):
             self.over = True
             self._signal.wake()
@@ -160,7 +159,7 @@ class Sleeper(Blocked):
             self._enter(internal=True)
 
     def _goes_on(self, entry: Entry) -> bool:
-        """Hand the request over to the next node if workers serve that, too; tell whether it was done."""
+        """Make the entry for the next node if workers serve that, too; tell whether there is one."""
         _, _, rest = self.at
         if rest is None or entry.error is not None or self.withdrawn:
             return False
@@ -170,11 +169,11 @@ class Sleeper(Blocked):
         request = entry.request
         weight = 1
         try:
-            if "result" in request:  # else this thread was hit after it had handed it over
+            if "result" in request:  # else an interrupted first call has moved it
                 request["data"] = request.pop("result")
             if "request_size" in request or scheduler.needs is not DATA_ALONE:
                 weight = scheduler.checked(request)
-        except Exception as error:  # noqa: BLE001 - anybody's dict, or one that the node refuses
+        except Exception as error:  # noqa: BLE001 - the caller's dict raised, or the node refuses it
             entry.error = error
             return False
         if self._waits is None:
@@ -184,7 +183,7 @@ class Sleeper(Blocked):
         return True
 
     def _enter(self, *, internal: bool) -> None:
-        """Let the entry into the queue of its node; a second time does nothing."""
+        """Put the entry into the queue of its node; a second call does nothing."""
         scheduler, entry, _ = self.at
         node = scheduler._node
         entry.arrival = node.clock()
@@ -198,12 +197,13 @@ class Sleeper(Blocked):
             else:
                 enter(node, (entry,), internal=internal)
             node.arrived(entry)
-        # It is noted as waiting, and in the queue, before it looks for others that wait.
+        # The caller is in `waiting`, and its entry in the queue, before this looks for other threads that
+        # wait: see `headrace._scheduling.threads` for why one thread of every cycle then finds it.
         if may_be_cycle(node):
             self._refuse_cycle(node, entry)
 
     def _refuse_cycle(self, node: Node, entry: Entry) -> None:
-        """Fail the entry if the caller would wait for itself."""
+        """Fail the entry if the caller would wait for ever: for itself, or in a cycle of threads."""
         with node.section, node.lock:
             if (
                 entry.state in (QUEUED, OUTSIDE)
@@ -213,7 +213,7 @@ class Sleeper(Blocked):
                 refuse(node, [entry])
 
     def _withdraw(self) -> bool:
-        """Take the request back wherever it is; True if a backend runs on it."""
+        """Fail the entry at whichever node the request is; True if a backend still runs on the request."""
         self.withdrawn = True
         abandoned = False
         while not self.over:
@@ -223,6 +223,6 @@ class Sleeper(Blocked):
                 if entry.state != DONE:
                     abandoned = node.end(entry, interrupted)
                     node.dispatch(None)
-            if not self.over:  # another thread moves it on, or is about to say that it is over
+            if not self.over:  # another thread moves the request on, or is about to set `over`
                 self._signal.sleep()
         return abandoned or getattr(self.at[1].error, "abandoned", False) is True

@@ -1,13 +1,14 @@
-"""Threads that run batches, and whom they wait for: callers, the runners of a node, cycles of them.
+"""Threads that run batches (callers, the runners of a node), and cycles of threads that wait for each other.
 
-A backend that calls its own pipeline waits while it holds an instance. One thread that waits for what
-it holds itself is refused on entry (`admission.held_here`). With two threads it takes a search: thread
-A holds an instance of node a and waits at node b, where thread B holds the instance and is about to
-wait at node a.
+A thread whose backend calls its own pipeline waits while it holds an instance. A thread that would wait for
+the instance that it holds itself is refused on entry (`admission.held_here`). A cycle of two threads takes a
+search: thread A holds an instance of node a and waits at node b, where thread B holds the instance and is
+about to wait at node a.
 
-Each thread notes that it waits first, and searches then. Thread A notes and searches, then B does: B
-finds A waiting. Or B notes before A searches: A finds B. So the last thread of a cycle always finds it.
-Instances are read here without the locks of their nodes: those in a cycle do not change.
+Each thread first notes in `waiting` that it waits, and searches then. If A searches before B notes, then B
+searches after A has noted, and finds A. If B notes before A searches, A finds B. So the thread that notes
+last always finds the cycle. The search reads instances without the locks of their nodes: the instances in
+a cycle do not change.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class NodeView(Protocol):
     Attributes:
         name: Its name.
         instances: The instances in service.
-        every: These, and those whose last batch has not ended.
+        every: The instances in service, and the retired ones whose last batch has not ended.
     """
 
     name: str
@@ -59,9 +60,9 @@ class Work(NamedTuple):
 
 
 kept_signals: dict[int, Signal | None] = {}
-"""Per thread a signal to sleep on, which it takes out while it waits and keeps for the next time.
+"""Per thread the signal that it slept on last, kept for its next wait.
 
-It has another one for a wait inside the wait.
+A thread that waits has taken its signal out; for a wait inside that wait it makes another one.
 """
 
 
@@ -79,11 +80,11 @@ class Blocked:
         """Take the outcome of an entry, under the lock of its node.
 
         Args:
-            entry: It is done.
-            afterwards: What is to be called once the lock is left.
+            entry: An entry of this thread that is done.
+            afterwards: Functions that are called once the lock is left; this may append one.
 
         Returns:
-            False for one of which the owner is to be notified, once the lock is left.
+            False where the owner of the entry must still be notified, once the lock is left.
         """
         return False
 
@@ -94,18 +95,18 @@ class Caller(Blocked):
 
     Attributes:
         ident: Identifier of the thread.
-        runs: Whether it may run batches: not with a deadline.
+        runs: Whether the thread may run batches: not with a deadline.
         pending: How many of its requests have no outcome yet.
-        parked: Whether it sleeps, so that work may be given to it.
-        nudged: Whether it was woken to look for a free instance itself.
-        work: Work given to it while it slept.
-        wake_at: When it is to look at the queue again, None for never; it is its own timer.
-        node: Where it waits.
-        foreign_until: End of the time it may spend on batches of others; None before the first.
-        signal: Wakes it; a signal that comes late wakes the thread from its next sleep, where it
-            looks and sleeps on.
-        groups: Per entry those that stand and fall together with it: when one of them has failed, the
-            others are of no use any more.
+        parked: Whether the thread sleeps, so that work may be given to it.
+        nudged: Whether the thread was woken to look for a free instance itself.
+        work: Work given to the thread while it slept.
+        wake_at: When the thread, without a timer, is to look at the queue again; None for never.
+        node: The node at which the thread waits.
+        foreign_until: End of the time that the thread may spend on batches of others; None before the first.
+        signal: Wakes the thread; a signal that comes late wakes the thread from its next sleep, and the
+            thread looks and sleeps on.
+        groups: Per entry the group to which it belongs: when one entry of a group has failed, the others
+            are of no use any more.
 
     All but ``ident`` and ``runs`` are changed under the lock of the node.
     """
@@ -126,13 +127,13 @@ class Caller(Blocked):
         self.signal = kept_signals.pop(self.ident, None) or Signal()
 
     def places(self) -> tuple[Place, ...]:
-        """Give where it sleeps; see `headrace._scheduling.threads`."""
+        """Give the node at which the caller sleeps; none while it is awake or has work."""
         if self.node is not None and self.parked and self.pending and self.work is None:
             return ((self.node, self),)
         return ()
 
     def group_of(self, entry: Entry) -> list[Entry]:
-        """Give the entries that are cancelled while they wait when this one has failed."""
+        """Give the group of an entry, of which waiting entries are cancelled when one has failed."""
         return [] if self.groups is None else self.groups.get(entry, [])
 
     def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
@@ -142,25 +143,25 @@ class Caller(Blocked):
         return True
 
     def release(self) -> None:
-        """Wake it if it sleeps and has all its outcomes. Under the lock of the node."""
+        """Wake the caller if it sleeps and has all its outcomes. Under the lock of the node."""
         if not self.pending and self.parked:
-            # The wake comes first: an exception that hits this thread between the two leaves a caller
-            # that is awake, and not one that sleeps for ever.
+            # The wake comes first: if an exception hits this thread between the two lines, the caller is
+            # awake. In the other order no thread would wake it any more, and it would sleep for ever.
             self.signal.wake()
             self.parked = False
 
     def end(self) -> None:
-        """Keep the signal for the next time that this thread waits."""
+        """Keep the signal for the next wait of this thread."""
         kept_signals[self.ident] = self.signal
 
     @property
     def done(self) -> bool:
-        """Whether it may go without looking again: all is settled, and nothing was left to it."""
+        """Whether the caller may go without the lock: it has all outcomes, and no work or duty is left."""
         left = self.pending or self.nudged
         return not left and self.work is None and self.wake_at is None
 
     def has_all_in(self, work: Work) -> bool:
-        """Tell whether a batch is all that it waits for, and nothing of others."""
+        """Tell whether a batch is all entries that the caller waits for, and none of others."""
         if len(work.entries) != self.pending:
             return False
         return all(entry.owner is self for entry in work.entries)
@@ -170,16 +171,16 @@ class Caller(Blocked):
 
 
 class Runner(OwnThread):
-    """A thread that runs batches for those who cannot: one that no instance owns."""
+    """A thread of a node that runs batches of others, on the instances that have no thread of their own."""
 
 
 class Workers:
     """The runners of a node: started at the first need, parked in between, one per instance at most.
 
-    All but `__init__` is called under the lock of the node.
+    All methods but `__init__` are called under the lock of the node.
 
     Args:
-        name: The name of their threads.
+        name: The name of the threads.
         limit: See below.
         post: Lets a runner look at the backlog; False when its thread has ended.
         start: Starts a new runner once the lock is left.
@@ -187,9 +188,9 @@ class Workers:
     Attributes:
         parked: The runners that have nothing to do.
         limit: How many runners there may be: one per instance.
-        backlog: Batches that no runner has taken up. For each there is a runner that was woken or started
-            for it and has yet to look here; or, where as many live as there are instances, one that is at
-            work and looks here next. Whichever comes first takes it.
+        backlog: Batches that no runner has taken up yet. For each batch a runner was woken or started, or
+            all runners that may live are at work and look here next. The runner that looks first takes
+            the oldest batch.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Workers:
         self.call_one()
 
     def call_one(self) -> None:
-        """Let one more runner look at the backlog: one that is parked, else a new one."""
+        """Let one more runner look at the backlog: a parked one, else a new one below the limit."""
         while self.parked:
             runner = self.parked.pop()
             if self._post(runner):
@@ -223,7 +224,7 @@ class Workers:
             self._start(runner)
 
     def next(self, runner: Runner, *, ends: bool) -> Work | None:
-        """Give a runner the batch that waits first; where none waits it parks, or ends."""
+        """Give a runner the oldest batch of the backlog; where there is none the runner parks, or ends."""
         if self.backlog:
             work = self.backlog.popleft()
             work.instance.holder = runner
@@ -236,19 +237,19 @@ class Workers:
         return None
 
     def leave(self, runner: Runner) -> None:
-        """Take note that a runner has no thread any more."""
+        """Take note that the thread of a runner has died, or could not be started."""
         self._alive.discard(runner)
         if runner in self.parked:
             self.parked.remove(runner)
 
     def trim(self, limit: int) -> None:
-        """Change the limit; runners above it end, those that are parked at once."""
+        """Change the limit; runners above it end, parked ones at once and others after their batch."""
         self.limit = limit
         while self.parked and len(self._alive) > limit:
             self._end(self.parked.pop())
 
     def stop(self) -> None:
-        """End the runners that are parked; the others end with their batch."""
+        """End the runners that are parked; the other runners end after their batch."""
         while self.parked:
             self._end(self.parked.pop())
 
@@ -258,22 +259,22 @@ class Workers:
 
 
 batches_run: dict[int, tuple[Sequence[Entry], ...]] = {}
-"""Per thread the batches from queues that it runs, one inside the other."""
+"""Per thread the batches from queues that it runs, the innermost first."""
 
 
 def entries_running_here() -> list[Entry]:
-    """Give the entries of the batches that the calling thread runs, or that wait for its job."""
+    """Give the entries of the batches that the calling thread runs, or a thread that waits for its call."""
     batches = [batch for ident in served_by(get_ident()) for batch in batches_run.get(ident, ())]
     return [entry for batch in batches for entry in batch]
 
 
 def waited_for(ident: int) -> bool:
-    """Tell whether other threads may wait for what thread ``ident`` does now."""
+    """Tell whether another thread may wait for the batch or the call that thread ``ident`` runs now."""
     return bool(batches_run.get(ident)) or ident in callers
 
 
 def served_here(ident: int) -> set[int]:
-    """Give thread ``ident`` and all threads that wait for what it does now."""
+    """Give thread ``ident`` and all threads that wait for a batch or a call that it runs now."""
     found: set[int] = set()
     left = [ident]
     while left:
@@ -288,18 +289,18 @@ class Waiter(Protocol):
     """What a thread waits for."""
 
     def places(self) -> Sequence[Place]:
-        """Give all it needs; none when it is awake."""
+        """Give all places for which the thread waits; none while it is awake."""
 
 
 _ident = attrgetter("ident")
 
 waiting: dict[int, Waiter] = {}
-"""By the identifier of a thread, what it waits for; the innermost, where one wait is inside another."""
+"""Per thread, by its identifier, what it waits for; where one wait is inside another, the innermost."""
 
 
 @contextmanager
 def noted(waiter: Waiter) -> Iterator[None]:
-    """Note that the calling thread waits, so that other threads find it in their search."""
+    """Note that the calling thread waits, so that the searches of other threads find it."""
     me = get_ident()
     outer = waiting.get(me)
     waiting[me] = waiter
@@ -312,8 +313,8 @@ def noted(waiter: Waiter) -> Iterator[None]:
 def may_be_cycle(node: NodeView) -> bool:
     """Tell whether a thread that holds an instance of a node sleeps until another thread acts.
 
-    A caller that runs a batch while it waits is awake. This is asked for every request that is queued:
-    only threads that are noted as waiting, themselves or for a call, are looked at one by one.
+    A caller that runs a batch while it waits counts as awake. This runs for every request that is queued,
+    so it looks closely only at threads that are in `waiting`, or wait for a call that another thread runs.
     """
     if waiting.keys().isdisjoint(map(_ident, node.every)) and not callers:
         return False
@@ -323,10 +324,10 @@ def may_be_cycle(node: NodeView) -> bool:
 
 
 def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:
-    """Give the node for which a thread would wait for ever, None for none.
+    """Give the name of the node at which a thread would wait for ever, None for none.
 
-    It waits in a cycle when all instances that could serve it are held by threads that wait
-    likewise, and one of them is this thread or waits for what it does.
+    The thread waits in a cycle when threads that wait as well hold all instances that could serve it, and
+    one of those threads is this thread, or waits for it.
 
     Args:
         waiter: What the thread waits for.
@@ -334,7 +335,7 @@ def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:
     """
     places = waiter.places()
     if not any(may_be_cycle(node) for node, _ in places):
-        return None  # whoever holds an instance is at work
+        return None  # every thread that holds an instance is at work
     for node, what in places:
         search = _Search(served_here(ident or get_ident()))
         if search.blocked(node, what) and search.reached:
@@ -343,10 +344,10 @@ def cycle_of(waiter: Waiter, ident: int | None = None) -> str | None:
 
 
 class _Search:
-    """Looks for those who wait, from node to node.
+    """A search from node to node for threads that wait.
 
     Attributes:
-        reached: Whether it came to a thread that waits for the one that searches.
+        reached: Whether the search came to the thread that searches, or to a thread that waits for it.
     """
 
     def __init__(self, mine: set[int]) -> None:
@@ -355,7 +356,7 @@ class _Search:
         self._stuck: dict[int, bool] = {}
 
     def blocked(self, node: NodeView, what: object) -> bool:
-        """Tell whether something that waits or runs at a node can never end there."""
+        """Tell whether an entry, or an owner's entries, can never end at a node where they wait or run."""
         running = [one for one in node.every if what is not None and _runs(one, what)]
         if running:
             return any(self._held(one) for one in running)
@@ -365,7 +366,7 @@ class _Search:
         return instance.holder is not None and self._waits(instance.ident)
 
     def _waits(self, ident: int) -> bool:
-        """Tell whether a thread waits for ever; true as long as nothing tells otherwise."""
+        """Tell whether a thread waits for ever; True for a thread that the search is still looking at."""
         if ident in self._mine:
             self.reached = True
             return True
@@ -376,7 +377,7 @@ class _Search:
 
 
 def _needs(ident: int) -> list[Place]:
-    """Give what a thread waits for, itself or in the threads that it waits for."""
+    """Give the places for which a thread waits, and those for which threads wait that run its calls."""
     waiters = [waiting.get(one) for one in (ident, *serving(ident))]
     return [place for waiter in waiters if waiter is not None for place in waiter.places()]
 
