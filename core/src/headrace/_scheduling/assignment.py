@@ -100,7 +100,7 @@ class Assignment:
                 return other.max is None or other.running_weight < other.max
         return False
 
-    # Giving.
+    # Giving batches to threads.
 
     def _runs(self, me: Caller | Worker | None, work: Work) -> bool:
         """Let ``me``, the thread that has cut a batch, run the batch if it may; tell whether it does."""

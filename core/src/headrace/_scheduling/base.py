@@ -250,8 +250,8 @@ class SchedulerBase:
             internal: Whether the entries come from a backend of this pipeline: closing lets these in.
             groups: When one entry of a group fails, the entries of that group that wait are cancelled.
         """
-        # A probe may hold a lock of its own. A signal handler that interrupts it in the main thread, and
-        # calls, would wait for that lock for ever: so a helper runs all unless the probes are reentrant.
+        # A signal handler that interrupts a probe in the main thread, and calls the pipeline, might wait for
+        # ever for a lock of that probe: so a helper thread runs all, unless every probe is reentrant.
         reporter = self._node.reporter
         may_report = reporter is None or reporter.probes.reentrant
         if get_ident() != main_thread.ident or not may_report:

@@ -196,7 +196,7 @@ class Dispatcher(Assignment):
         node.look_if_quiet()
         return mine
 
-    # What is due.
+    # Which batch is due.
 
     def _next(self, offered: list[Instance]) -> Work | float | None:
         """Ask the policies for one instance, and for a batch that it is to run.
@@ -221,7 +221,7 @@ class Dispatcher(Assignment):
             if not (self._takes_what_is_full and 0 < take <= node.queue.count and all_weigh_one):
                 take, again_at = self._cut(QueueView(node), instance, now)
         except ContractError as failed:
-            # No policy decides on these entries now: they would wait for ever.
+            # The policy cannot decide: if these entries did not fail here, they would wait for ever.
             node.settle_waiting(failed, list(node.queue))
             return None
         if take > 0:
@@ -367,7 +367,7 @@ class Dispatcher(Assignment):
         for entry in joining:
             entry.cut = now
 
-    # When to look again.
+    # When to dispatch again.
 
     def _plan(self, wake_at: float, me: Caller | Worker | None) -> None:
         """Have `dispatch` called at ``wake_at``: by ``me``, a caller about to sleep, or else by the timer."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Driver:
-    """Runs batches in a thread until no batch is left for it. Its methods are called without the lock.
+    """Runs batches in a thread until no batch is left for it. Called without the lock, if a method says no more.
 
     Attributes:
         workers: The runners.

@@ -31,7 +31,7 @@ class OwnThread:
 
     Attributes:
         cause: The error that killed the thread, None while there is none.
-        ident: Identifier of the thread; 0 until it has begun.
+        ident: Identifier of the thread; 0 until the thread has begun.
     """
 
     def __init__(self, name: str) -> None:

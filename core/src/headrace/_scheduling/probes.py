@@ -109,7 +109,7 @@ class Guarded:
 
 
 class Probes:
-    """The probes that a pipeline has at one time; when they change, another object takes the place of this.
+    """The probes that a pipeline has at one time; when the probes change, a new object replaces this one.
 
     Args:
         probes: The probes, each with the name that ``stats()`` shows.

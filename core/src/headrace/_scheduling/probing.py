@@ -3,7 +3,7 @@
 A probe hears of a request before the owner has the answer: with probes, a caller that waits counts its
 outcome only when it is notified, as the owner of a future is. No probe is called under a lock of the
 scheduler. The main thread calls probes only where all are reentrant: a signal handler that interrupts a
-probe, and calls the pipeline, would wait for ever for a lock that the interrupted probe holds.
+probe, and calls the pipeline, might wait for ever for a lock that the interrupted probe holds.
 """
 
 from __future__ import annotations
