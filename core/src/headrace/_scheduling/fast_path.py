@@ -21,9 +21,9 @@ the list of slower ones only while no caller and no cut batch waits here. Five r
 These rules need an interpreter that shows changes to all threads in one order. Where threads run at the
 same time (free-threaded builds) the idle lists stay empty, and every claim is made under the lock.
 
-What stands between ``# atomic`` and ``# end atomic`` cannot be torn by an interrupt: the interpreter
-looks for one only after calls, at the begin of a function and where a loop goes back. A test walks the
-syntax tree of these sections.
+No interrupt tears the statements between ``# atomic`` and ``# end atomic``: the interpreter looks for an
+interrupt only after calls, at the begin of a function and where a loop goes back. A test looks for
+these in the syntax tree of each section.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _take = deque.popleft
 
 
 class FastPath(SchedulerBase):
-    """The way of a request that finds an instance idle."""
+    """A scheduler's part for callers that find an instance idle and run their own request on it."""
 
     _sorts = False  # a helper thread is about to move swift instances to their idle list
     _run_alone = staticmethod(run_alone)
@@ -80,7 +80,7 @@ class FastPath(SchedulerBase):
         Args:
             request: The request.
             internal: The request comes from another node of this pipeline; closing does not refuse it.
-            home: The scheduler at which the request entered, and counts while it waits here.
+            home: The scheduler at which the request entered, whose bound also counts its wait here.
             rest: The nodes after this one to which workers may move the request on.
 
         Returns:

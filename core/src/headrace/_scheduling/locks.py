@@ -25,7 +25,7 @@ _ROOM = 100
 
 
 def claimed(items: list[None]) -> bool:
-    """Take the one item of a list; False when another thread was quicker."""
+    """Take the one item of a list; False when another thread took it first."""
     try:
         items.pop()
     except IndexError:

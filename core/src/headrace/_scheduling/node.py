@@ -67,7 +67,7 @@ class Section:
 
 
 class Node(FreeInstances):
-    """The state of one node. All of it is read and changed in a `Section`.
+    """The state of one node, changed in a `Section`; the fast path also reads it without the lock.
 
     Attributes:
         name, limits, clock: See `Scheduler`.
@@ -256,7 +256,7 @@ class Node(FreeInstances):
         return running
 
     def evict(self, entry: Entry, error: BaseException) -> None:
-        """Fail an entry whose request makes way for a newer one at the node it entered. Without any lock."""
+        """Fail an entry whose request makes way for a newer one where it entered. Called without any lock."""
         with self.section, self.lock:
             if entry.state == QUEUED:  # else the entry runs by now, and takes no room
                 self.settle_waiting(error, [entry])

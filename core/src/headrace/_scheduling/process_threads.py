@@ -33,7 +33,8 @@ _STAYS_S = 2.0
 """How long an idle helper thread waits for a job before it ends."""
 
 _AT_ONCE = 16
-"""So many helper threads are started at once; one more only if a job still waits after `_HESITATES_S`."""
+"""While fewer threads live, the last idle thread that takes a job starts another at once; from this
+number on, another is started only if a job still waits after `_HESITATES_S`."""
 
 _HESITATES_S = 0.02
 

@@ -4,8 +4,8 @@ Where workers (runners, or the threads that own instances) serve a queue, the ca
 it need not wake up between two such nodes: the worker that has run the request at one node puts it into the
 queue of the next node, and wakes the caller after the last node, or when the request has failed.
 
-One race is possible: a worker moves the request on while the caller is interrupted and withdraws it. The
-worker sets `Sleeper.at` to the next entry first, and looks at `Sleeper.withdrawn` then, under the lock of
+A worker may move the request on while the caller is interrupted and withdraws the request. The worker
+sets `Sleeper.at` to the next entry first, and looks at `Sleeper.withdrawn` then, under the lock of
 the next node; the caller sets `withdrawn` first and reads `at` then. Either the worker sees `withdrawn` and
 fails the entry, or the caller finds the entry and fails it. In both orders the last entry is settled once,
 and `over` is set then. The caller waits for `over`: from then on no other thread changes its dict.

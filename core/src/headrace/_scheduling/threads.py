@@ -108,7 +108,7 @@ class Caller(Blocked):
         groups: Per entry the group to which it belongs: when one entry of a group has failed, the others
             are of no use any more.
 
-    All but ``ident`` and ``runs`` are changed under the lock of the node.
+    While the thread waits, these are changed only under the lock of the node.
     """
 
     ident: int
