@@ -12,6 +12,7 @@ from onnx import TensorProto as T
 import headrace
 from headrace.errors import BackendError, BatchRangeError, InputError, SetupError
 from headrace_ort.collate import joined, rows_apart
+from headrace_ort.session import bare_run
 
 OCR_MODELS = Path(importlib.util.find_spec("rapidocr").origin).parent / "models"
 
@@ -98,6 +99,24 @@ def test_arrays_are_joined_as_numpy_joins_them_and_taken_apart_again(
             assert not np.shares_memory(row, wanted)
             np.testing.assert_array_equal(row, expected)
             assert row.shape == sample
+
+
+def test_a_session_without_an_inner_one_runs_by_itself(one_to_one):
+    """ONNX Runtime may rename what its `InferenceSession` keeps inside: then its own ``run`` is called."""
+    import onnxruntime as ort
+
+    class Public:
+        """What is documented of a session."""
+
+        def __init__(self, session):
+            self.run = session.run
+
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    model = one_to_one(["n", 3], "Neg")
+    session = ort.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    for one in (session, Public(session)):
+        (found,) = bare_run(one)(["y"], {"x": array}, None)
+        np.testing.assert_array_equal(found, -array)
 
 
 def test_results_own_their_memory(start, one_to_one):
