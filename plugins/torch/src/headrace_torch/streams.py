@@ -27,7 +27,7 @@ class SyncTensor(OnPlace):
     reads memory of the device within the batch. On the CPU there is nothing to wait for.
 
     Reads:
-        data: Any value, which is passed on; with a child, the data that the child reads.
+        data: Anything, which is passed on; with a child, the data that the child reads.
 
     Writes:
         result: The value of ``data``; with a child, the result of the child.
