@@ -1,13 +1,17 @@
 """Threads, processes, and what a request costs between them, on all cores of this machine.
 
-    python -m benchmarks.cores [--clients 128] [--max 1 4 8] [--networks light heavy] [--quick]
+    python -m benchmarks.cores [--part jpeg python pipe lock] [--clients 128] [--max 1 4 8]
+                               [--networks light heavy] [--front-cpus 4] [--quick]
 
-1. JPEG to class on the CPU, an instance per core and batches of one and more. The sides: threads alone; `Process`
+With ``--front-cpus`` the sides with `Process` run a second time, with the threads of this process on so many
+processors alone: they have fewer cold caches, and the other processes use all.
+
+1. ``jpeg``: JPEG to class on the CPU, an instance per core and batches of one and more. The sides: threads alone; `Process`
    around the whole expression; one independent process per core, which does the work by hand without any queue;
    a `ProcessPoolExecutor`; LitServe over HTTP with one worker per core, if installed (``benchmarks/requirements.txt``).
-2. A backend of 2 ms of pure Python in `Process`: an instance per core, beside one instance.
-3. The round trip of `Process[Identity]`, beside the same bytes through two bare pipes between two processes.
-4. Time under the interpreter lock of this process per request, of 60 kB to another process and 600 kB back and of
+2. ``python``: a backend of 2 ms of pure Python in `Process`: an instance per core, beside one instance.
+3. ``pipe``: the round trip of `Process[Identity]`, beside the same bytes through two bare pipes between two processes.
+4. ``lock``: time under the interpreter lock of this process per request, of 60 kB to another process and 600 kB back and of
    a call in this process: the progress that a thread that counts in Python loses while requests run. Then the
    same time of the JPEG request with its native calls replaced by recorded answers, and the number of these
    calls, each of which releases the lock once: see `benchmarks.recorded`.
@@ -41,6 +45,7 @@ from benchmarks.load import (
     print_environment,
     ratio,
     save,
+    threads_on,
     usable_cpus,
 )
 from benchmarks.recorded import lock_per_request
@@ -49,6 +54,7 @@ from benchmarks.servers.process import Server
 import headrace
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
 CPUS = usable_cpus()
@@ -57,6 +63,7 @@ SIDES = {"threads": WORK, "Process": f"Process[{WORK}]"}
 MOST = (1, 4, 8)
 """Values of the node's ``max``: with 8 clients per instance, a full batch goes to the other process at once."""
 LENGTH = struct.Struct("<Q")
+PARTS = ("jpeg", "python", "pipe", "lock")
 SMALL_BYTES, LARGE_BYTES = 60_000, 600_000
 
 _session: Any = None
@@ -131,9 +138,15 @@ def write(sink: int, content: bytes) -> None:
 # The sides that are compared.
 
 
-def piped(config: dict[str, Any], data: list[Any], clients: int, seconds: float) -> Load:
-    """Let clients call a pipeline."""
-    with headrace.pipe(config) as pipe:
+def piped(
+    config: dict[str, Any],
+    data: list[Any],
+    clients: int,
+    seconds: float,
+    front_cpus: int | None = None,
+) -> Load:
+    """Let clients call a pipeline, whose threads use so many processors alone (None: all)."""
+    with headrace.pipe(config) as pipe, threads_on(front_cpus):
         return drive(lambda i: pipe({"data": data[i % len(data)]}), clients, seconds)
 
 
@@ -241,86 +254,132 @@ def show(loads: dict[str, list[Load]], base: str) -> None:
         print(f"  {name:28} {load.rps:9.0f} requests/s {ratio(found, loads[base]):6.2f}")
 
 
+def jpeg(chosen: argparse.Namespace, network: str, folder: str) -> dict[str, list[Load]]:
+    """Compare the ways to classify JPEG pictures on all cores."""
+    model, pictures = str(Path(folder) / f"{network}.onnx"), make_pictures()
+    macs = make_network(Path(model), WIDTHS[network])
+    keys = {"resize_h": 224, "resize_w": 224, "color": "rgb", "model": model}
+    sides: dict[str, Callable[[], Load]] = {
+        "independent processes": partial(independent, model, chosen.seconds, pictures),
+        "ProcessPoolExecutor": partial(pooled, model, pictures, chosen.clients, chosen.seconds),
+    }
+    if find_spec("litserve") and find_spec("psutil"):
+        sides["LitServe"] = partial(served, model, pictures, chosen.clients, chosen.seconds)
+    else:
+        print("LitServe is left out: it is not installed, or psutil")
+    for name, backend in SIDES.items():
+        config = {"backend": backend, "instance_num": chosen.instances, **keys}
+        for most in chosen.max:
+            for cpus in fronts(chosen, name):
+                sides[f"{name}, max {most}{told(cpus)}"] = partial(
+                    piped, {**config, "max": most}, pictures, chosen.clients, chosen.seconds, cpus
+                )
+    loads = in_turn(sides, chosen.rounds)
+    print(f"JPEG to class, {macs:.0f} MMACs, {CPUS} cores, {chosen.clients} clients")
+    show(loads, "independent processes")
+    return loads
+
+
+def fronts(chosen: argparse.Namespace, side: str) -> list[int | None]:
+    """Give on how many processors the threads of this process run, in turn; None for all."""
+    return [None, chosen.front_cpus] if side == "Process" and chosen.front_cpus else [None]
+
+
+def told(cpus: int | None) -> str:
+    return f", front on {cpus}" if cpus else ""
+
+
+def python(chosen: argparse.Namespace) -> dict[str, list[Load]]:
+    """Compare instances of a backend that holds the lock, each in a process."""
+    busy = "Process[Call(benchmarks.cores:python_for_2_ms)]"
+    sides = {
+        f"{count} instances, max {most}{told(cpus)}": partial(
+            piped,
+            {"backend": busy, "instance_num": count, "max": most},
+            [0],
+            4 * count,
+            chosen.seconds,
+            cpus,
+        )
+        for most in chosen.max[:2]
+        for count in dict.fromkeys((1, CPUS))
+        for cpus in fronts(chosen, "Process")
+    }
+    loads = in_turn(sides, chosen.rounds)
+    print("2 ms of pure Python in Process")
+    show(loads, f"1 instances, max {chosen.max[0]}")
+    return loads
+
+
+def pipe(chosen: argparse.Namespace) -> dict[str, dict[str, list[Load]]]:
+    """Compare a round trip with one through bare pipes."""
+    figures = {}
+    for size in (SMALL_BYTES, LARGE_BYTES):
+        content = os.urandom(size)
+        array = np.frombuffer(content, np.uint8)  # it comes back, too: the same bytes would not
+        sides = {
+            "a bare pipe": partial(bare_pipe, content, chosen.seconds),
+            "Process[Identity]": partial(
+                piped, {"backend": "Process[Identity]"}, [array], 1, chosen.seconds
+            ),
+        }
+        name = f"{size // 1000} kB there and back"
+        figures[name] = in_turn(sides, chosen.rounds)
+        print(f"round trip of {name}, in microseconds (p50)")
+        for side, found in figures[name].items():
+            print(f"  {side:28} {middle(found).p50_us:9.0f}")
+    return figures
+
+
+def lock(chosen: argparse.Namespace, folder: str) -> dict[str, Any]:
+    """Measure the time under the interpreter lock of this process."""
+    far = "Process[Call(benchmarks.cores:ten_times)]"
+    content = os.urandom(SMALL_BYTES)
+    taken = {
+        name: lock_us({"backend": backend}, content, chosen.seconds)
+        for name, backend in (("here", "Identity"), ("Process, 60 kB in, 600 kB out", far))
+    }
+    print("time under the interpreter lock of this process, in microseconds per request")
+    for name, one in taken.items():
+        print(f"  {name:36} {one:7.0f}")
+    model = Path(folder) / "recorded.onnx"
+    make_network(model, WIDTHS["light"])
+    keys = {"resize_h": 224, "resize_w": 224, "color": "rgb", "model": str(model)}
+    recorded = lock_per_request(
+        {"backend": WORK, **keys}, make_pictures()[0], 50 if chosen.quick else 5000
+    )
+    own, calls = recorded["lock_us"], recorded["releases"]
+    print(f"  {'JPEG, native calls recorded':36} {own:7.0f}, and {calls:.0f} native calls")
+    return {"lock_us": taken, "recorded": recorded}
+
+
 def main() -> None:
     parser = arguments(__doc__)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="what to run")
     parser.add_argument("--clients", type=int, default=8 * CPUS, help="threads that send requests")
     parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
     parser.add_argument("--instances", type=int, default=CPUS, help="of threads and of Process")
     parser.add_argument("--max", type=int, nargs="+", default=MOST, help="batches of up to so many")
     parser.add_argument("--networks", nargs="+", choices=WIDTHS, default=list(WIDTHS))
+    parser.add_argument(
+        "--front-cpus", type=int, help="Process again, with this process on so many"
+    )
     chosen = parser.parse_args()
-    rounds, seconds = (1, 0.05) if chosen.quick else (chosen.rounds, 2.0)
-    mosts = MOST[:1] if chosen.quick else chosen.max
+    chosen.seconds = 0.05 if chosen.quick else 2.0
+    if chosen.quick:
+        chosen.rounds, chosen.max = 1, MOST[:1]
     about = environment(["headrace", "headrace-cv", "headrace-ort", "onnxruntime", "litserve"])
     print_environment(about)
     figures: dict[str, Any] = {}
-    sides: dict[str, Callable[[], Load]]
     with tempfile.TemporaryDirectory() as folder:
-        pictures = make_pictures()
-        for network in chosen.networks:
-            model = str(Path(folder) / f"{network}.onnx")
-            macs = make_network(Path(model), WIDTHS[network])
-            keys = {"resize_h": 224, "resize_w": 224, "color": "rgb", "model": model}
-            sides = {
-                "independent processes": partial(independent, model, seconds, pictures),
-                "ProcessPoolExecutor": partial(pooled, model, pictures, chosen.clients, seconds),
-            }
-            if find_spec("litserve") and find_spec("psutil"):
-                sides["LitServe"] = partial(served, model, pictures, chosen.clients, seconds)
-            else:
-                print("LitServe is left out: it is not installed, or psutil")
-            for name, backend in SIDES.items():
-                config = {"backend": backend, "instance_num": chosen.instances}
-                for most in mosts:
-                    sides[f"{name}, max {most}"] = partial(
-                        piped, {**config, "max": most, **keys}, pictures, chosen.clients, seconds
-                    )
-            figures[network] = in_turn(sides, rounds)
-            print(f"JPEG to class, {macs:.0f} MMACs, {CPUS} cores, {chosen.clients} clients")
-            show(figures[network], "independent processes")
-            figures["recorded"] = lock_per_request(
-                {"backend": WORK, **keys}, pictures[0], 50 if chosen.quick else 5000
-            )
-    busy = "Process[Call(benchmarks.cores:python_for_2_ms)]"
-    sides = {
-        f"{count} instances, max {most}": partial(
-            piped,
-            {"backend": busy, "instance_num": count, "max": most},
-            [0],
-            4 * count,
-            seconds,
-        )
-        for most in mosts[:2]
-        for count in dict.fromkeys((1, CPUS))
-    }
-    figures["2 ms of Python"] = in_turn(sides, rounds)
-    print("2 ms of pure Python in Process")
-    show(figures["2 ms of Python"], f"1 instances, max {mosts[0]}")
-    content = os.urandom(SMALL_BYTES)
-    for size in (SMALL_BYTES, LARGE_BYTES):
-        large = (content * 10)[:size]
-        array = np.frombuffer(large, np.uint8)  # it comes back, too: the same bytes would not
-        sides = {
-            "a bare pipe": partial(bare_pipe, large, seconds),
-            "Process[Identity]": partial(
-                piped, {"backend": "Process[Identity]"}, [array], 1, seconds
-            ),
-        }
-        name = f"{size // 1000} kB there and back"
-        figures[name] = in_turn(sides, rounds)
-        print(f"round trip of {name}, in microseconds (p50)")
-        for side, found in figures[name].items():
-            print(f"  {side:28} {middle(found).p50_us:9.0f}")
-    far = "Process[Call(benchmarks.cores:ten_times)]"
-    figures["lock_us"] = {
-        name: lock_us({"backend": backend}, content, seconds)
-        for name, backend in (("here", "Identity"), ("Process, 60 kB in, 600 kB out", far))
-    }
-    print("time under the interpreter lock of this process, in microseconds per request")
-    for name, taken in figures["lock_us"].items():
-        print(f"  {name:36} {taken:7.0f}")
-    taken, calls = figures["recorded"]["lock_us"], figures["recorded"]["releases"]
-    print(f"  {'JPEG, native calls recorded':36} {taken:7.0f}, and {calls:.0f} native calls")
+        if "jpeg" in chosen.part:
+            figures |= {network: jpeg(chosen, network, folder) for network in chosen.networks}
+        if "python" in chosen.part:
+            figures["2 ms of Python"] = python(chosen)
+        if "pipe" in chosen.part:
+            figures |= pipe(chosen)
+        if "lock" in chosen.part:
+            figures |= lock(chosen, folder)
     save(chosen.json, about, figures)
 
 

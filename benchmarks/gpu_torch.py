@@ -23,8 +23,10 @@ The clock of a request runs from the call with the bytes to the class in the cli
 are random: the arithmetic is the same.
 
     python -m benchmarks.gpu_torch [--device cuda:0] [--part model resnet graphs host onnx]
-                                   [--decoders N] [--processes MAX] [--seconds 4]
-                                   [--json FILE]
+                                   [--decoding 16 40 p16x8@4 ...] [--seconds 4] [--json FILE]
+
+``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS]`` (`benchmarks.decoding`), an
+instance per processor unless said. The program written by hand has as many threads as the first way has instances.
 
 Needs headrace, headrace-cv, headrace-torch and torchvision; ``onnx`` also headrace-ort with a GPU
 build of ONNX Runtime, and onnx. ``--device cpu --quick`` shows on any machine that it runs.
@@ -41,6 +43,7 @@ import cv2
 import numpy as np
 import torch
 from benchmarks.captured import Captured
+from benchmarks.decoding import Decoding
 from benchmarks.load import (
     Load,
     arguments,
@@ -50,6 +53,7 @@ from benchmarks.load import (
     print_environment,
     ratio,
     save,
+    threads_on,
     usable_cpus,
 )
 from benchmarks.two_stages import TwoStages
@@ -138,8 +142,7 @@ class Bench:
         self.cuda = device.startswith("cuda")
         self.files = make_files(4 if quick else 16)
         self.cores = usable_cpus()
-        self.decoders = self.cores
-        self.processes = 0
+        self.ways = [Decoding.usual()]
 
     def wait(self) -> None:
         """Wait for the device, outside of what is timed."""
@@ -190,7 +193,9 @@ class Bench:
             with torch.cuda.stream(side):
                 return self.repeated(graph.replay, BATCH)
 
-    def pipeline(self, name: str, *, half: bool, decode: str = "cv") -> dict[str, Any]:
+    def pipeline(
+        self, name: str, *, half: bool, decode: str = "cv", way: Decoding | None = None
+    ) -> dict[str, Any]:
         """Give the configuration: decoding in many instances, the model in two."""
         layout, shape = ("hwc", "224x224x3") if decode == "cv" else ("chw", "3x224x224")
         words = {
@@ -212,27 +217,28 @@ class Bench:
             model["dtype"] = "float16"
         if decode == "gpu":
             return {"model": model}
-        decoding = {
-            "backend": "S[DecodeMat,ResizeMat(224,224)]",
-            "instance_num": self.decoders,
-            "next": "model",
-        }
-        if self.processes:  # without Identity, words that take one picture leave nothing to batch
-            decoding["backend"] = "Process[S[Identity,DecodeMat,ResizeMat(224,224)]]"
-            decoding["max"] = self.processes
-        return {"decode": decoding, "model": model}
+        way = way or self.ways[0]
+        return {"decode": {**way.node(SIDE), "next": "model"}, "model": model}
 
     def headrace(self, pipe: headrace.Pipeline) -> Load:
         """Load a pipeline from 40 clients."""
         files = self.files
         return self.load(lambda i: int(pipe({"data": files[i % len(files)]})["result"]), CLIENTS)
 
+    def beside(self, name: str, way: Decoding, *, half: bool) -> Load:
+        """Load the pipeline that decodes another way."""
+        with (
+            headrace.pipe(self.pipeline(name, half=half, way=way)) as pipe,
+            threads_on(way.front_cpus),
+        ):
+            return self.headrace(pipe)
+
     def by_hand(self, name: str, *, half: bool) -> TwoStages:
         """Give the program of threads written by hand: decoding workers, two model threads."""
         module = self.module(name, half)
         runners = [Captured(module, BATCH, (SIDE, SIDE, 3)) for _ in range(2)]
         return TwoStages(
-            picture_of, runners, decoders=self.decoders, batch=BATCH, timeout_ms=TIMEOUT_MS
+            picture_of, runners, decoders=self.ways[0].instances, batch=BATCH, timeout_ms=TIMEOUT_MS
         )
 
     def hand_written(self, program: TwoStages) -> Load:
@@ -253,7 +259,7 @@ class Bench:
 
 
 TIMEOUT_MS = 2
-IN_PROCESSES = "decode in processes, so many at a time"
+WAYS = "how pictures are decoded, in turn: [p]INSTANCES[xMAX][@CPUS]"
 
 
 def open_loop(pipe: headrace.Pipeline, files: list[bytes], rate: float, seconds: float) -> float:
@@ -285,8 +291,15 @@ def open_loop(pipe: headrace.Pipeline, files: list[bytes], rate: float, seconds:
 
 def _beside_hand(ours: list[Load], by_hand: list[Load], bench: Bench) -> str:
     return (
-        f"{ratio(ours, by_hand):.3f} x the same threads written by hand ({bench.decoders} decode, 2 run the"
+        f"{ratio(ours, by_hand):.3f} x the same threads written by hand ({bench.ways[0].instances} decode, 2 run the"
         f" module): {middle(by_hand).rps:.0f} pictures a second"
+    )
+
+
+def _ways(loads: dict[str, Load], of: float, what: str) -> str:
+    return "".join(
+        f"  decoding {text}: {load.rps:.0f} pictures a second, {load.rps / of:.3f} x {what}\n"
+        for text, load in loads.items()
     )
 
 
@@ -310,6 +323,7 @@ def part_model(bench: Bench) -> dict[str, Any]:
             loads.append(bench.headrace(pipe))
             by_hand.append(bench.hand_written(program))
             ratios.append(loads[-1].rps / bench.bare(chosen, half=False))
+        others = {way.text: bench.beside(chosen, way, half=False) for way in bench.ways[1:]}
         histogram = pipe.stats()["nodes"]["model"]["batch_size"]["mean"]
         rate = middle(loads).rps / 2
         open_loop(pipe, bench.files, rate, 0.3 * bench.seconds)  # so that all runners have started
@@ -320,7 +334,7 @@ def part_model(bench: Bench) -> dict[str, Any]:
         f"headrace, {CLIENTS} clients, {chosen}: {middle(loads).rps:.0f} pictures a second, mean batch"
         f" {histogram:.2f}, p99 {middle(loads).p99_us / 1e3:.1f} ms\n"
         f"  {statistics.median(ratios):.3f} x the bare module (wanted: 0.95)\n"
-        f"  {_beside_hand(loads, by_hand, bench)}\n"
+        f"  {_beside_hand(loads, by_hand, bench)}\n{_ways(others, speeds[chosen], 'the bare module')}"
         f"  open loop at {rate:.0f} a second: p99 {p99_ms:.2f} ms (wanted: {limit_ms:.2f} ms, two batches"
         f" of {one_batch_ms:.2f} ms and the timeout of {TIMEOUT_MS} ms)\n",
         flush=True,
@@ -332,6 +346,7 @@ def part_model(bench: Bench) -> dict[str, Any]:
         "ratio": statistics.median(ratios),
         "over_by_hand": ratio(loads, by_hand),
         "by_hand": by_hand,
+        "other_ways": others,
         "p99_ms": p99_ms,
         "limit_ms": limit_ms,
         "loads": loads,
@@ -350,6 +365,7 @@ def part_resnet(bench: Bench) -> dict[str, Any]:
             by_hand.append(bench.hand_written(program))
             lower.append(min(bench.decoding(), bench.bare(name, half=True)))
             naive.append(bench.naive(name, half=True))
+        others = {way.text: bench.beside(name, way, half=True) for way in bench.ways[1:]}
     share = statistics.median(a.rps / b for a, b in zip(ours, lower, strict=True))
     times = ratio(ours, naive)
     on_gpu = None
@@ -362,7 +378,9 @@ def part_resnet(bench: Bench) -> dict[str, Any]:
         f"{name} fp16: headrace {middle(ours).rps:.0f} pictures a second, naive {middle(naive).rps:.0f},"
         f" the lower of decoding and module {statistics.median(lower):.0f}\n"
         f"  {share:.3f} x the lower one (wanted: 0.90), {times:.1f} x the naive program (wanted: 5)\n"
-        f"  {_beside_hand(ours, by_hand, bench)}"
+        f"  {_beside_hand(ours, by_hand, bench)}\n"
+        f"{_ways(others, statistics.median(lower), 'the lower one')}",
+        end="",
     )
     if on_gpu is not None:
         print(f"  decoding on the GPU: {on_gpu.rps:.0f} pictures a second")
@@ -374,6 +392,7 @@ def part_resnet(bench: Bench) -> dict[str, Any]:
         "ours": ours,
         "by_hand": by_hand,
         "naive": naive,
+        "other_ways": others,
         "on_gpu": on_gpu,
     }
 
@@ -495,8 +514,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0", help="where the model runs")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="what to run")
     parser.add_argument("--seconds", type=float, help="length of a window of load")
-    parser.add_argument("--decoders", type=int, help="threads that decode (as many as processors)")
-    parser.add_argument("--processes", type=int, default=0, metavar="MAX", help=IN_PROCESSES)
+    parser.add_argument(
+        "--decoding", type=Decoding.read, nargs="+", default=[Decoding.usual()], help=WAYS
+    )
     given = parser.parse_args()
     seconds = given.seconds or (0.3 if given.quick else 4.0)
     about = environment(("headrace", "torch", "torchvision", "onnxruntime-gpu", "onnxruntime"))
@@ -506,8 +526,7 @@ def main() -> None:
     print_environment(about)
     cv2.setNumThreads(1)  # as headrace-cv sets it: requests already run in many threads
     bench = Bench(given.device, seconds, 1 if given.quick else 2, quick=given.quick)
-    bench.decoders = given.decoders or bench.cores
-    bench.processes = given.processes
+    bench.ways = given.decoding
     parts = {
         "model": part_model,
         "resnet": part_resnet,

@@ -16,13 +16,13 @@ Parts, each of which runs its sides in turn:
   a network that does almost nothing, so that copies are the limit.
 - ``start``: building, beside a second start from the cache; memory of one and of four instances.
 
-    python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoders N] [--decode-max N] [--processes]
+    python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoding 16 40 p16x8 p16x8@4 ...]
                                  [--quick] [--json FILE]
 
-``--decoders`` says in how many instances pictures are decoded, and in how many threads of the program
-written by hand: as many as processors, unless said. With as many as clients each client decodes its own.
-``--decode-max`` hands several pictures at a time to an instance that decodes, ``--processes`` puts each into a
-process of its own.
+``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS]``, `benchmarks.decoding`. An
+instance per processor unless said; with as many as clients each client decodes its own. ``p`` puts each into a
+process of its own, ``xMAX`` hands it several pictures at a time, and ``@CPUS`` keeps the threads of this process
+to a few processors. The threads of the program written by hand are as many as the first way has instances.
 
 The networks have random weights and are made at run time. Needs headrace, headrace-cv, headrace-trt
 and a CUDA device. The clock of a request runs from the call with the bytes to the result in the
@@ -42,16 +42,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from benchmarks.decoding import Decoding
 from benchmarks.gpu_engine import EngineRunner
 from benchmarks.gpu_networks import mean_only, resnet, tiny
-from benchmarks.load import arguments, drive, environment, print_environment, save, usable_cpus
+from benchmarks.load import arguments, drive, environment, print_environment, save, threads_on
 from benchmarks.two_stages import TwoStages
 
 import headrace
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.load import Load
 
@@ -59,17 +59,18 @@ ENGINE = "Onnx2Tensorrt,TensorrtInferTensor"
 GATHERED = f"IoC[{ENGINE};CatSplit[TensorrtCat,TensorrtInferTensor,TensorrtSplit]]"
 ALONE = f"IoC[{ENGINE};TensorrtInferTensor]"
 CLIENTS = 40
+WAYS = "how pictures are decoded, in turn: [p]INSTANCES[xMAX][@CPUS]"
 
 
 class Bench:
     """The networks, options and figures of one run of this script."""
 
-    def __init__(self, folder: Path, decoding: Mapping[str, Any], *, quick: bool) -> None:
+    def __init__(self, folder: Path, ways: Sequence[Decoding], *, quick: bool) -> None:
         from headrace_trt.cuda import load_cuda
         from headrace_trt.library import find_library
 
         self.folder = folder
-        self.decoding = decoding
+        self.ways = ways
         self.quick = quick
         self.seconds = 0.3 if quick else 2.0
         self.cuda = load_cuda()
@@ -198,6 +199,10 @@ class Bench:
         """Measure decoding alone, the engine alone, and both as a pipeline of two nodes."""
         import cv2
 
+        def decode(file: bytes) -> Any:
+            image = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
+            return cv2.resize(image, (size, size))
+
         pictures = _pictures(cv2, 32)
         profiles = [{"min": f"x:1x{size}x{size}x3", "max": f"x:{most}x{size}x{size}x3"}]
         built = {
@@ -208,67 +213,81 @@ class Bench:
             mean=(127.5,), std=(64.0,), max=most, **more,
         )  # fmt: skip
         alone = self.alone(engine, most, streams=2)
-        by_hand = self._by_hand(cv2, engine, pictures, most, size)
+        by_hand = self._by_hand(decode, engine, pictures, most, size)
         del engine
-        decode = {
-            "backend": "S[DecodeMat,ResizeMat]", "resize_h": size, "resize_w": size,
-            "instance_num": self.decoding["instance_num"],
-        }  # fmt: skip
-        with headrace.pipe(decode) as pipe:
+        with headrace.pipe(self.ways[0].node(size)) as pipe:
             decoding = drive(
                 lambda i: pipe({"data": pictures[i % len(pictures)]}), CLIENTS, self.seconds
             )
+        bare = drive(
+            lambda i: decode(pictures[i % len(pictures)]), self.ways[0].instances, self.seconds
+        )
         infer = self.common(
             model, backend=GATHERED, profiles=profiles, max=most, instance_num=2, **built, **more
         )
-        config = {"decode": {**decode, **self.decoding, "next": "infer"}, "infer": infer}
-        with headrace.pipe(config) as pipe:
-            whole = drive(
-                lambda i: pipe({"data": pictures[i % len(pictures)]}), CLIENTS, self.seconds
-            )
-            batch = pipe.stats()["nodes"]["infer"]["batch_size"]["mean"]
-            wide = drive(
-                lambda i: pipe({"data": pictures[i % len(pictures)]}), 4 * CLIENTS, self.seconds
-            )
-            rate = min(whole.rps, alone.rows_per_s) / 2
-            for seconds in (0.3 * self.seconds, self.seconds):  # the first run starts the runners
-                late = open_loop(
-                    lambda i: pipe.submit({"data": pictures[i % len(pictures)]}), rate, seconds
-                )
         lower = min(alone.rows_per_s, decoding.rps)
+        print(
+            f"{part}: engine alone {alone.rows_per_s:.0f}/s at batch {most} ({alone.latency_ms['p50']:.1f} ms),"
+            f" decoding alone {decoding.rps:.0f}/s (without a pipeline {bare.rps:.0f}); {self.ways[0].instances} threads by hand"
+            f" {by_hand.rps:.0f}/s: {by_hand.rps / lower:.3f} of the lower stage"
+        )
+        found: dict[str, Any] = {}
+        for way in self.ways:
+            config = {"decode": {**way.node(size), "next": "infer"}, "infer": infer}
+            found[way.text] = ours = self._two_nodes(way, config, pictures, most, alone.rows_per_s)
+            ours["of_lower_stage"] = ours["rps"] / lower
+            ours["of_lower_stage_160_clients"] = ours["rps_160_clients"] / lower
+            ours["p99_over_engine"] = ours["open_loop"]["p99_ms"] / alone.latency_ms["p50"]
+            print(
+                f"  decoding {way.text}: {ours['rps']:.0f}/s with {CLIENTS} clients (mean batch"
+                f" {ours['mean_batch']:.1f}), {ours['of_lower_stage']:.3f} of the lower stage; with"
+                f" {4 * CLIENTS} {ours['of_lower_stage_160_clients']:.3f}; open loop at"
+                f" {ours['open_loop']['rate']:.0f}/s: p99 {ours['open_loop']['p99_ms']:.1f} ms",
+                flush=True,
+            )
         self.figures[part] = {
             "engine_rows_per_s": alone.rows_per_s,
             "engine_latency_ms": dict(alone.latency_ms),
             "decoding_rps": decoding.rps,
-            "pipeline_rps": whole.rps,
-            "pipeline_rps_160_clients": wide.rps,
-            "mean_batch": batch,
+            "bare_decoding_rps": bare.rps,
             "by_hand_rps": by_hand.rps,
-            "of_engine": whole.rps / alone.rows_per_s,
-            "of_lower_stage": whole.rps / lower,
-            "of_lower_stage_160_clients": wide.rps / lower,
-            "open_loop": late,
-            "p99_over_engine": late["p99_ms"] / alone.latency_ms["p50"],
+            "ways": found,
         }
-        print(
-            f"{part}: engine alone {alone.rows_per_s:.0f}/s at batch {most}, decoding alone"
-            f" {decoding.rps:.0f}/s, pipeline {whole.rps:.0f}/s with {CLIENTS} clients"
-            f" (mean batch {batch:.1f}): {whole.rps / lower:.3f} of the lower stage; with"
-            f" {4 * CLIENTS} clients {wide.rps / lower:.3f}. The same threads by hand:"
-            f" {by_hand.rps:.0f}/s, {whole.rps / by_hand.rps:.3f} x. Open loop at {rate:.0f}/s: p99"
-            f" {late['p99_ms']:.1f} ms, engine {alone.latency_ms['p50']:.1f} ms a batch"
-        )
 
-    def _by_hand(self, cv2: Any, engine: Any, pictures: list[bytes], most: int, size: int) -> Load:
+    def _two_nodes(
+        self, way: Decoding, config: dict[str, Any], pictures: list[bytes], most: int, limit: float
+    ) -> dict[str, Any]:
+        """Measure the pipeline in a closed loop, and in an open one at half of that or of ``limit``."""
+        with headrace.pipe(config) as pipe, threads_on(way.front_cpus):
+            whole, wide = (
+                drive(lambda i: pipe({"data": pictures[i % len(pictures)]}), clients, self.seconds)
+                for clients in (CLIENTS, 4 * CLIENTS)
+            )
+            rate = min(whole.rps, limit) / 2
+            for seconds in (0.3 * self.seconds, self.seconds):  # the first run starts the runners
+                late = open_loop(
+                    lambda i: pipe.submit({"data": pictures[i % len(pictures)]}), rate, seconds
+                )
+            batch = pipe.stats()["nodes"]["infer"]["batch_size"]["mean"]
+        return {
+            "rps": whole.rps,
+            "rps_160_clients": wide.rps,
+            "mean_batch": batch,
+            "open_loop": late,
+        }
+
+    def _by_hand(
+        self,
+        decode: Callable[[bytes], Any],
+        engine: Any,
+        pictures: list[bytes],
+        most: int,
+        size: int,
+    ) -> Load:
         """Measure the same threads in a program written by hand: the floor of Python threads."""
-
-        def decode(file: bytes) -> Any:
-            image = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
-            return cv2.resize(image, (size, size))
-
         runners = [EngineRunner(engine, self.cuda, most, (size, size, 3)) for _ in range(2)]
         with TwoStages(
-            decode, runners, decoders=self.decoding["instance_num"], batch=most, timeout_ms=0
+            decode, runners, decoders=self.ways[0].instances, batch=most, timeout_ms=0
         ) as program:
             load = drive(lambda i: program(pictures[i % len(pictures)]), CLIENTS, self.seconds)
         for runner in runners:
@@ -432,34 +451,20 @@ def _pictures(cv2: Any, count: int) -> list[bytes]:
     return made
 
 
-def decoding(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Give the keys of the node that decodes."""
-    # The words take one picture at a time, so a node of them alone has batches of one. Identity takes
-    # any number: with it in front, the node forms batches of up to `max`.
-    backend = (
-        "S[DecodeMat,ResizeMat]" if chosen.decode_max == 1 else "S[Identity,DecodeMat,ResizeMat]"
-    )
-    return {
-        "instance_num": chosen.decoders,
-        "max": chosen.decode_max,
-        "backend": f"Process[{backend}]" if chosen.processes else backend,
-    }
-
-
 def main() -> int:
     """Run the parts that were asked for; a part that fails is told and the others go on."""
     parser = arguments(__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--decoders", type=int, default=usable_cpus(), help="instances that decode")
-    parser.add_argument("--decode-max", type=int, default=1, help="pictures at a time")
-    parser.add_argument("--processes", action="store_true", help="decode in processes")
+    parser.add_argument(
+        "--decoding", type=Decoding.read, nargs="+", default=[Decoding.usual()], help=WAYS
+    )
     chosen = parser.parse_args()
     packages = ("headrace", "headrace-trt", "tensorrt_cu12_bindings", "tensorrt", "torch", "numpy")
     about: Mapping[str, Any] = environment(packages)
     print_environment(about)
     failed = []
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-trt-") as folder:
-        bench = Bench(Path(folder), decoding(chosen), quick=chosen.quick)
+        bench = Bench(Path(folder), chosen.decoding, quick=chosen.quick)
         device = bench.cuda.describe(0)
         print(f"{device['name']} ({device['compute_capability']}), {bench.library.text}\n")
         for part in chosen.part:

@@ -47,10 +47,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "threads": {"most": 1, "instances": CPUS},
     "--workers": {"most": 1, "instances": 1, "workers": CPUS},
 }
-MORE = {
+MORE: dict[str, dict[str, Any]] = {
     f"Process, max {most}": {"most": most, "instances": CPUS, "processes": True} for most in (4, 8)
+} | {
+    f"Process, max 8, front on {cpus}": {
+        "most": 8,
+        "instances": CPUS,
+        "processes": True,
+        "front_cpus": cpus,
+        "switch_interval_ms": 1,
+    }
+    for cpus in (2, 4)
+    if cpus < CPUS
 }
-"""Sides that a quick run leaves out: several requests go to another process at once."""
+"""Sides that a quick run leaves out: several requests go to another process at once, and the threads of the
+process that serves are kept to a few processors."""
 
 
 def clients_of_process(

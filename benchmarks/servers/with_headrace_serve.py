@@ -16,6 +16,7 @@ from pathlib import Path
 
 import cv2
 from benchmarks.jpeg_sides import SIDE
+from benchmarks.load import threads_on
 from benchmarks.servers.network import MODEL
 
 from headrace_serve import Server
@@ -32,11 +33,13 @@ def serve(
     processes: bool = False,
     workers: int = 1,
     switch_interval_ms: float = 5,
+    front_cpus: int | None = None,
 ) -> None:
     """Serve until killed: batches of up to ``most`` on ``instances``.
 
     ``processes`` puts each instance in a process of its own, behind the one that serves; ``workers`` are
-    whole processes that share the port, ``switch_interval_ms`` what a thread waits for the interpreter before it asks.
+    whole processes that share the port, ``switch_interval_ms`` what a thread waits for the interpreter before it asks,
+    ``front_cpus`` the processors of the threads of this process, once the others have started.
     """
     cv2.setNumThreads(1)
     sys.setswitchinterval(switch_interval_ms / 1e3)
@@ -57,7 +60,7 @@ def serve(
         file.write_text("\n".join(lines), encoding="utf-8")
         command = ["-m", "headrace", "serve", f"light={file}", "--port", str(port)]
         os.execv(sys.executable, [sys.executable, *command, "--workers", str(workers)])
-    with Server({"light": config}, port=port):
+    with Server({"light": config}, port=port), threads_on(front_cpus):
         threading.Event().wait()
 
 
