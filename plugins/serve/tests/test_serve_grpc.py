@@ -250,6 +250,20 @@ def test_a_call_that_is_cancelled_or_late_leaves_the_queue(client, gate):
     assert gate.seen == [b"1"]
 
 
+def test_triton_s_clients_in_cpp_say_whether_they_want_an_empty_final_response(client):
+    """They say so in every request; a request has one response here, which is the final one."""
+    c = client({"m": {"backend": "Identity"}})
+    for wanted in (False, True):
+        request = infer_request("m", b"x")
+        request.parameters["triton_enable_empty_final_response"].bool_param = wanted
+        answer = call(c.server, INFER, request, "inference.ModelInferResponse")
+        told = {name: one.bool_param for name, one in answer.parameters.items()}
+        assert told == ({"triton_final_response": True} if wanted else {})
+    request.parameters["triton_enable_empty_final_response"].int64_param = 1
+    with pytest.raises(grpc.RpcError, match="true or false"):
+        call(c.server, INFER, request, "inference.ModelInferResponse")
+
+
 def test_a_stream_answers_each_request_once_in_order(client):
     c = client({"m": {"backend": "ServePicky", "max": 4}})
     answers = queue.Queue()

@@ -235,6 +235,9 @@ def test_the_error_of_the_one_file_names_no_item(serving):
         ("multipart/mixed; boundary=b", b"--b--\r\n"),
         ("multipart/form-data; boundary=b", b"no boundary"),
         ("multipart/form-data; boundary=b", b"--b--\r\n"),
+        ("multipart/form-data; boundary=b", b"--b\r\n\r\nfi"),
+        ("multipart/form-data; boundary=b", b"--b\r\n\r\nfile\r\n--b\r\n"),
+        ("multipart/form-data; boundary=b", b"--b\r\n\r\nfile\r\n--b-"),
     ],
 )
 def test_a_body_that_is_no_multipart_is_refused(serving, caplog, kind, body):

@@ -41,6 +41,12 @@ def tensor(name, array, datatype, *, binary=True):
     return made
 
 
+class ServeWords(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["words"] = request["data"].decode().split()
+
+
 @pytest.fixture
 def client(serving):
     def connect(models, **settings):
@@ -131,11 +137,24 @@ def test_metadata_configuration_statistics_and_index_as_tritonclient_asks_for_th
     (stats,) = c.get_inference_statistics("m")["model_stats"]
     assert stats["inference_stats"]["success"]["count"] == 1
     assert stats["execution_count"] == 1
-    assert len(c.get_inference_statistics()["model_stats"]) == 3
+    for given, versions in ((("any",), ["3", "12"]), (("any", "3"), ["3"]), ((), ["1", "3", "12"])):
+        told = c.get_inference_statistics(*given)["model_stats"]
+        assert [one["version"] for one in told] == versions
     index = c.get_model_repository_index()
     assert [(one["name"], one["version"], one["state"]) for one in index] == [
         ("m", "1", "READY"), ("any", "3", "READY"), ("any", "12", "READY"),
     ]  # fmt: skip
+
+
+def test_batches_are_counted_where_requests_enter(serving):
+    config = {"last": {"backend": "Identity"}, "first": {"backend": "Identity", "next": "mid"}}
+    each = {"backend": "Identity", "each": "words", "next": "last"}
+    headrace.register("ServeWords", ServeWords, replace=True)
+    config["first"]["backend"] = "ServeWords"
+    server = serving({"m": {**config, "mid": each}})
+    assert httpx.post(f"{server.url}/run/m", content=b"a b c").json() == {"result": ["a", "b", "c"]}
+    (stats,) = httpx.get(f"{server.url}/v2/models/m/stats").json()["model_stats"]
+    assert stats["execution_count"] == 1
 
 
 def test_without_a_version_the_greatest_serves(client):
@@ -252,6 +271,9 @@ def one(**changes):
         (one(shape=[3]), 400, r"\[3\]"),
         (one(shape=[-1]), 400, "shape"),
         (one(shape=[True]), 400, "shape"),
+        (one(shape=[1 << 40]), 400, "0 to 1099511627775"),
+        (one(datatype="BYTES", shape=[2, 2], data=[["a"], ["b", "c", "d"]]), 400, "list"),
+        (one(datatype="BYTES", data=[["a", "b"]]), 400, r"\[1, 2\]"),
         (one(shape=[2, 1]), 400, "expected INT8"),
         (one(datatype="INT16"), 400, "INT16"),
         (one(datatype="X"), 400, "datatype"),
@@ -260,6 +282,8 @@ def one(**changes):
         (one(data=[1, 1.5]), 400, "no INT8"),
         (one(data=["a", "b"]), 400, "no INT8"),
         (one(data=[1, None]), 400, "no INT8"),
+        (one(data=[True, 2]), 400, "no INT8"),
+        (one(data=[[True], [2]], shape=[2, 1]), 400, "no INT8"),
         (one(data=[1, 2**70]), 400, "no INT8"),
         (one(data=[1, {}]), 400, "no INT8"),
         (one(data=[[1], [2, 3]]), 400, "lengths"),
@@ -656,8 +680,7 @@ def test_the_time_to_come_back_is_what_waits_over_the_measured_rate(monkeypatch)
     assert Service.retry_after_s(model) == 1  # what was measured is too old
 
 
-@pytest.mark.parametrize("partial", [False, True])
-def test_an_item_whose_result_cannot_be_written_is_named(serving, partial):
+def test_an_item_whose_result_cannot_be_written_is_named(serving):
     def odd(data):
         if data == b"bad":
             raise headrace.errors.InputError("bad")
@@ -665,11 +688,20 @@ def test_an_item_whose_result_cannot_be_written_is_named(serving, partial):
 
     headrace.register("ServeOdd", odd, replace=True)
     server = serving({"m": {"backend": "ServeOdd"}})
-    data = ["bad", "a", "odd"] if partial else ["b", "a", "odd"]
-    text = {"name": "data", "datatype": "BYTES", "shape": [3], "data": data}
-    body = {"inputs": [text], "parameters": {"partial": partial}}
-    answer = httpx.post(f"{server.url}/v2/models/m/infer", json=body)
+
+    def infer(*data, **parameters):
+        text = {"name": "data", "datatype": "BYTES", "shape": [len(data)], "data": data}
+        body = {"inputs": [text], "parameters": parameters}
+        return httpx.post(f"{server.url}/v2/models/m/infer", json=body)
+
+    answer = infer("b", "a", "odd")
     assert (answer.status_code, answer.json()["code"]) == (500, "contract")
     assert answer.json()["error"].startswith("item 2: ")
+    answer = infer("odd", "a", "bad", "odd", partial=True).json()
+    assert answer["outputs"][0]["data"] == ['{"data": "a"}']
+    told = json.loads(answer["parameters"]["errors"])
+    assert [(one["index"], one["code"]) for one in told] == [
+        (0, "contract"), (2, "input"), (3, "contract"),
+    ]  # fmt: skip
     answer = httpx.post(f"{server.url}/run/m", content=b"odd")
     assert "item" not in answer.json()["error"]

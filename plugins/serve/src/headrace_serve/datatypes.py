@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -52,6 +53,10 @@ _NAMES: Final = {dtype.name: name for name, dtype in DATATYPES.items() if name !
 _BY_DTYPE: Final = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
 ONLY_BINARY: Final = ("FP16", "BF16")
 """Datatypes for which the protocol defines no JSON form."""
+_JSON_TYPES: Final = {
+    "b": frozenset({bool}), "i": frozenset({int}), "u": frozenset({int}), "f": frozenset({int, float})
+}  # fmt: skip
+"""The types of JSON's values that tensors hold, by the kind of their dtype."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -163,45 +168,34 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> ND
 
 
 def _texts(name: str, data: list[Any]) -> NDArray[Any]:
-    flat = list(_flat(data))
+    array = np.array(data, object)  # lists of different lengths, or too deep, stay lists
+    flat = array.reshape(-1)
     for value in flat:
         if not isinstance(value, str):
             raise InputError(
                 f"input {name!r}", expected="strings for BYTES", got=type(value).__name__
             )
-    array = np.empty(len(flat), object)
-    array[:] = [value.encode("utf-8", "surrogatepass") for value in flat]
+    flat[:] = [value.encode("utf-8", "surrogatepass") for value in flat]
     return array
-
-
-def _flat(data: list[Any]) -> Iterator[Any]:
-    """Give the values in nested lists; it keeps a stack of its own, so that no depth ends in RecursionError."""
-    waiting = [iter(data)]
-    while waiting:
-        for value in waiting[-1]:
-            if isinstance(value, list):
-                waiting.append(iter(value))
-                break
-            yield value
-        else:
-            waiting.pop()
 
 
 def _numbers(name: str, datatype: str, data: list[Any]) -> NDArray[Any]:
     target = DATATYPES[datatype]
-    exact: NDArray[Any] | None = None
     try:
         raw: NDArray[Any] = np.array(data)
-        if raw.dtype.kind in "fO" and target.kind in "iu" and raw.size:
-            # numpy turns a mix of int64 and uint64 values into float64, which loses their low digits.
-            objects = np.array(data, object)
-            if all(type(value) is int for value in objects.flat):
-                raw = exact = objects
     except (ValueError, TypeError, OverflowError):
-        raise InputError(f"input {name!r}: the lists in data are of different lengths") from None
-    kinds = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[target.kind]
-    if raw.size and raw is not exact and raw.dtype.kind not in kinds:
+        raise InputError(
+            f"input {name!r}: the lists in data are of different lengths, or too deep"
+        ) from None
+    # The types are those in JSON: numpy makes numbers of a mix of numbers and booleans.
+    values: Iterable[Any] = data
+    for _ in range(raw.ndim - 1):
+        values = chain.from_iterable(values)
+    if not _JSON_TYPES[target.kind].issuperset(map(type, values)):
         raise InputError(f"input {name!r}: data holds values that are no {datatype}")
+    if raw.dtype.kind == "f" and target.kind in "iu" and raw.size:
+        # numpy has turned a mix of int64 and uint64 values into float64, which loses their low digits.
+        raw = np.array(data, object)
     if target.kind in "iu" and raw.size:
         info: Any = np.iinfo(target.type)
         if raw.min() < info.min or raw.max() > info.max:

@@ -95,7 +95,7 @@ def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:
 
 
 def statistics(models: Iterable[Model]) -> dict[str, Any]:
-    """Give the statistics of models in Triton's shape.
+    """Give the statistics of models in Triton's shape; `Catalogue.named` gives all versions of a model.
 
     Requests are counted as the protocol's, batches as the entry node's. The times in the queue and in
     the backends are sums over all nodes, from the times that ``pipe.stats()`` samples.
@@ -104,9 +104,9 @@ def statistics(models: Iterable[Model]) -> dict[str, Any]:
 
 
 def _statistics(model: Model) -> dict[str, Any]:
-    nodes = list(model.pipe.stats()["nodes"].values())
+    by_name = model.pipe.stats()["nodes"]
+    nodes, first = list(by_name.values()), by_name[model.entry]
     counts = model.counts
-    first = nodes[0]
     done = max(node["ok"] for node in nodes)
     queue_ns = sum(int(node["queue_ms"]["mean"] * 1e6 * node["submitted"]) for node in nodes)
     run_ns = sum(int(node["forward_ms"]["mean"] * 1e6 * node["batches"]) for node in nodes)

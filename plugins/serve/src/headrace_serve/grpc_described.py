@@ -68,7 +68,7 @@ def _config(service: Service, request: Any) -> dict[str, Any]:
 def _statistics(service: Service, request: Any) -> dict[str, Any]:
     if not request.name:
         return described.statistics(service.models)
-    return described.statistics([service.models.find(request.name, request.version)])
+    return described.statistics(service.models.named(request.name, request.version))
 
 
 def _index(service: Service, request: Any) -> dict[str, Any]:

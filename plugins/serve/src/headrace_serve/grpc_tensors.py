@@ -246,7 +246,8 @@ def write_response(answer: Answer) -> bytes:
     """Write the bytes of a ``ModelInferResponse``; its tensors are copied once, as raw bytes."""
     made = RESPONSE(model_name=answer.model.name, model_version=answer.model.version, id=answer.id)
     for name, value in answer.parameters.items():
-        made.parameters[name].string_param = value
+        kind = "bool_param" if isinstance(value, bool) else "string_param"
+        setattr(made.parameters[name], kind, value)
     raw: list[Any] = []
     for tensor in answer.outputs:
         told = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

@@ -31,7 +31,9 @@ _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 _CALLING = {"timeout", "priority", "traceparent"}
 _UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
 _PASSING = (429, 503, 504)
-_KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output")
+_FINAL = "triton_enable_empty_final_response"
+"""Triton's clients in C++, perf_analyzer among them, send it with every request of gRPC."""
+_KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output", _FINAL)
 
 
 async def infer(
@@ -56,21 +58,18 @@ async def infer(
     values = {tensor.name: tensor.array for tensor in asked.inputs}
     fixed: dict[str, Any] = {keys.REQUEST_ID: asked.id} if asked.id else {}
     _add_context(fixed, asked.parameters, asked.times)
-    partial = asked.parameters.get("partial", False)
-    if not isinstance(partial, bool):
-        raise InputError("parameter 'partial'", expected="true or false", got=repr(partial))
+    partial = _flag("partial", asked.parameters)
+    told: dict[str, Any] = {}
+    if _FINAL in asked.parameters and _flag(_FINAL, asked.parameters):
+        told["triton_final_response"] = True  # a request has one response
     if model.signature.by_item:
         count = _count(model, values, limits.max_items)
         requests = [_request(model, values, fixed, item) for item in range(count)]
         results, failed = await _run_items(model, requests, call, partial=partial)
-        try:
-            outputs = tensors_of(model, results, by_item=True, wanted=asked.outputs)
-        except ItemError as error:
-            lost = {index for index, _ in failed}
-            kept = [index for index in range(count) if index not in lost]
-            raise ItemError(kept[error.index], error.error) from error
-        parameters = {"errors": _told(failed, debug=debug_errors)} if failed else {}
-        return Answer(model, asked.id, outputs, len(results), parameters)
+        outputs = _written(model, results, failed, asked.outputs, partial=partial)
+        if failed:
+            told["errors"] = _told(failed, debug=debug_errors)
+        return Answer(model, asked.id, outputs, len(results), told)
     if partial:
         raise InputError(
             f"parameter 'partial' is for inputs of items, which {model.name!r} has none of"
@@ -78,7 +77,7 @@ async def infer(
     request = _request(model, values, fixed, None)
     await model.pipe.call_async(request, **call)
     outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
-    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1))
+    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), told)
 
 
 def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,8 +131,8 @@ def _add_context(
 
 async def _run_items(
     model: Model, requests: list[dict[str, Any]], call: dict[str, Any], *, partial: bool
-) -> tuple[list[Any], list[tuple[int, BaseException]]]:
-    """Run a request per item; give the results in the items' order, and index and error of each failed item.
+) -> tuple[dict[int, Any], dict[int, BaseException]]:
+    """Run a request per item; give the results and the errors, by the items' indexes.
 
     With ``partial`` the other results are enough. But if all items fail and the first one's error means overload,
     deadline or closing, the error is raised nevertheless: its status tells the client, and a load balancer, to retry.
@@ -144,27 +143,59 @@ async def _run_items(
         except RequestError as error:
             if not partial or refusal(error).status in _PASSING:
                 raise ItemError(0, error) from error
-            return [], [(0, error)]
-        return [requests[0]["result"]], []
+            return {}, {0: error}
+        return {0: requests[0]["result"]}, {}
     try:
         await model.pipe.call_async(requests, **call)
     except RequestsFailed as error:
-        failed = [(i, one) for i, one in enumerate(error.errors) if one is not None]
+        failed = {i: one for i, one in enumerate(error.errors) if one is not None}
+        first, why = next(iter(failed.items()))
         none_left = len(failed) == len(requests)
-        if not partial or (none_left and refusal(failed[0][1]).status in _PASSING):
-            raise ItemError(*failed[0]) from failed[0][1]
-        lost = {index for index, _ in failed}
-        return [one["result"] for i, one in enumerate(requests) if i not in lost], failed
-    return [one["result"] for one in requests], []
+        if not partial or (none_left and refusal(why).status in _PASSING):
+            raise ItemError(first, why) from why
+        return {i: one["result"] for i, one in enumerate(requests) if i not in failed}, failed
+    return {i: one["result"] for i, one in enumerate(requests)}, {}
 
 
-def _told(failed: list[tuple[int, BaseException]], *, debug: bool) -> str:
+def _written(
+    model: Model,
+    results: dict[int, Any],
+    failed: dict[int, BaseException],
+    wanted: list[str] | None,
+    *,
+    partial: bool,
+) -> list[Tensor]:
+    """Give the outputs of items; with ``partial``, results that cannot be written go over to the failed ones.
+
+    Each turn of the loop takes away results, so that it ends. The next turn may fail too, at another output.
+    """
+    while True:
+        try:
+            return tensors_of(model, list(results.values()), by_item=True, wanted=wanted)
+        except RequestsFailed as error:
+            found = zip(list(results), error.errors, strict=True)
+            lost = {index: one for index, one in found if one is not None}
+            if not partial:
+                raise ItemError(*next(iter(lost.items()))) from error
+        for index in lost:
+            del results[index]
+        failed |= lost
+
+
+def _told(failed: dict[int, BaseException], *, debug: bool) -> str:
     """Give the errors of items as JSON text, since a parameter holds no list."""
     rows = []
-    for index, error in failed:
+    for index, error in sorted(failed.items()):
         told = refusal(error, debug=debug)
         rows.append({"index": index, "code": told.code, "message": told.text})
     return json.dumps(rows)
+
+
+def _flag(name: str, parameters: Mapping[str, Any]) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(f"parameter {name!r}", expected="true or false", got=repr(value)[:40])
+    return value
 
 
 def _check_parameters(parameters: Mapping[str, Any]) -> None:

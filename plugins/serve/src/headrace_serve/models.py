@@ -44,7 +44,8 @@ class Model:
         loading: Whether a new pipeline is being built to take the place of this one.
         reason: Why the model is unloaded; ``""`` if it is not.
         limits: Limits of this model, by name; the smaller of these and the server's limits counts.
-        entry_keys: The keys of the node at which requests enter, empty if there are several such nodes.
+        entry: The name of the node at which requests enter; of several the first.
+        entry_keys: The keys of that node, empty if there are several.
         queue_size: The most requests that may wait; None: the server refuses none early, since there are several
             entry nodes, or newcomers shed the oldest.
         timed: Whether the pipeline has the probe that times each request.
@@ -72,7 +73,7 @@ class Model:
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
             self.signature = read_signature(self.pipe.describe(), entry)
-            self.entry_keys = _entry_keys(self.pipe)
+            self.entry, self.entry_keys = _entry_node(self.pipe)
             self.queue_size = _queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
         except BaseException:
@@ -116,11 +117,12 @@ class Model:
             self.pipe.close(timeout=timeout)
 
 
-def _entry_keys(pipe: Pipeline) -> dict[str, Any]:
+def _entry_node(pipe: Pipeline) -> tuple[str, dict[str, Any]]:
+    """Give name and keys of the node at which requests enter; of several the first one's name, and no keys."""
     nodes = headrace.explain(pipe.config)["nodes"]
     targets = {name for node in nodes.values() for name in node["next"]}
-    entries = [node["keys"] for name, node in nodes.items() if name not in targets]
-    return {k: one["value"] for k, one in entries[0].items()} if len(entries) == 1 else {}
+    first, *others = (name for name in nodes if name not in targets)
+    return first, {} if others else {k: one["value"] for k, one in nodes[first]["keys"].items()}
 
 
 def _queue_size(keys: dict[str, Any]) -> int | None:
@@ -157,6 +159,15 @@ class Catalogue:
                 raise UnknownModelError(name, served=self._models)
             raise UnknownModelError(name, version, self._models[name])
         return found
+
+    def named(self, name: str, version: str = "") -> list[Model]:
+        """Give all versions of a model, or the one that is asked for.
+
+        Raises:
+            UnknownModelError: There is no such model or version.
+        """
+        found = self.find(name, version)
+        return [found] if version else [self._models[name][one] for one in self.versions(name)]
 
     def has(self, name: str) -> bool:
         """Tell whether there is a model of this name."""

@@ -39,6 +39,7 @@ class _Reader:
 
     most: int
     files: list[File] = field(default_factory=list)
+    ended: bool = False
     _data: list[bytes] = field(default_factory=list)
     _head: list[bytes] = field(default_factory=list)
     _field: bytes = b""
@@ -53,6 +54,7 @@ class _Reader:
             "on_header_end": self.header_end,
             "on_part_data": lambda data, start, end: self._data.append(bytes(data[start:end])),
             "on_part_end": self.part_end,
+            "on_end": self.end,
         }
 
     def part_begin(self) -> None:
@@ -87,6 +89,9 @@ class _Reader:
         self.files[-1].content = b"".join(self._data)
         self._data = []
 
+    def end(self) -> None:
+        self.ended = True
+
 
 def read_files(body: bytes, content_type: str, most: int) -> list[File]:
     """Give the files of a body in their order.
@@ -113,4 +118,6 @@ def read_files(body: bytes, content_type: str, most: int) -> list[File]:
         raise InputError(f"the body is no multipart/form-data: {error}") from None
     if not reader.files:
         raise InputError("the body has no file")
+    if not reader.ended:  # the parser takes a body that was cut off for a whole one
+        raise InputError("the body ends before its last boundary")
     return reader.files

@@ -316,7 +316,9 @@ async def _config(exchange: Exchange) -> Reply:
 
 
 async def _statistics(exchange: Exchange) -> Reply:
-    return Reply.json(described.statistics([await _model(exchange)]))
+    model = await _model(exchange)
+    version = exchange.path.get("version", "")
+    return Reply.json(described.statistics(exchange.service.models.named(model.name, version)))
 
 
 async def _all_statistics(exchange: Exchange) -> Reply:

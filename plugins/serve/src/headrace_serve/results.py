@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pydantic
 
-from headrace.errors import ContractError
+from headrace.errors import ContractError, RequestsFailed
 from headrace_serve.datatypes import DATATYPES, as_bf16_bits, datatype_of
-from headrace_serve.errors import ItemError, NotJsonError
+from headrace_serve.errors import NotJsonError
 from headrace_serve.messages import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["JSON", "as_json_text", "as_plain_array", "outputs_of", "tensors_of"]
 
 JSON = "application/json"
+
+T = TypeVar("T")
 
 
 def tensors_of(
@@ -41,13 +44,37 @@ def tensors_of(
     Raises:
         ContractError: A result lacks an output, or can be written neither as a tensor nor as JSON.
         NotJsonError: A result has to be written as JSON, and holds NaN or infinity.
-        ItemError: One of these two, for the result of one item.
+        RequestsFailed: The results of items have these errors.
     """
     names = list(model.signature.outputs)
     found = []
     for name in names if wanted is None else wanted:
-        values = [_part(model, result, name, single=len(names) == 1) for result in results]
+        single = len(names) == 1
+        if by_item:
+            values = _each(partial(_part, model, name=name, single=single), results)
+        else:
+            values = [_part(model, results[0], name, single=single)]
         found.append(_tensor(model, name, values, by_item=by_item))
+    return found
+
+
+def _each(function: Callable[[Any], T], results: Iterable[Any]) -> list[T]:
+    """Give what the function gives for the result of each item.
+
+    Raises:
+        RequestsFailed: It has raised ContractError or NotJsonError.
+    """
+    found: list[T] = []
+    errors: list[BaseException | None] = []
+    for one in results:
+        error: BaseException | None = None
+        try:
+            found.append(function(one))
+        except (ContractError, NotJsonError) as raised:
+            error = raised
+        errors.append(error)
+    if len(found) < len(errors):
+        raise RequestsFailed(errors)
     return found
 
 
@@ -91,7 +118,7 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
         datatype = datatype_of(only)
         if datatype is not None and port.datatype != "BF16":
             return Tensor(name, datatype, only.shape, only)
-    arrays = [as_plain_array(value) for value in values]
+    arrays = _each(as_plain_array, values) if by_item else [as_plain_array(only)]
     known = [array for array in arrays if array is not None]
     alike = len({(array.dtype, array.shape) for array in known}) == 1
     if len(known) == len(values) and (not by_item or alike):
@@ -101,16 +128,13 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
         datatype = datatype_of(array)
         if datatype is not None:
             return Tensor(name, datatype, array.shape, array)
-    texts = np.empty(len(values), object)
-    for index, value in enumerate(values):
-        try:
-            texts[index] = value if isinstance(value, (str, bytes)) else as_json_text(value)
-        except (ContractError, NotJsonError) as error:
-            if by_item:
-                raise ItemError(index, error) from error
-            raise
-    parameters = {} if all(isinstance(v, (str, bytes)) for v in values) else {"content_type": JSON}
+    texts = _objects(_each(_as_text, values) if by_item else [as_json_text(only)])
+    parameters = {} if _texts(values) else {"content_type": JSON}
     return Tensor(name, "BYTES", texts.shape, texts, parameters)
+
+
+def _as_text(value: Any) -> str | bytes:
+    return value if isinstance(value, (str, bytes)) else as_json_text(value)
 
 
 def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
@@ -141,7 +165,7 @@ def _texts(values: Any) -> bool:
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
     array = np.empty(len(values), object)
-    array[:] = list(values)
+    array[:] = values
     return array
 
 

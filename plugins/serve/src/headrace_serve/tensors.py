@@ -21,6 +21,7 @@ __all__ = ["UNSUPPORTED_PARAMETERS", "place_outputs", "placed_input", "read_shap
 
 UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
+_LONGEST_AXIS = (1 << 40) - 1
 _MOST_ELEMENTS = 1 << 56
 """numpy makes no array with so many elements of eight bytes, not even an empty one that has an axis of 0."""
 
@@ -40,10 +41,10 @@ def read_shape(name: str, shape: Any) -> tuple[int, ...]:
         )
     elements = 1
     for axis in shape:
-        if type(axis) is not int or not 0 <= axis < 1 << 40:
+        if type(axis) is not int or not 0 <= axis <= _LONGEST_AXIS:
             raise InputError(
                 f"shape of input {name!r}",
-                expected="whole numbers of 0 or more",
+                expected=f"whole numbers from 0 to {_LONGEST_AXIS}",
                 got=repr(axis)[:40],
             )
         elements *= axis or 1
