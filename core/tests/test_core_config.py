@@ -257,7 +257,13 @@ def test_a_global_key_is_an_error_only_if_no_node_has_it():
 
 def test_a_key_is_shown_with_its_value_and_a_caret():
     (problem,) = problems({"backend": "Show", "max": -4})
-    assert problem.render().splitlines()[1:] == ["    max = -4", "          ^^"]
+    told = "main.max: Input should be greater than or equal to 1, got -4"
+    assert problem.render().splitlines() == [told, "    max = -4", "          ^^"]
+
+
+def test_a_list_that_a_key_wants_is_called_so():
+    (problem,) = problems({"backend": "Show", "batch_sizes": 3})
+    assert problem.message == "Input should be a list, got 3"
 
 
 @pytest.mark.parametrize("key", ["next", "map", "or", "each"])

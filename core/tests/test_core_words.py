@@ -178,6 +178,22 @@ TWO_BATCHINGS = (
             {"a": {"node_entrypoint": "List[Register(x)[Identity],Register(x)[Identity]]"}},
             "'x' is registered twice",
         ),
+        (
+            {"a": {"init": "Register('x y')[Identity]", "node_entrypoint": "Identity"}},
+            "Register: name: String should match pattern",
+        ),
+        (
+            {"a": {"init": "List[Proxy[x],Register(x)[Identity]]", "node_entrypoint": "x"}},
+            "nothing has registered 'x' before this place",
+        ),
+        (
+            {"a": {"init": "InstancesRegister[Identity]", "node_entrypoint": "Proxy[a.1]"}},
+            "nothing has registered 'a.1' before this place",
+        ),
+        (
+            {"a": {"init": "Register[Batching]", "node_entrypoint": "DI[node.a,Identity]"}},
+            "Batching needs what it depends on and cannot be called",
+        ),
         ({"backend": "S[Repost[nowhere]]"}, "no node is called 'nowhere'"),
         ({"backend": "Proxy[nobody]"}, "no instance is called 'nobody'"),
         ({"backend": "InstanceFromParam[which]"}, "InstanceFromParam needs the parameter 'which'"),

@@ -59,21 +59,25 @@ class Input:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Refuse arguments that name no input, before anything is built.
+    """Refuse arguments that name no input, all at once and before anything is built.
 
     Raises:
         WrongArgument: A file or folder does not exist, a folder is empty, a pattern matches nothing.
     """
     if arguments.count(STDIN) > 1:
         raise WrongArgument("'-' (standard input) can be read once only")
+    wrong = []
     for argument in arguments:
         if next(_expanded(argument), None) is not None:
             continue
         if is_folder(argument):
-            raise WrongArgument(f"no files in the folder {argument!r} (hidden ones do not count)")
-        if glob.has_magic(argument):
-            raise WrongArgument(f"no file matches the pattern {argument!r}")
-        raise WrongArgument(f"no such file or folder: {argument!r}")
+            wrong.append(f"no files in the folder {argument!r} (hidden ones do not count)")
+        elif glob.has_magic(argument):
+            wrong.append(f"no file matches the pattern {argument!r}")
+        else:
+            wrong.append(f"no such file or folder: {argument!r}")
+    if wrong:
+        raise WrongArgument("; ".join(wrong))
 
 
 def expand(arguments: Sequence[str]) -> Iterator[Input]:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import deque
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -20,6 +21,7 @@ from headrace_cli.console import (
     FAILED,
     INTERRUPTED,
     OK,
+    WrongArgument,
     counted,
     discard_stdout,
     exit_now,
@@ -28,7 +30,7 @@ from headrace_cli.console import (
 from headrace_cli.inputs import Input, check_arguments, expand
 from headrace_cli.output import Output
 from headrace_cli.results import ResultPrinter
-from headrace_cli.source import hinting_at_a_file, source_of
+from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +106,12 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
       headrace run line.toml a.jpg 'scans/*.png' --json | jq .result
       curl -s https://example.org/a.jpg | headrace run line.toml -
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    check_arguments(inputs)
+    try:
+        check_arguments(inputs)
+    except WrongArgument as wrong:
+        if is_file(config) and not Path(config).exists():
+            raise WrongArgument(f"no such file: {config!r}; {wrong}") from None
+        raise
     source = source_of(config, settings or ())
     folder = None if output is None else Output(output, inputs)
     shown = not quiet and not no_progress

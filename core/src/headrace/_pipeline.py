@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Future
-from numbers import Real
-from threading import TIMEOUT_MAX
 from typing import Any, overload
 
 import headrace
 from headrace._engine.blueprint import Blueprint
 from headrace._engine.engine import Engine
-from headrace._engine.entrance import raise_failed
+from headrace._engine.entrance import raise_failed, seconds
 from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
@@ -22,13 +20,12 @@ from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
 
 
-def _seconds(timeout: float) -> float:
-    """Give a number of seconds of any type as a float; refuse any other value."""
-    number = isinstance(timeout, Real) and not isinstance(timeout, bool)
-    # Written with `not`, since NaN compares false with all numbers.
-    if not number or not timeout >= 0:
-        raise ValueError(f"timeout is a number of seconds of at least 0, got {timeout!r}")
-    return float(min(timeout, TIMEOUT_MAX))
+def _at_least_0(timeout: float) -> float:
+    """Give a number of seconds of any type as a float; refuse any other value, and a time that is over."""
+    length = seconds(timeout)
+    if length < 0:
+        raise ValueError(f"timeout is at least 0, got {timeout!r}")
+    return length
 
 
 class Pipeline:
@@ -228,7 +225,7 @@ class Pipeline:
             ClosedError: The pipeline is closed, or was closed meanwhile.
             ContractError: The calling thread runs a batch, or builds a node, of this pipeline.
         """
-        timeout = _seconds(timeout)
+        timeout = _at_least_0(timeout)
         try:
             self._reloader.reload(node, changes, timeout)
         except (ConfigError, PluginError, SetupError) as error:
@@ -256,7 +253,7 @@ class Pipeline:
             timeout: Seconds after which all requests that are still open fail with ClosedError. Only a
                 caller whose own thread hangs inside a ``forward`` cannot be freed so.
         """
-        timeout = _seconds(timeout)
+        timeout = _at_least_0(timeout)
         self._engine.close(drain=drain, timeout=timeout)
 
     # What `headrace.hookspecs.attached` calls.

@@ -188,12 +188,20 @@ class Entrance:
 
 def _deadline_after(timeout: float | None) -> float | None:
     """Give the deadline of a timeout that begins now, on the clock of ``time.monotonic()``; None for none."""
-    if timeout is None:
-        return None
+    length = TIMEOUT_MAX if timeout is None else seconds(timeout)
+    return time.monotonic() + max(0.0, length) if length < TIMEOUT_MAX else None
+
+
+def seconds(timeout: float) -> float:
+    """Give a number of seconds of any type as a float from -1 to the longest wait.
+
+    Raises:
+        TypeError: It is no number, or NaN.
+    """
     number = isinstance(timeout, (int, float, Real)) and not isinstance(timeout, bool)
     if not number or timeout != timeout:  # NaN
-        raise TypeError(f"timeout is a number of seconds or None, got {timeout!r}")
-    return time.monotonic() + float(max(0, timeout)) if timeout < TIMEOUT_MAX else None
+        raise TypeError(f"timeout is a number of seconds, got {timeout!r}")
+    return float(min(max(-1, timeout), TIMEOUT_MAX))
 
 
 def raise_failed(entries: list[Entry]) -> None:

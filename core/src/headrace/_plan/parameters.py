@@ -24,7 +24,7 @@ from headrace._config.shape import (
     misspelt_table,
 )
 from headrace._expression.templates import substitute_text
-from headrace._options import Options, TextWithBase, keys_of, mapped
+from headrace._options import Options, TextWithBase, keys_of, mapped, wrong_values
 from headrace._plan.element import Source, place_of
 from headrace._portable import nearest
 from headrace.errors import ConfigError
@@ -323,17 +323,21 @@ def check_keys(
         try:
             return model.model_validate(values), origins
         except ValidationError as error:
-            wrong = _report_keys(error, places, name, problems)
+            wrong = _report_keys(error, model, places, name, problems)
             kept = {key: value for key, value in values.items() if key not in wrong}
             values = kept if len(kept) < len(values) else {}
 
 
 def _report_keys(
-    error: ValidationError, places: dict[str, dict[str, Any]], name: str, problems: Problems
+    error: ValidationError,
+    model: type[K],
+    places: dict[str, dict[str, Any]],
+    name: str,
+    problems: Problems,
 ) -> set[str]:
     """Report the wrong keys of a node, and give them."""
     wrong: set[str] = set()
-    for detail in error.errors():
+    for detail in wrong_values(error, model):
         message = detail["msg"].removeprefix("Value error, ")
         if not detail["loc"]:
             among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
@@ -341,8 +345,8 @@ def _report_keys(
             problems.add("key", message, **places[among[-1]] if among else {"path": name})
             continue
         key = str(detail["loc"][0])
-        if key not in wrong:  # pydantic reports every alternative of a type: one report is enough
-            what = f"{key}: {message}, got {shown_value(detail['input'])}"
+        if key not in wrong:  # one report for all items of a list is enough
+            what = f"{message}, got {shown_value(detail['input'])}"
             problems.add("key", what, suggestion=nearest_choice(detail), **places[key])
         wrong.add(key)
     return wrong

@@ -236,7 +236,10 @@ class Planning(ABC):
             return False
         chain = [*self._unfinished[self._unfinished.index(node) :], node]
         shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
-        self.add("circle", f"node {node!r} is needed to build itself{shown}", call)
+        message = f"node {node!r} is needed to build itself{shown}"
+        if not shown and call.name != f"node.{node}":
+            message = f"nothing has registered {call.name!r} before this place"
+        self.add("circle", message, call)
         return True
 
     # Registered instances.

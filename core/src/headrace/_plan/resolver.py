@@ -24,7 +24,7 @@ from headrace._plan.planning import (
     too_deep,
     with_bracket,
 )
-from headrace._plan.word import Use, core_word, why_not_callable, word_of
+from headrace._plan.word import Use, called, core_word, why_not_callable, word_of
 from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError, PluginError
 
@@ -133,7 +133,8 @@ class Resolver(Planning):
 
     def check_called(self, element: Element) -> None:
         """Check that the element through which a node or the pipeline is called can be called."""
-        why = why_not_callable(element)
+        bare = "needs what it depends on" if called(element).is_bare else None
+        why = why_not_callable(element) or bare
         if why is not None:
             message = f"{element.name} {why} and cannot be called"
             self.add("not_callable", message, element.call)

@@ -65,7 +65,9 @@ class Register(_Registering):
 
         positional = ("name",)
         name: str | None = Field(
-            None, description="The name to register under; default: node.{node_name}."
+            None,
+            pattern="^[A-Za-z_][A-Za-z0-9_.:/-]*$",
+            description="The name to register under; default: node.{node_name}.",
         )
 
     takes = 1
