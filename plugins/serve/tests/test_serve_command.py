@@ -51,7 +51,7 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
     assert told == {"result": pytest.approx(interval_ms)}
     assert httpx.post(f"{url}/run/b", content=b"x").json() == {"result": "x"}
     process.send_signal(number)
-    assert process.wait(30) == 0
+    assert process.wait(30) == (130 if number == signal.SIGINT else 0)
     process.stderr.close()
 
 
@@ -64,6 +64,13 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
         (["--models", "none.toml"], "none.toml"),
         (["--models", "a.toml"], "[models.NAME]"),
         (["x=a.toml", "--models", "bad.toml"], "shap"),
+        (["a:01=a.toml"], "a whole number such as 2 or 10, got '01'"),
+        ([f"a:{'9' * 5000}=a.toml"], "a whole number"),
+        (["a.toml", "--port", "8123", "--grpc-port", "8123"], "are both 8123"),
+        (["a.toml", "--port", "8123", "--grpc-port", "8123", "--workers", "2"], "are both 8123"),
+        (["a.toml", "--host", "no-such-host.invalid"], "--host takes an address"),
+        (["page=a.toml", "--keys", "keys.toml"], "'paeg', which is not served"),
+        (["page=a.toml", "--keys", "keys.toml", "--workers", "2"], "Did you mean 'page'"),
     ],
 )
 def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch, args, told):
@@ -71,6 +78,7 @@ def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch
     (tmp_path / "bad.toml").write_text(
         '[models.m]\nconfig = "a.toml"\ninputs.x = {datatype = "FP32", shap = [1]}\n'
     )
+    (tmp_path / "keys.toml").write_text(f"[k]\nsha256 = '{'0' * 64}'\nmodels = ['paeg']\n")
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["serve", *args])
     assert done.exit_code == 2

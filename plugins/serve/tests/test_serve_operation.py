@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 import headrace
 from headrace.errors import ConfigError
-from headrace_serve import Keys, Server, Tls
+from headrace_serve import Keys, Server, Tls, asgi
 
 
 @pytest.fixture
@@ -85,11 +85,30 @@ def test_keys_may_be_the_path_of_their_file(serving, keys):
         ({"grpc_port": "8001"}, ValueError, "grpc_port is a number"),
         ({"limits": 5}, TypeError, "expected headrace_serve.Limits, got 5"),
         ({"tls": ("a", "b")}, TypeError, "expected headrace_serve.Tls"),
+        ({"port": 8123, "grpc_port": 8123}, ValueError, "are both 8123"),
     ],
 )
 def test_a_server_is_told_what_it_cannot_be_given(given, error, words):
     with pytest.raises(error, match=words):
         Server({"a": {"backend": "Identity"}}, **given)
+
+
+def test_a_key_names_models_that_are_there_also_after_a_reload(serving, keys):
+    a, b = {"backend": "Identity"}, {"backend": "Identity"}
+    with pytest.raises(ConfigError, match="'a', which is not served"):
+        Server({"b": b}, keys=keys)
+    with pytest.raises(ConfigError, match="'a', which is not served"):
+        asgi({"b": b}, keys=keys)
+    server = serving({"a": a, "b": b}, keys=keys, allow=["repository"])
+    for changed in ({"models": {"b": b}}, {"models": {"b": b}, "keys": keys}):
+        with pytest.raises(ConfigError, match="'a', which is not served"):
+            server.reload(**changed)
+    keys.write_text(keys.read_text().replace('models = ["a"]', 'rights = ["repository"]'))
+    server.reload({"b": b}, keys=keys)
+    url, key = f"{server.url}/v2/repository/models", {"x-api-key": "secret-of-one"}
+    keys.write_text(keys.read_text().replace('rights = ["repository"]', 'models = ["b"]'))
+    assert httpx.post(f"{url}/b/unload", headers=key).status_code == 200
+    server.reload(keys=keys)  # a model that is unloaded is one of the served models
 
 
 def test_keys_hold_for_grpc_too(serving, keys):

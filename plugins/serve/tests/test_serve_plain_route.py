@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import logging
 import socket
 
 import httpx
@@ -68,6 +69,15 @@ def test_other_keys_of_the_query_are_keys_of_the_request(serving):
     assert httpx.post(url, content=b"x").json() == {
         "result": {"data": "x", "color": "rgb", "label": "a b"}
     }
+
+
+def test_a_request_id_in_the_query_is_the_id_of_the_request(serving, caplog):
+    caplog.set_level(logging.INFO, "headrace.serve.access")
+    server = serving({"m": {"backend": "ServePicky"}})
+    for content, told in ((b"x", None), (b"bad", "r7"), (b"y", None)):
+        answer = httpx.post(f"{server.url}/run/m?request_id=r7", content=content)
+        assert answer.json().get("id") == told
+    assert ["id='r7'" in one.getMessage() for one in caplog.records] == [True] * 3
 
 
 def test_a_traceparent_in_the_query_reaches_the_context(serving):

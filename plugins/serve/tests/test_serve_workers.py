@@ -94,6 +94,17 @@ def test_all_are_told_to_end_and_waited_for():
     assert [one.sent for one in started] == [["terminate"]] * 2
 
 
+def test_ctrl_c_is_told_by_the_exit_status():
+    status, _, _, _ = supervise(
+        1,
+        ("ready", 1),
+        ("signal", int(signal.SIGHUP)),
+        ("signal", int(signal.SIGINT)),
+        ("exit", 1, 0),
+    )
+    assert status == 130
+
+
 def test_who_does_not_end_in_time_is_killed():
     status, started, _, script = supervise(
         2, ("ready", 1), ("ready", 2), TERM, ("exit", 1, 0), 5.0, ("exit", 2, -9)

@@ -128,7 +128,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
 ) -> int:
     """Serve pipelines by the Open Inference Protocol, which clients of Triton speak.
 
-    SIGTERM and Ctrl-C let requests end; a second signal ends at once. SIGHUP reads configurations,
+    SIGTERM and Ctrl-C let requests end (exit status 0 and 130); a second signal ends at once. SIGHUP reads configurations,
     keys and certificates again; what is wrong with them is printed, and the old ones stay. With
     --workers the signals reach all processes, and one that dies is started again. With --json a line
     on stdout tells the addresses once all listen, or what is wrong.

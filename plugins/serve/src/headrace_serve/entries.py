@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -33,6 +34,8 @@ Datatype = Literal[
 Axis = Annotated[int, pydantic.Field(ge=-1)]
 
 _NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
+_VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
+"""Without zeros in front, so that 1 and 01 are not two versions, and as long as the clients' numbers may be."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STATISTICS = "stats"
 """No model may have this name: the path ``/v2/models/stats`` is the protocol's for the statistics of all models."""
@@ -89,7 +92,7 @@ class ModelEntry(_Entry):
     config: Any
     """A path, a dict, a `headrace.PipelineConfig`, or a `headrace.Pipeline` that stays the caller's."""
     version: str = "1"
-    """Digits; a whole number is read as its digits."""
+    """Digits without a zero in front; a whole number is read as its digits."""
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
     outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
@@ -111,8 +114,8 @@ class ModelEntry(_Entry):
     @classmethod
     def _check_version(cls, value: Any) -> str:
         text = str(value) if type(value) is int else value
-        if not isinstance(text, str) or not re.fullmatch("[0-9]+", text):
-            raise ValueError(f"a version is a whole number such as 2, got {value!r}")
+        if not isinstance(text, str) or not _VERSION.fullmatch(text):
+            raise ValueError(f"a version is a whole number such as 2 or 10, got {value!r}")
         return text
 
     @pydantic.model_validator(mode="after")
@@ -258,7 +261,7 @@ def _split(name: str) -> tuple[str, str | None]:
 
 def _of_text(text: str) -> tuple[str, str | None, str]:
     matched = _NAMED.fullmatch(text)
-    if matched is not None and not Path(text).exists():
+    if matched is not None and not os.path.exists(text):  # noqa: PTH110 - False for texts too long for a path
         return matched["name"], matched["version"], matched["config"]
     return Path(text).stem, None, text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 __all__ = ["Keys", "Right"]
 
@@ -45,8 +46,9 @@ class Keys:
     holds (default: all). A key must be long and random: SHA-256 is fast, so a short key can be guessed from its hash.
     """
 
-    def __init__(self, by_hash: Mapping[str, _Key]) -> None:
+    def __init__(self, by_hash: Mapping[str, _Key], file: str | None = None) -> None:
         self._by_hash = dict(by_hash)
+        self._file = file
 
     @classmethod
     def load(cls, path: str | Path) -> Keys:
@@ -79,7 +81,7 @@ class Keys:
             names[key.sha256], found[key.sha256] = name, key
         if not found:
             raise ConfigError(Problem("serve", "it holds no key", file=file))
-        return cls(found)
+        return cls(found, file)
 
     @classmethod
     def of(cls, keys: Keys | str | Path | None) -> Keys | None:
@@ -94,6 +96,28 @@ class Keys:
         if keys is not None and not isinstance(keys, cls):
             raise TypeError(f"keys are headrace_serve.Keys or the path of a file, got {keys!r}")
         return keys
+
+    def check_models(self, served: Collection[str]) -> None:
+        """Check that each model for which a key holds is among the names of the served models.
+
+        Raises:
+            ConfigError: A key names another model.
+        """
+        named = {one for key in self._by_hash.values() for one in key.models or ()}
+        problems = []
+        for name in sorted(named.difference(served)):
+            near = difflib.get_close_matches(name, served, n=1)
+            problems.append(
+                Problem(
+                    "serve",
+                    f"a key names the model {name!r}, which is not served",
+                    file=self._file,
+                    suggestion=near[0] if near else None,
+                    hint=f"Served are: {', '.join(sorted(served))}.",
+                )
+            )
+        if problems:
+            raise ConfigError(problems)
 
     def find(self, headers: Mapping[str, str]) -> _Key:
         """Find the key of a request, sent as ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.

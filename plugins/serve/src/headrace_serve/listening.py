@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import sys
 from ipaddress import ip_address
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from headrace_serve.tls import Certificates
 
 __all__ = [
-    "BACKLOG", "REUSES_PORTS", "bound", "listen", "new_loop", "open_grpc", "reaches_others", "url_of",
+    "BACKLOG", "REUSES_PORTS", "bound", "listen", "new_loop", "not_listening", "open_grpc", "reaches_others", "url_of",
 ]  # fmt: skip
 
 _LARGEST = (1 << 31) - 1
@@ -92,6 +93,17 @@ def _received_bytes(most: int) -> int:
     messages of up to twice ``most`` bytes are received, and `Calls` refuses them with a code.
     """
     return min(max(2 * most, _USUAL_BYTES), _LARGEST)
+
+
+def not_listening(host: str, port: int, error: OSError) -> SetupError:
+    """Give the error for an address on which `listen` or `bound` has failed."""
+    hint = "Another program may use the port; choose another with --port or --grpc-port."
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        hint = "--host takes an address or a name of this machine; 0.0.0.0 means all of them."
+    elif error.errno == errno.EACCES:
+        hint = "The system keeps ports below 1024 for programs with that right; choose another."
+    why = error.strerror or error
+    return SetupError(f"cannot listen on {host} port {port}: {why}", hint=hint)
 
 
 def reaches_others(host: str) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline
     from headrace.errors import Problem
     from headrace_serve.entries import ModelEntry
+    from headrace_serve.keys import Keys
     from headrace_serve.outlines import Outline
 
 __all__ = ["Catalogue", "Model", "build_models", "check_models"]
@@ -213,6 +214,7 @@ def build_models(
     before: Catalogue | None = None,
     *,
     only: str | None = None,
+    keys: Keys | None = None,
     allow_import: bool = True,
 ) -> Catalogue:
     """Read, check and build all models; if one cannot be built, close the others again.
@@ -221,15 +223,18 @@ def build_models(
         models: See `headrace_serve.entries.read_entries`.
         before: The catalogue that is served till now; a model that it has too goes on with its counts.
         only: The name of the one model whose versions are built; None: all models.
+        keys: The keys of clients, which may name no other models than these; None: that is not checked.
         allow_import: Whether configurations may import code.
 
     Raises:
-        ConfigError: A model or its configuration is wrong; all are checked before any is built.
+        ConfigError: A model, its configuration or a key is wrong; all are checked before any model is built.
         SetupError, PluginError: A pipeline could not be built.
     """
     entries = read_entries(models, only)
     timed = access_logger.isEnabledFor(logging.INFO)
     loaded = _all_loaded(entries, allow_import, timed=timed)
+    if keys is not None:
+        keys.check_models({name for name, _ in entries})
     built: list[Model] = []
     try:
         for (name, version), entry in loaded.items():
@@ -242,13 +247,16 @@ def build_models(
     return Catalogue(built)
 
 
-def check_models(models: Any, *, allow_import: bool = True) -> None:
+def check_models(models: Any, *, keys: Keys | None = None, allow_import: bool = True) -> None:
     """Check all models as `build_models` does, and build none.
 
     Raises:
-        ConfigError: A model or its configuration is wrong.
+        ConfigError: A model, its configuration or a key is wrong.
     """
-    _all_loaded(read_entries(models), allow_import)
+    entries = read_entries(models)
+    _all_loaded(entries, allow_import)
+    if keys is not None:
+        keys.check_models({name for name, _ in entries})
 
 
 def _all_loaded(

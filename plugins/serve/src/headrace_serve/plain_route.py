@@ -83,6 +83,7 @@ async def run(exchange: Exchange) -> Reply:
     now = service.again(model.name)
     if now is not model:
         model, query = now, _read_query(now, exchange)
+    exchange.identifier = query.identifier
     traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")
     line = exchange.line
 
@@ -123,6 +124,9 @@ def _read_query(model: Model, exchange: Exchange) -> Query:
 class Query:
     """The query of a request, parsed once: the request of the pipeline for each file, without the file.
 
+    Attributes:
+        identifier: The key ``request_id``, which is the id of the request; ``""`` without it.
+
     Args:
         model: The model that the request is for.
         text: The query string.
@@ -161,6 +165,7 @@ class Query:
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False  # requests of several clients share the array
         self._file = inputs[file]
+        self.identifier = more.get(keys.REQUEST_ID, "")
 
     def asked(self, body: bytes, traceparent: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
         """Give the request of the pipeline for one file, and its parameters.

@@ -66,7 +66,9 @@ def asgi(models: Any, **settings: Any) -> Starlette:
         ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
     """
     settings["keys"] = Keys.of(settings.get("keys"))
-    catalogue = build_models(models, allow_import=settings.get("allow_import", True))
+    catalogue = build_models(
+        models, keys=settings["keys"], allow_import=settings.get("allow_import", True)
+    )
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

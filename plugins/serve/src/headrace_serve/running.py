@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterator
 
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.server import Server
@@ -28,7 +29,7 @@ OPEN = "warning: everybody who reaches this address can send requests"
 """Printed if other machines can reach the server, and it asks clients for neither a key nor a certificate."""
 
 INTERRUPTED = 130
-"""The exit status if a second signal ends the process at once."""
+"""The exit status after Ctrl-C, and if a second signal ends the process at once."""
 
 HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
@@ -42,7 +43,7 @@ def run(
     everywhere: Everywhere | None = None,
     started: Callable[[Server], None] | None = None,
 ) -> int:
-    """Serve until a signal, drain, and give the exit status.
+    """Serve until a signal, drain, and give the exit status: 0 after SIGTERM, 130 after Ctrl-C (SIGINT).
 
     Args:
         settings: The models, and how they are served.
@@ -59,6 +60,7 @@ def run(
         _print_access_log()
     server = settings.server(worker, listener, everywhere)
     who = "" if worker is None else f"worker {worker}: "
+    status = 0
     with switching(settings.switch_interval_ms), signals() as came:
         server.start()
         if started is not None:
@@ -69,6 +71,7 @@ def run(
                 say(OPEN)
         for number in came:
             if number != HANGUP:
+                status = INTERRUPTED if number == signal.SIGINT else 0
                 break
             _reload(server, settings, who)
         if worker is None:
@@ -76,7 +79,7 @@ def run(
         server.drain()
         threading.Event().wait(settings.drain_delay_s)
         server.close(timeout=settings.drain_timeout_s)
-    return 0
+    return status
 
 
 @contextlib.contextmanager
@@ -122,16 +125,19 @@ def signals(second: Callable[[], None] | None = None) -> Iterator[Iterator[int]]
     writing.setblocking(False)
     descriptor = signal.set_wakeup_fd(writing.fileno())
     before = {number: signal.signal(number, on_signal) for number in numbers}
+    came = _numbers(reading, numbers)
     try:
-        yield _numbers(reading, numbers)
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(descriptor)
         writing.close()
+        if inspect.getgeneratorstate(came) == inspect.GEN_CREATED:
+            reading.close()  # nobody has iterated, so the iterator will not close it
 
 
-def _numbers(reading: socket.socket, wanted: Collection[int]) -> Iterator[int]:
+def _numbers(reading: socket.socket, wanted: Collection[int]) -> Generator[int, None, None]:
     with reading:
         while written := reading.recv(1):
             if written[0] in wanted:

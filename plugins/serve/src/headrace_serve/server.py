@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from headrace.errors import ClosedError, SetupError
+from headrace.errors import ClosedError
 from headrace_serve.draining import stop_grpc, take_last_requests
 from headrace_serve.http_protocol import protocol_class
 from headrace_serve.keys import Keys
@@ -20,6 +20,7 @@ from headrace_serve.listening import (
     BACKLOG,
     listen,
     new_loop,
+    not_listening,
     open_grpc,
     reaches_others,
     url_of,
@@ -108,13 +109,15 @@ class Server:
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; ConfigError also for a wrong
-                model, file of keys, certificate, origin or name in ``allow``.
-            TypeError, ValueError: A port is no number from 0 to 65535; ``priority_default`` is no int, or less
+                model, file of keys, certificate, origin or name in ``allow``, or a key of a model that is not there.
+            TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no int, or less
                 than 1; ``keys``, ``limits`` or ``tls`` is of another type.
         """
         for name, number in (("port", port), ("grpc_port", grpc_port or 0)):
             if type(number) is not int or not 0 <= number <= _LAST_PORT:
                 raise ValueError(f"{name} is a number from 0 to {_LAST_PORT}, got {number!r}")
+        if port and port == grpc_port:
+            raise ValueError(f"port and grpc_port are both {port}")
         for what, kind in ((limits, Limits), (tls, Tls)):
             if what is not None and not isinstance(what, kind):
                 raise TypeError(f"expected headrace_serve.{kind.__name__}, got {what!r}")
@@ -125,7 +128,7 @@ class Server:
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
         known = Keys.of(keys)
-        catalogue = build_models(models, allow_import=allow_import)
+        catalogue = build_models(models, keys=known, allow_import=allow_import)
         try:
             self._service = Service(
                 catalogue,
@@ -189,10 +192,7 @@ class Server:
         except OSError as error:
             self._service.models.close(2.0)
             self._closed = True
-            raise SetupError(
-                f"cannot listen on {self.host} port {self.port}: {error.strerror or error}",
-                hint="Another program may use the port; choose another with --port.",
-            ) from error
+            raise not_listening(self.host, self.port, error) from error
         self.port = listener.getsockname()[1]
         self._loop = new_loop()
         self._thread = threading.Thread(
@@ -227,7 +227,12 @@ class Server:
             service = self._service
             known = Keys.of(keys)
             given = service.given if models is None else models
-            new = build_models(given, service.models, allow_import=service.allow_import)
+            new = build_models(
+                given,
+                service.models,
+                keys=known or service.keys,
+                allow_import=service.allow_import,
+            )
             try:
                 certificates = None if self._tls is None else self._tls.read()
             except BaseException:

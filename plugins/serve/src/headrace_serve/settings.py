@@ -63,6 +63,8 @@ class Settings:
             self.tls_client_ca and self.tls_cert is None
         ):
             wrong = Problem("serve", "TLS needs --tls-cert and --tls-key")
+        elif self.port and self.port == self.grpc_port:
+            wrong = Problem("serve", f"--port and --grpc-port are both {self.port}")
         if wrong is not None:
             raise ConfigError(wrong)
 
@@ -106,7 +108,7 @@ class Settings:
         """
         check_allowed(self.allow)
         check_origins(self.cors_origins)
-        check_models(self.read()["models"], allow_import=self.allow_import)
+        check_models(**self.read(), allow_import=self.allow_import)
         tls = self._tls()
         if tls is not None:
             tls.read()

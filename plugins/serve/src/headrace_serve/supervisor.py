@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import signal
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace_serve.running import HANGUP, say
+from headrace_serve.running import HANGUP, INTERRUPTED, say
 from headrace_serve.shared_changes import SharedChanges
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class Supervisor:
     def _on_signal(self, number: int) -> None:
         if number != HANGUP:
             say("draining")
+            self._status = INTERRUPTED if number == signal.SIGINT else 0
             self._finish()
             return
         self._changes.reloaded()

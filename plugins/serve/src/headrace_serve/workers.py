@@ -17,8 +17,15 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ConfigError, Problem, SetupError
-from headrace_serve.listening import REUSES_PORTS, bound, listen, reaches_others, url_of
+from headrace.errors import ConfigError, Problem
+from headrace_serve.listening import (
+    REUSES_PORTS,
+    bound,
+    listen,
+    not_listening,
+    reaches_others,
+    url_of,
+)
 from headrace_serve.running import OPEN, announce, say, signals
 from headrace_serve.supervisor import Supervisor
 
@@ -117,10 +124,7 @@ def _held(host: str, port: int) -> Any:
             return listen(host, port)
         return bound(host, port, shared=True)
     except OSError as error:
-        raise SetupError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}",
-            hint="Another program may use the port; choose another with --port or --grpc-port.",
-        ) from error
+        raise not_listening(host, port, error) from error
 
 
 def _usable_cores() -> int:
