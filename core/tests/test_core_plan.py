@@ -522,6 +522,28 @@ def test_init_and_node_entrypoint_are_the_two_phases_of_the_default():
     assert run({"backend": "X", "init": init, "node_entrypoint": front}) == "X"
 
 
+def test_a_backend_may_have_an_option_that_is_called_as_an_arg_of_register():
+    class Named(headrace.Backend):
+        class Options(headrace.Options):
+            name: str = "?"
+
+        def init(self, options, context):
+            self.name = options.name
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = self.name
+
+    registry.local["Named"] = Named
+    assert run("Named", name="from its node") == "from its node"
+    assert (
+        run({"name": "for all", "a": {"backend": "Named", "next": "b"}, "b": {"backend": "Named"}})
+        == "for all"
+    )
+    assert problem("X", name="x").code == "unknown_key"
+    assert problem("X", **{"Register::name": "x"}).code == "unknown_key"
+
+
 def test_a_node_needs_a_backend_only_if_it_reflects_it():
     assert run({"main": {"node_entrypoint": "Batching[X]"}}) == "X"
     found = problem({"main": {"max": 3}})

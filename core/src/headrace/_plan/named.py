@@ -50,6 +50,7 @@ class OptionsReader:
         planning: The planner, with the keys of its node.
         plugin: The qualifier of the plugin that brings the backend, empty where none does.
         lenient: Whether options may be missing.
+        args_only: Whether keys of the node set none of the options.
     """
 
     call: Call
@@ -57,6 +58,7 @@ class OptionsReader:
     planning: Planning
     plugin: str = ""
     lenient: bool = False
+    args_only: bool = False
     _found: dict[str, Found] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
     _lacking: list[str] = field(default_factory=list)
@@ -65,7 +67,8 @@ class OptionsReader:
     def __post_init__(self) -> None:
         call = self.call
         qualified = (f"{self.plugin}:{call.part}",) if self.plugin else ()
-        self.names = tuple(dict.fromkeys((call.name, call.part, *qualified)))
+        names = () if self.args_only else (call.name, call.part, *qualified)
+        self.names = tuple(dict.fromkeys(names))
         self.keys = keys_of(self.options) if _is_options(self.options) else {}
 
     def read(self, given: Given | None = None) -> tuple[Options | None, dict[str, str]]:

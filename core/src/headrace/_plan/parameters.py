@@ -175,7 +175,7 @@ class Parameters:
         All keys that set the option count as known from now on.
 
         Args:
-            names: The names of the element that may stand before ``::``.
+            names: The names of the element that may stand before ``::``; without any, keys set nothing.
             key: The key of the option.
             source: The text in which the element stands.
             own: The option among the args of the element itself.
@@ -193,7 +193,8 @@ class Parameters:
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
         """Give the keys of the node, then those of ``[global]``, that set an option."""
-        spelt = [*(f"{name}::{key}" for name in names), *([key] if key not in OWN_KEYS else [])]
+        plain = [key] if names and key not in OWN_KEYS else []
+        spelt = [*(f"{name}::{key}" for name in names), *plain]
         self.asked.update(spelt)
         found = [one for key in spelt for one in _written(key, self.node, self.shape)]
         return sorted(found, key=lambda one: one.origin == "global")

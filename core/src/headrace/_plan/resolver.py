@@ -229,7 +229,9 @@ class Resolver(Planning):
 
     def _backend(self, call: Call, spec: Offer, cls: type[Backend], scope: Scope) -> Element | None:
         word = word_of(cls)
-        options, origins = OptionsReader(call, cls.Options, self, spec.plugin, scope.lenient).read()
+        args_only = word._registers_names  # a node's key `name` is meant for its backends
+        reader = OptionsReader(call, cls.Options, self, spec.plugin, scope.lenient, args_only)
+        options, origins = reader.read()
         element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
         phases = call.phases
         if word._joins:
