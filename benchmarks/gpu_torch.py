@@ -23,9 +23,10 @@ The clock of a request runs from the call with the bytes to the class in the cli
 are random: the arithmetic is the same.
 
     python -m benchmarks.gpu_torch [--device cuda:0] [--part model resnet graphs host onnx]
-                                   [--decoding 16 40 p16x8@4 ...] [--seconds 4] [--json FILE]
+                                   [--decoding 16 40 p16x8@4 ...] [--batch 8] [--timeout-ms 2]
+                                   [--seconds 4] [--json FILE]
 
-``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS]`` (`benchmarks.decoding`), an
+``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]`` (`benchmarks.decoding`), an
 instance per processor unless said. The program written by hand has as many threads as the first way has instances.
 
 Needs headrace, headrace-cv, headrace-torch and torchvision; ``onnx`` also headrace-ort with a GPU
@@ -37,13 +38,14 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 import torch
 from benchmarks.captured import Captured
-from benchmarks.decoding import Decoding
+from benchmarks.decoding import Decoding, by_processes, picture_of
 from benchmarks.load import (
     Load,
     arguments,
@@ -63,11 +65,11 @@ import headrace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
 
 SIDE = 224
 CLIENTS = 40
 BATCH = 8
+TIMEOUT_MS = 2.0
 IN_A_ROW = 20
 PARTS = ("model", "resnet", "graphs", "host", "onnx")
 NETWORKS = ("resnet101", "resnet152", "vit_l_16", "vit_h_14")
@@ -128,12 +130,6 @@ def make_files(count: int = 16) -> list[bytes]:
     return files
 
 
-def picture_of(file: bytes) -> NDArray[np.uint8]:
-    """Decode and resize, with the functions that headrace-cv calls."""
-    image = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)
-    return np.asarray(cv2.resize(image, (SIDE, SIDE)), np.uint8)  # type: ignore[arg-type]
-
-
 class Bench:
     """The settings of one run, and what all parts measure with."""
 
@@ -143,6 +139,7 @@ class Bench:
         self.files = make_files(4 if quick else 16)
         self.cores = usable_cpus()
         self.ways = [Decoding.usual()]
+        self.batch, self.timeout_ms = BATCH, TIMEOUT_MS
 
     def wait(self) -> None:
         """Wait for the device, outside of what is timed."""
@@ -167,8 +164,8 @@ class Bench:
         return count * each / (time.perf_counter() - began)
 
     def decoding(self) -> float:
-        """Give how many pictures a second all processors decode, with nothing else."""
-        return self.load(lambda i: picture_of(self.files[i % len(self.files)]), self.cores).rps
+        """Give how many pictures a second all processors decode, with nothing else, in independent processes."""
+        return by_processes(self.files, SIDE, self.seconds)
 
     def module(self, name: str, half: bool) -> Any:
         """Give the module on the device, in fp16 where that was asked for and is a GPU."""
@@ -178,10 +175,10 @@ class Bench:
     def bare(self, name: str, *, half: bool) -> float:
         """Give the pictures a second of the captured module, back to back, inputs resident."""
         module = self.module(name, half)
-        given = torch.zeros((BATCH, SIDE, SIDE, 3), dtype=torch.uint8, device=self.device)
+        given = torch.zeros((self.batch, SIDE, SIDE, 3), dtype=torch.uint8, device=self.device)
         with torch.inference_mode():
             if not self.cuda:
-                return self.repeated(lambda: module(given), BATCH)
+                return self.repeated(lambda: module(given), self.batch)
             side = torch.cuda.Stream()
             with torch.cuda.stream(side):
                 for _ in range(3):
@@ -191,7 +188,7 @@ class Bench:
             with torch.cuda.graph(graph, stream=side):
                 module(given)
             with torch.cuda.stream(side):
-                return self.repeated(graph.replay, BATCH)
+                return self.repeated(graph.replay, self.batch)
 
     def pipeline(
         self, name: str, *, half: bool, decode: str = "cv", way: Decoding | None = None
@@ -210,8 +207,8 @@ class Bench:
             "cuda_graph": True,
             "device": self.device,
             "instance_num": 2,
-            "max": BATCH,
-            "batching_timeout": TIMEOUT_MS,
+            "max": self.batch,
+            "batching_timeout": self.timeout_ms,
         }
         if half and self.cuda:
             model["dtype"] = "float16"
@@ -236,9 +233,13 @@ class Bench:
     def by_hand(self, name: str, *, half: bool) -> TwoStages:
         """Give the program of threads written by hand: decoding workers, two model threads."""
         module = self.module(name, half)
-        runners = [Captured(module, BATCH, (SIDE, SIDE, 3)) for _ in range(2)]
+        runners = [Captured(module, self.batch, (SIDE, SIDE, 3)) for _ in range(2)]
         return TwoStages(
-            picture_of, runners, decoders=self.ways[0].instances, batch=BATCH, timeout_ms=TIMEOUT_MS
+            partial(picture_of, size=SIDE),
+            runners,
+            decoders=self.ways[0].instances,
+            batch=self.batch,
+            timeout_ms=self.timeout_ms,
         )
 
     def hand_written(self, program: TwoStages) -> Load:
@@ -251,15 +252,14 @@ class Bench:
         module, files = self.module(name, half), self.files
 
         def call(i: int) -> int:
-            picture = torch.from_numpy(picture_of(files[i % len(files)])).to(self.device)
+            picture = torch.from_numpy(picture_of(files[i % len(files)], SIDE)).to(self.device)
             with torch.inference_mode():
                 return int(module(picture[None])[0])
 
         return self.load(call, CLIENTS)
 
 
-TIMEOUT_MS = 2
-WAYS = "how pictures are decoded, in turn: [p]INSTANCES[xMAX][@CPUS]"
+WAYS = "how pictures are decoded, in turn: [p]INSTANCES[xMAX][@CPUS[s]]"
 
 
 def open_loop(pipe: headrace.Pipeline, files: list[bytes], rate: float, seconds: float) -> float:
@@ -313,7 +313,7 @@ def part_model(bench: Bench) -> dict[str, Any]:
     chosen = list(speeds)[-1]
     print(f"decoding on {bench.cores} processors alone: {decoding:.0f} pictures a second")
     for name, speed in speeds.items():
-        print(f"{name}, fp32, batch {BATCH}, captured, back to back: {speed:.0f}")
+        print(f"{name}, fp32, batch {bench.batch}, captured, back to back: {speed:.0f}")
     ratios, loads, by_hand = [], [], []
     with (
         headrace.pipe(bench.pipeline(chosen, half=False)) as pipe,
@@ -328,15 +328,15 @@ def part_model(bench: Bench) -> dict[str, Any]:
         rate = middle(loads).rps / 2
         open_loop(pipe, bench.files, rate, 0.3 * bench.seconds)  # so that all runners have started
         p99_ms = open_loop(pipe, bench.files, rate, bench.seconds)
-    one_batch_ms = 1e3 * BATCH / speeds[chosen]
-    limit_ms = 2 * one_batch_ms + TIMEOUT_MS
+    one_batch_ms = 1e3 * bench.batch / speeds[chosen]
+    limit_ms = 2 * one_batch_ms + bench.timeout_ms
     print(
         f"headrace, {CLIENTS} clients, {chosen}: {middle(loads).rps:.0f} pictures a second, mean batch"
         f" {histogram:.2f}, p99 {middle(loads).p99_us / 1e3:.1f} ms\n"
         f"  {statistics.median(ratios):.3f} x the bare module (wanted: 0.95)\n"
         f"  {_beside_hand(loads, by_hand, bench)}\n{_ways(others, speeds[chosen], 'the bare module')}"
         f"  open loop at {rate:.0f} a second: p99 {p99_ms:.2f} ms (wanted: {limit_ms:.2f} ms, two batches"
-        f" of {one_batch_ms:.2f} ms and the timeout of {TIMEOUT_MS} ms)\n",
+        f" of {one_batch_ms:.2f} ms and the timeout of {bench.timeout_ms} ms)\n",
         flush=True,
     )
     return {
@@ -355,7 +355,7 @@ def part_model(bench: Bench) -> dict[str, Any]:
 
 def part_resnet(bench: Bench) -> dict[str, Any]:
     name = "tiny" if bench.quick else "resnet50"
-    ours, by_hand, naive, lower = [], [], [], []
+    ours, by_hand, naive, decoding, module = [], [], [], [], []
     with (
         headrace.pipe(bench.pipeline(name, half=True)) as pipe,
         bench.by_hand(name, half=True) as program,
@@ -363,9 +363,11 @@ def part_resnet(bench: Bench) -> dict[str, Any]:
         for _ in range(bench.rounds):
             ours.append(bench.headrace(pipe))
             by_hand.append(bench.hand_written(program))
-            lower.append(min(bench.decoding(), bench.bare(name, half=True)))
+            decoding.append(bench.decoding())
+            module.append(bench.bare(name, half=True))
             naive.append(bench.naive(name, half=True))
         others = {way.text: bench.beside(name, way, half=True) for way in bench.ways[1:]}
+    lower = [*map(min, decoding, module)]
     share = statistics.median(a.rps / b for a, b in zip(ours, lower, strict=True))
     times = ratio(ours, naive)
     on_gpu = None
@@ -376,7 +378,7 @@ def part_resnet(bench: Bench) -> dict[str, Any]:
         print(f"decoding on the GPU cannot run here: {str(error).splitlines()[0]}")
     print(
         f"{name} fp16: headrace {middle(ours).rps:.0f} pictures a second, naive {middle(naive).rps:.0f},"
-        f" the lower of decoding and module {statistics.median(lower):.0f}\n"
+        f" decoding alone {statistics.median(decoding):.0f}, module {statistics.median(module):.0f}\n"
         f"  {share:.3f} x the lower one (wanted: 0.90), {times:.1f} x the naive program (wanted: 5)\n"
         f"  {_beside_hand(ours, by_hand, bench)}\n"
         f"{_ways(others, statistics.median(lower), 'the lower one')}",
@@ -386,6 +388,8 @@ def part_resnet(bench: Bench) -> dict[str, Any]:
         print(f"  decoding on the GPU: {on_gpu.rps:.0f} pictures a second")
     print(flush=True)
     return {
+        "decoding": decoding,
+        "module": module,
         "share": share,
         "over_naive": times,
         "over_by_hand": ratio(ours, by_hand),
@@ -401,7 +405,7 @@ def part_graphs(bench: Bench) -> dict[str, Any]:
     name = "tiny" if bench.quick else "resnet50"
     config = bench.pipeline(name, half=True)["model"]
     config = {**config, "backend": "TorchModule", "instance_num": 1, "batching_timeout": 0}
-    given = torch.zeros((BATCH, SIDE, SIDE, 3), dtype=torch.uint8, device=bench.device)
+    given = torch.zeros((bench.batch, SIDE, SIDE, 3), dtype=torch.uint8, device=bench.device)
     bench.wait()
     speeds: dict[bool, list[float]] = {True: [], False: []}
     pipes = {graph: headrace.pipe({**config, "cuda_graph": graph}) for graph in speeds}
@@ -409,14 +413,15 @@ def part_graphs(bench: Bench) -> dict[str, Any]:
         for graph, pipe in pipes.items():
             speeds[graph].append(
                 bench.repeated(
-                    lambda pipe=pipe: pipe({"data": given, "request_size": BATCH}), BATCH
+                    lambda pipe=pipe: pipe({"data": given, "request_size": bench.batch}),
+                    bench.batch,
                 )  # type: ignore[misc]
             )
     for pipe in pipes.values():
         pipe.close()
     times = statistics.median(a / b for a, b in zip(speeds[True], speeds[False], strict=True))
     print(
-        f"{name} fp16, batch {BATCH}, one instance, inputs on the device: {max(speeds[True]):.0f} pictures"
+        f"{name} fp16, batch {bench.batch}, one instance, inputs on the device: {max(speeds[True]):.0f} pictures"
         f" a second with graphs, {max(speeds[False]):.0f} without\n"
         f"  {times:.2f} x (wanted: 2.5)\n",
         flush=True,
@@ -517,6 +522,8 @@ def main() -> None:
     parser.add_argument(
         "--decoding", type=Decoding.read, nargs="+", default=[Decoding.usual()], help=WAYS
     )
+    parser.add_argument("--batch", type=int, default=BATCH, help="most pictures in one")
+    parser.add_argument("--timeout-ms", type=float, default=TIMEOUT_MS, help="batching_timeout")
     given = parser.parse_args()
     seconds = given.seconds or (0.3 if given.quick else 4.0)
     about = environment(("headrace", "torch", "torchvision", "onnxruntime-gpu", "onnxruntime"))
@@ -526,7 +533,7 @@ def main() -> None:
     print_environment(about)
     cv2.setNumThreads(1)  # as headrace-cv sets it: requests already run in many threads
     bench = Bench(given.device, seconds, 1 if given.quick else 2, quick=given.quick)
-    bench.ways = given.decoding
+    bench.ways, bench.batch, bench.timeout_ms = given.decoding, given.batch, given.timeout_ms
     parts = {
         "model": part_model,
         "resnet": part_resnet,

@@ -252,6 +252,28 @@ def test_what_goes_from_element_to_element_stays_in_the_process():
         assert pipe({"data": b"seen"}) == {"data": b"seen", "result": b"seen"}
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+@pytest.mark.parametrize("write", ["{}", '"{0},{0}"', "{0}-{0}"])
+def test_a_process_keeps_to_the_processors_it_is_told(write):
+    last = max(os.sched_getaffinity(0))
+    inside = f"Process(cpus={write.format(last)})[Call(os:sched_getaffinity)]"
+    with headrace.pipe({"backend": inside}) as pipe:
+        assert pipe({"data": 0})["result"] == {last}
+
+
+@pytest.mark.parametrize("cpus", ["3-1", "a", "-1", "1,,2", "0-99999", "true", "1.5", '""'])
+def test_processors_that_cannot_be_are_refused_before_a_process_starts(cpus):
+    with pytest.raises(headrace.errors.ConfigError, match="cpus") as caught:
+        headrace.PipelineConfig.load({"backend": f"Process(cpus={cpus})[Identity]"})
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_processors_that_the_machine_lacks_are_told_at_setup():
+    with pytest.raises(headrace.errors.SetupError, match=r"cpus: '9999' cannot be used"):
+        headrace.pipe({"backend": "Process(cpus=9999)[Identity]"})
+
+
 def test_functions_and_plain_classes_are_known_there(file):
     backend = "Process[S[Triple,Call(builtins:str)]]"
     with headrace.pipe({"import": [file], "backend": backend}) as pipe:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -59,6 +60,46 @@ def usable_cpus() -> int:
     if affinity is not None:
         return max(1, len(affinity(0)))
     return max(1, os.cpu_count() or 1)
+
+
+_CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
+
+
+def read_cpus(text: str) -> set[int]:
+    """Read the numbers of processors as ``taskset`` writes them: ``4-15``, ``0,2``, ``0-3,8``.
+
+    Raises:
+        ValueError: It is written otherwise, or names none.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        numbers = _CPUS.fullmatch(part.strip())
+        if numbers is None:
+            raise ValueError(f"{text!r} is no list of processors, such as '4-15' or '0,2'")
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        if last < first:
+            raise ValueError(f"{text!r} names no processor between {first} and {last}")
+        found.update(range(first, last + 1))
+    return found
+
+
+def use_cpus(text: str) -> None:
+    """Let this thread, and what it starts, use some processors alone.
+
+    Args:
+        text: Their numbers, see `read_cpus`.
+
+    Raises:
+        SetupError: The system has none of these processors, or does not bind threads to processors.
+    """
+    bind = getattr(os, "sched_setaffinity", None)
+    if bind is None:
+        raise SetupError("cpus: this system binds no process to processors", hint="Leave cpus out.")
+    try:
+        bind(0, read_cpus(text))
+    except OSError as error:
+        here = f"This machine has {os.cpu_count()} processors, which are counted from 0."
+        raise SetupError(f"cpus: {text!r} cannot be used: {error.strerror}", hint=here) from error
 
 
 def close_at_exit(closable: Closable) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import Channel, Packed, apply, changes, faults, pack, unpack
 from headrace._portable import caused, error_text, portable
-from headrace._process import end_with_parent
+from headrace._process import end_with_parent, use_cpus
 from headrace._scheduling.locks import claimed
 from headrace.errors import BackendError, ContractError, InputError
 
@@ -236,6 +236,8 @@ def _serve(channel: Channel, reports: _Reports, closing: ExitStack) -> None:
     try:
         first: Any = channel.receive()
         reports.begin(first["levels"])
+        if first["cpus"] is not None:
+            use_cpus(str(first["cpus"]))
         backend = first["plan"].build(own_thread=False)
         closing.callback(backend.close)
         names = ("min", "max", "rerun", "needs", "reads", "keys")

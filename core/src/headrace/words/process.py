@@ -7,12 +7,13 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from headrace._checked import Outcomes, Presence, batch_alone
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, keys_named
 from headrace._plan.word import Word, needs_of
+from headrace._process import read_cpus
 from headrace.errors import ContractError, InstanceLostError
 from headrace.words._exchange import Exchange, lend
 from headrace.words._supervisor import Child, Restarts, Supervisor, how_ended
@@ -49,6 +50,9 @@ class Process(Word):
     process of this one. The process is started again, after growing pauses; when it has died more than
     ``restart_limit`` times within a minute, the instance is lost.
 
+    The process uses the processors of the thread that starts it, or those that ``cpus`` names: so the program
+    may keep to a few of them (``taskset -c 0-3 python service.py``) and the processes use all, or the others.
+
     Reads:
         What X reads.
     Writes:
@@ -80,6 +84,19 @@ class Process(Word):
             "of its requests; none: never. A batch with a request without deadline is not killed.",
         )
 
+        cpus: str | int | None = Field(
+            None,
+            description="The processors that the process may use, as taskset writes them (4-15, or 0,2); "
+            "none: those of the thread that starts it.",
+        )
+
+        @field_validator("cpus")
+        @classmethod
+        def _judge_cpus(cls, cpus: str | int | None) -> str | int | None:
+            if cpus is not None:
+                read_cpus(str(cpus))
+            return cpus
+
     takes = 1
     builds_elsewhere = True
 
@@ -107,7 +124,8 @@ class Process(Word):
         key = ("headrace.process", self._word)
         self._siblings: Siblings = context.shared.get_or_create(key, Siblings)
         name = f"headrace-{context.node_name}-{context.instance_index}-process"
-        first, restarts = {"plan": plan, "levels": _levels()}, Restarts(options.restart_limit)
+        first = {"plan": plan, "levels": _levels(), "cpus": options.cpus}
+        restarts = Restarts(options.restart_limit)
         self._presence = self._lost or Presence()
         self.supervisor = Supervisor(name, first, restarts, self._presence, self._siblings.look)
         self._child = self.supervisor.start(context.cancelled)
