@@ -14,6 +14,7 @@ import torch
 
 import headrace
 from headrace.errors import BackendError, InputError, SetupError
+from headrace_torch.graphs import Graphs
 
 pytestmark = pytest.mark.gpu
 HERE = f"{__name__}:"
@@ -359,6 +360,49 @@ pipe.close()
     assert lines[:2] == ["lost True", "False False"], done.stderr
     assert lines[3] == "cpu True"
     assert done.returncode == 0, done.stderr
+
+
+def test_a_capture_that_the_model_ends_with_the_program_leaves_the_stream_free():
+    runs = []
+
+    def call(inputs):
+        runs.append(torch.cuda.is_current_stream_capturing())
+        if runs[-1]:
+            raise SystemExit(3)
+        return {"out": inputs[0] + 1}
+
+    graphs = Graphs(torch.device(DEVICE))
+    with torch.cuda.stream(torch.cuda.Stream(DEVICE)):
+        with pytest.raises(SystemExit):
+            graphs.capture(call, lambda rows: (torch.zeros(rows, 2, device=DEVICE),), (2,))
+        assert runs == [False, False, False, True]
+        assert not torch.cuda.is_current_stream_capturing()
+        assert (
+            float((torch.ones(5, device=DEVICE) + 1).sum()) == 10.0
+        )  # waits, which a capture forbids
+    graphs.close()
+
+
+def test_numbers_of_python_reach_the_device_in_the_dtype_that_is_told():
+    config = {"backend": "TorchModule", "module": f"{HERE}Long", "shape": "float32:3"}
+    with headrace.pipe({**config, "device": DEVICE, "max": 8, "batching_timeout": 50}) as pipe:
+        futures = pipe.submit(
+            [
+                {"data": [1, 2.5, 3]},
+                {"data": [[0, 0, 0], [4, 5, 6]], "request_size": 2},
+                {"data": torch.full((3,), 7.0, device=DEVICE)},
+                {"data": [1e300, 0, 0]},
+                {"data": ["1", "2", "3"]},
+                {"data": [torch.zeros(3, device=DEVICE)], "request_size": 1},
+                {"data": np.zeros(3, np.float32)},
+            ]
+        )
+        results = [future.result(60)["result"] for future in futures[:3]]
+        errors = [future.exception(60) for future in futures[3:]]
+    assert all(str(one.device) == DEVICE and one.dtype == torch.float32 for one in results)
+    expected = [[2, 3.5, 4], [[1, 1, 1], [5, 6, 7]], [8, 8, 8]]
+    assert [one.tolist() for one in results] == expected
+    assert all(isinstance(one, InputError) and one.key == "data" for one in errors)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one device")

@@ -231,8 +231,23 @@ def test_a_crop_outside_is_refused_or_filled(bench):
     expected[:5, 2:] = image[1:6, :5]
     assert far(result, expected) == 0
     assert "too large" in str(one.error(fill, {"data": tensor, "box": (0, 0, 32_768, 4)}))
-    two = one.start(CropTensor, outside="fill", fill_value=(1, 2))
-    assert isinstance(one.error(two, dict(request)), InputError)
+    four = one.start(CropTensor, outside="fill", fill_value=(1, 2, 3, 4))
+    assert isinstance(one.error(four, dict(request)), InputError)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_what_fills_a_floating_image_is_limited_to_what_its_dtype_holds(bench, dtype):
+    one = bench()
+    image = torch.ones(3, 2, 2, dtype=getattr(torch, dtype))
+    most = torch.finfo(image.dtype).max
+    for value in (1e300, (-1e300, 0.5, 1e300)):
+        pad = one.start(PadTensor, pad_h=3, pad_w=3, pad_value=value)
+        (padded,) = one.run(pad, {"data": image})
+        limited = [
+            min(max(x, -most), most) for x in (value if type(value) is tuple else [value] * 3)
+        ]
+        assert padded[:, 2, 2].tolist() == limited
+        assert torch.equal(padded[:, :2, :2], image)
 
 
 def test_pad_puts_an_image_into_a_corner_or_the_middle(bench):

@@ -90,7 +90,19 @@ def test_building_without_torch_names_it():
         ("PadTensor", "multiple"),
         ("PadTensor(8)", "go together"),
         ("NormalizeTensor(std=0)", "std must not be 0"),
-        ("NormalizeTensor(mean=[1,2],std=[1,2,3])", "one value per channel"),
+        ("CropTensor(box=[5,5,1,9])", "holds no pixel"),
+        ("CropTensor(box=[5,5,5.4,9])", "holds no pixel"),
+        ("CropTensor(box=[-5,-5,0,3])", "holds no pixel"),
+        ("CropTensor(box=[-1,0,5,5],outside=refuse)", "leaves every image"),
+        ("CropTensor(box=[0,-9,40000,5],outside=fill)", "a side above"),
+        ("CropTensor(outside=fill,fill_value=[1,2])", "1, 3 or 4 channels"),
+        ("PadTensor(8,8,pad_value=[1,2])", "1, 3 or 4 channels"),
+        ("NormalizeTensor(mean=[1,2,3],std=[1,2,3,4])", "one value per channel"),
+        ("NormalizeTensor(std=[1,1e-300,1])", "too large for float32"),
+        ("NormalizeTensor(scale=1e300)", "too large for float32"),
+        ("NormalizeTensor(mean=[1,1,1e38],std=0.1)", "too large for float32"),
+        ("IndexSelectTensor(index=[9223372036854775808])", "less than or equal"),
+        ("TopKTensor(9223372036854775808)", "less than or equal"),
         ("TopKTensor(0)", "greater than or equal to 1"),
         ("IndexSelectTensor", "either index or key"),
         ("TorchModule", "either model or module"),
@@ -109,6 +121,24 @@ def test_building_without_torch_names_it():
 def test_options_that_cannot_be_are_refused_before_anything_is_built(backend, problem):
     with pytest.raises(ConfigError, match=problem):
         headrace.PipelineConfig.load({"backend": backend})
+
+
+def test_boxes_and_norms_at_the_edge_of_what_can_work_are_taken():
+    for backend in (
+        "CropTensor(box=[-5,-5,0.5,1])",
+        "CropTensor(box=[0,0,40000,5],outside=fill)",  # an image may be that large
+        "CropTensor(box=[0,0,9,9],outside=refuse)",
+        "NormalizeTensor(mean=[0,1,2],std=1e-30)",
+        "NormalizeTensor(scale=0)",
+    ):
+        headrace.PipelineConfig.load({"backend": backend})
+
+
+def test_shapes_of_several_inputs_need_the_name_of_the_one_that_is_fixed():
+    config = {"backend": "FixTensor", "shape": {"a": "3", "b": "4"}}
+    with pytest.raises(ConfigError, match="in `input`"):
+        headrace.PipelineConfig.load(config)
+    headrace.PipelineConfig.load({**config, "input": "b"})
 
 
 def test_a_file_in_module_is_relative_to_the_configuration(tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import logging
+import pickle
 import threading
 import warnings
 import weakref
@@ -197,6 +198,7 @@ def files(net, tmp_path_factory):
 
     save_file(net.state_dict(), str(folder / "safe.bin"))
     (folder / "text.bin").write_text("not a model")
+    (folder / "opcodes.bin").write_bytes(pickle.dumps({"a": [1]}, protocol=4))
     (folder / "empty.bin").write_bytes(b"")
     (folder / "broken.bin").write_bytes((folder / "program.bin").read_bytes()[:-400])
     return folder
@@ -306,7 +308,8 @@ def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
         ({"module": f"{HERE}failing", "args": {"reason": "told so"}}, SetupError, "told so"),
         ({"module": f"{HERE}Net", "args": {"out": 3}, "weights": "weights.bin"}, SetupError, "fit"),
         ({"module": f"{HERE}Net", "weights": "pickled.bin"}, SetupError, "it holds a "),
-        ({"module": f"{HERE}Net", "weights": "text.bin"}, SetupError, "state dict"),
+        ({"module": f"{HERE}Net", "weights": "text.bin"}, SetupError, "write others"),
+        ({"module": f"{HERE}Net", "weights": "opcodes.bin"}, SetupError, "loaded safely"),
         ({"module": f"{HERE}Net", "inputs": {"y": "data"}}, SetupError, "has: x"),
         ({"module": f"{HERE}Net", "shape": {"y": "3"}}, SetupError, "has: x"),
         ({"module": f"{HERE}Two", "shape": "3"}, SetupError, "table"),
@@ -326,6 +329,7 @@ def test_what_cannot_be_built_says_what_to_do(bench, files, options, error, word
     with pytest.raises(error) as caught:
         bench().start(TorchModule, **options)
     assert words in str(caught.value)
+    assert "likely succeed" not in str(caught.value)  # torch's advice to run code of the file
 
 
 def test_code_is_refused_where_imports_are(files):
@@ -775,6 +779,35 @@ def test_a_capture_that_fails_keeps_nothing_alive_while_its_error_is_held(monkey
     # A graph whose capture has ended gives up its share of the pool itself, any other never does.
     both = [("end", 0, (0, 1)), ("release", 0, (0, 1))]
     assert given_up == (["reset"] if ends else both)
+
+
+def test_a_capture_is_ended_whatever_ends_it(monkeypatch):
+    from headrace_torch.graphs import Graphs
+
+    class Graph:
+        def capture_begin(self, **_):
+            done.append("begin")
+
+        def capture_end(self):
+            done.append("end")
+
+        def pool(self):
+            return (0, 1)
+
+        def reset(self):
+            done.append("reset")
+
+    def call(inputs):
+        if done:
+            raise SystemExit(3)
+        return {"out": inputs[0]}
+
+    done = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    with pytest.raises(SystemExit):
+        Graphs(torch.device("cuda", 0)).capture(call, lambda rows: (torch.zeros(rows, 2),), (2,))
+    assert done == ["begin", "end", "reset"]
 
 
 @pytest.mark.parametrize("name", ["program.bin", "script.bin", "fixed.pt2"])

@@ -222,6 +222,17 @@ def test_softmax_argmax_topk_and_index_are_numpys(bench):
         assert np.array_equal(picked.numpy(), values[rows][..., [0, -1, 2]])
 
 
+@pytest.mark.parametrize("word", [SoftmaxTensor, ArgMaxTensor, TopKTensor])
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64", "float8_e4m3fn", "bool"])
+def test_a_dtype_that_torch_cannot_compute_with_is_refused_alone(bench, word, dtype):
+    one = bench()
+    options = {"k": 1} if word is TopKTensor else {}
+    wrong = torch.ones(3).to(getattr(torch, dtype))
+    started = one.start(word, **options)
+    bad, good = one.outcomes(started, {"data": wrong}, {"data": torch.ones(3)})
+    assert (bad.key, bad.got, good) == ("data", f"{dtype} [3] on cpu", None)
+
+
 def test_an_axis_is_one_of_the_sample_whether_rows_come_or_not(bench):
     one = bench()
     values = torch.randn(4, 3, 5)
@@ -330,8 +341,9 @@ def test_split_without_a_note_goes_by_the_weights(bench):
     for rows in (5, 3):
         assert isinstance(one.error(split, {"data": whole, "request_size": rows}), InputError)
     assert one.error(split, {"data": whole}).got == "int64 [4] on cpu"  # three rows of no request
-    error = one.error(split, {"data": whole, "cat_rows": "0:1"})
-    assert error.key == "cat_rows"
+    for wrong in ("0:1", (3, 1, False), (-1, 0, True), (2, 2, False), (0.0, 1, True)):
+        error = one.error(split, {"data": whole, "cat_rows": wrong})
+        assert error.key == "cat_rows"
 
 
 def test_sync_and_pool_change_no_result(bench):

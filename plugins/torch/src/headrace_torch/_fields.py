@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, FiniteFloat
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat
 
 __all__ = ["ColorName", "Dim", "DtypeName", "Interpolation", "PerChannel", "Shapes", "Side"]
 
-PerChannel = Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=4)]
+
+def _channels(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(values) == 2:
+        raise ValueError("an image has 1, 3 or 4 channels")
+    return values
+
+
+PerChannel = Annotated[
+    tuple[FiniteFloat, ...], Field(min_length=1, max_length=4), AfterValidator(_channels)
+]
 """One number per channel."""
 
 Side = Annotated[int, Field(ge=1, le=32_767)]

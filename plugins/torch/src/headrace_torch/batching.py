@@ -227,7 +227,8 @@ class SplitTensor(TensorBackend):
 
     def _noted(self, value: Any) -> tuple[int, int, bool]:
         right = isinstance(value, tuple) and len(value) == 3
-        if not right or not all(isinstance(one, int) for one in value):
+        right = right and all(isinstance(one, int) for one in value)
+        if not right or not 0 <= value[0] < value[1]:
             raise InputError(
                 "these are no rows",
                 key="cat_rows",

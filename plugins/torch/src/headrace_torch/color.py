@@ -26,6 +26,14 @@ __all__ = ["CvtColorTensor", "NormalizeTensor"]
 
 _COLORS = ("rgb", "bgr", "gray")
 _EXPECTED = " or ".join(map(repr, _COLORS))
+_MOST = 3.4028234663852886e38
+"""The greatest ``float32``, in which images are normalised."""
+
+
+def _listed(value: float | tuple[float, ...] | None, default: float) -> tuple[float, ...]:
+    if isinstance(value, tuple):
+        return value
+    return (default if value is None else value,)
 
 
 class CvtColorTensor(PerImage):
@@ -144,6 +152,11 @@ class NormalizeTensor(PerImage):
                 raise ValueError("std must not be 0")
             if len({len(v) for v in (self.mean, self.std) if isinstance(v, tuple)}) > 1:
                 raise ValueError("mean and std must have one value per channel, both as many")
+            means, stds = _listed(self.mean, 0.0), _listed(self.std, 1.0)
+            scale = 1.0 if self.scale is None else self.scale
+            for mean, std in zip(means * len(stds), stds * len(means), strict=True):
+                if max(abs(scale / std), abs(mean / std)) > _MOST:
+                    raise ValueError("scale / std or mean / std is too large for float32")
             return self
 
     def build(self, options: Any, context: InitContext) -> None:

@@ -24,6 +24,28 @@ if TYPE_CHECKING:
 __all__ = ["CropTensor", "PadTensor", "ResizeTensor"]
 
 _MOST = 32_767
+_MOST_PIXELS = 100_000_000
+
+
+def _refuse_box(box: tuple[float, ...], outside: str) -> None:
+    """Refuse a box that no image has.
+
+    Raises:
+        ValueError: The box is empty or turned round, lies above or left of every image, or leaves every image
+            although ``outside`` is ``refuse``, or ``fill`` and the crop would be too large.
+    """
+    x1, y1, x2, y2 = (int((edge + 0.5) // 1) for edge in box)  # rounded as in `box_edges`
+    if max(x1, 0) >= x2 or max(y1, 0) >= y2:
+        raise ValueError(
+            "box holds no pixel of any image: it is x1, y1, x2, y2 with x1 < x2, y1 < y2"
+        )
+    if min(x1, y1) < 0 and outside == "refuse":
+        raise ValueError("box leaves every image, and outside = 'refuse' refuses that")
+    large = max(x2 - x1, y2 - y1) > _MOST or (x2 - x1) * (y2 - y1) > _MOST_PIXELS
+    if min(x1, y1) < 0 and outside == "fill" and large:
+        raise ValueError(
+            f"box makes a crop of more than {_MOST_PIXELS} pixels or with a side above {_MOST}"
+        )
 
 
 def _numbers(
@@ -211,6 +233,8 @@ class CropTensor(PerImage):
                 raise ValueError("crop_h and crop_w go together")
             if self.box is not None and self.crop_h is not None:
                 raise ValueError("box and crop_h, crop_w say two boxes")
+            if self.box is not None:
+                _refuse_box(self.box, self.outside)
             return self
 
     reads: tuple[str, ...] | type = ("data", "{key}")

@@ -90,8 +90,10 @@ class Graphs:
             try:
                 outputs = call(inputs)
                 graph.capture_end()
-            except Exception as error:  # noqa: BLE001 - whatever the model raises
+            except BaseException as error:
                 self._give_up(graph)
+                if not isinstance(error, Exception):
+                    raise
                 failure = SetupError(
                     f"the model cannot be captured in a CUDA graph (batch of {size}): "
                     f"{call_in(error)}: {' '.join(str(error).split())[:300]}",

@@ -7,7 +7,7 @@ itself is returned, not a copy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -164,7 +164,7 @@ def crop_image(
             pixels from ``x1`` to before ``x2`` and from ``y1`` to before ``y2``.
         outside: For a box that reaches beyond the image: ``"clip"`` cuts it off, ``"refuse"`` refuses it,
             ``"fill"`` fills the part outside with ``fill_value``.
-        fill_value: One number, or one per channel; for ``uint8`` rounded and limited to 0 and 255.
+        fill_value: One number, or one per channel; for ``uint8`` rounded; limited to what the dtype holds.
         key: The key of the request that held the box, for the error.
 
     Raises:
@@ -251,7 +251,7 @@ def pad_image(
         images: ``[N, C, H, W]``.
         hw: Height and width of the result, in pixels.
         pad_value: One number, or one per channel; in pixel values, for ``uint8`` rounded to the
-            nearest integer and limited to 0 and 255.
+            nearest integer; limited to what the dtype holds.
         centered: Put the image into the middle (an odd pixel of padding goes right or below), not
             into the upper left corner.
         key: The key of the request that is too large, for the error.
@@ -281,8 +281,7 @@ def _on_canvas(
 ) -> torch.Tensor:
     """Put images onto a new canvas that is filled with one value, or with one value per channel."""
     (number, channels, height, width), (top, left) = images.shape, corner
-    if images.dtype == torch.uint8:
-        value = _as_bytes(value)
+    value = _limited(value, images.dtype)
     if isinstance(value, (int, float)):
         margins = (left, hw[1] - left - width, top, hw[0] - top - height)
         return torch.constant_pad_nd(images, margins, value)
@@ -300,11 +299,14 @@ def _on_canvas(
     return canvas
 
 
-def _as_bytes(value: float | Sequence[float]) -> int | list[int]:
-    """Round numbers, halves to the even one, and limit them to 0 and 255, as headrace-cv does."""
-    if isinstance(value, (int, float)):
+def _limited(value: float | Sequence[float], dtype: torch.dtype) -> Any:
+    """Limit numbers to what the dtype holds; for ``uint8`` round them first, halves to the even one."""
+    if not isinstance(value, (int, float)):
+        return [_limited(one, dtype) for one in value]
+    if dtype == torch.uint8:
         return min(max(round(value), 0), 255)
-    return [min(max(round(one), 0), 255) for one in value]
+    most = torch.finfo(dtype).max
+    return min(max(value, -most), most)
 
 
 def convert_color(images: torch.Tensor, source: str, target: str) -> torch.Tensor:

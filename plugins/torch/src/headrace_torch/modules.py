@@ -158,10 +158,12 @@ def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
+        # Only what was found in the file: torch's advice beside it, to load the file all the same, is for others.
         other = re.search(r"GLOBAL (\S+)", str(error))
-        why = (
-            f"it holds a {other[1]}" if other else first_line(error)
-        )  # torch's advice is for others
+        found_there = re.search(r"WeightsUnpickler error: (.+)", str(error))
+        why = found_there[1] if found_there else first_line(error)
+        if other or kind == "unknown":
+            why = f"it holds a {other[1]}" if other else "torch.save and safetensors write others"
         raise SetupError(
             f"{str(path)!r} ({kind}) is no state dict that can be loaded safely: {why}",
             hint="Save model.state_dict() with torch.save, or as safetensors.",

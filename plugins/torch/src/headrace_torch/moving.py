@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 import headrace
 from headrace.errors import InputError
@@ -14,6 +14,7 @@ from headrace_torch._tensor_backend import TensorBackend, read_key
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Self
 
     from headrace import InitContext
     from headrace.keys import Request
@@ -252,6 +253,14 @@ class FixTensor(TensorBackend):
         )
 
         positional = ("dtype", "shape")
+
+        @model_validator(mode="after")
+        def _one_input(self) -> Self:
+            if self.input is None and isinstance(self.shape, dict) and len(self.shape) > 1:
+                raise ValueError(
+                    f"shape tells of {', '.join(self.shape)}: name the one that `data` is for in `input`"
+                )
+            return self
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the scope, into which the model, built after this element, will put its inputs."""

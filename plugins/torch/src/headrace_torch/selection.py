@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["ArgMaxTensor", "IndexSelectTensor", "SoftmaxTensor", "TopKTensor"]
 
 
+_LONGEST = (1 << 63) - 1
+_Index = Annotated[int, Field(ge=-_LONGEST, le=_LONGEST)]
+_NOT_COMPUTED = ("bool", "complex", "uint16", "uint32", "uint64", "float8", "float4")
+"""How the names of dtypes begin that are no real numbers, or that torch stores and does not compute with."""
+
+
 class _AlongDim(PerTensor):
     """A backend that computes a function along one axis of each sample."""
 
@@ -40,9 +46,9 @@ class _AlongDim(PerTensor):
         axes, dim = rows.ndim - 1, self._options.dim
         if not -axes <= dim < axes:
             raise refused(f"a sample has no axis {dim}", self.expected, rows)
-        if self.kinds == "floating" and not rows.is_floating_point():
-            raise refused("wrong dtype", self.expected, rows)
-        if self.kinds == "real" and (rows.is_complex() or str(rows.dtype) == "torch.bool"):
+        dtype = str(rows.dtype).removeprefix("torch.")
+        computed = self.kinds == "any" or not dtype.startswith(_NOT_COMPUTED)
+        if not computed or (self.kinds == "floating" and not rows.is_floating_point()):
             raise refused("wrong dtype", self.expected, rows)
         if rows.shape[self._dim] < self.least:
             what = f"the axis {dim} is too short"
@@ -97,7 +103,7 @@ class ArgMaxTensor(_AlongDim):
     If several values are the greatest, the index of any of them is given. NaN counts as the greatest.
 
     Reads:
-        data: Real numbers, any shape with that axis: a sample, or with ``request_size = N`` N rows
+        data: Real numbers (no ``uint16``, ``uint32``, ``uint64``, ``float8``), any shape with that axis: a sample, or with ``request_size = N`` N rows
             of samples.
 
     Writes:
@@ -154,7 +160,7 @@ class TopKTensor(_AlongDim):
     class Options(headrace.Options):
         """How many, and the axis."""
 
-        k: int = Field(ge=1, description="How many values to give.")
+        k: int = Field(ge=1, le=_LONGEST, description="How many values to give.")
         dim: Dim = Field(
             default=-1, description="Axis of one sample (an index, negative from end)."
         )
@@ -217,7 +223,7 @@ class IndexSelectTensor(_AlongDim):
     class Options(headrace.Options):
         """The indices, and the axis."""
 
-        index: Annotated[tuple[int, ...], Field(min_length=1)] | None = Field(
+        index: Annotated[tuple[_Index, ...], Field(min_length=1)] | None = Field(
             default=None,
             description="The indices of all requests, or one; negative ones from the end.",
         )
