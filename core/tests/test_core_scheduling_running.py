@@ -255,6 +255,27 @@ def test_a_batch_is_padded_to_a_weight_that_the_node_allows_or_refused(gate, key
         assert gate.batches == ([] if ran is None else [ran])
 
 
+@pytest.mark.parametrize(
+    ("keys", "weights", "ran"),
+    [
+        ({"batch_sizes": [6, 8], "pad": True}, [4, 3], [[4, 4], [3, 3]]),
+        ({"batch_sizes": [4, 8], "pad": True}, [4, 3], [[4]]),
+        ({"batch_sizes": [6, 8], "pad": True}, [5, 2], [[2, 2, 2]]),
+        ({"batch_sizes": [4, 8]}, [3, 4], [[4]]),
+        ({"min": 3, "max": 4}, [1, 1], []),
+    ],
+)
+def test_what_could_run_alone_does_not_fail_because_no_size_holds_its_company(
+    gate, keys, weights, ran
+):
+    gate.shut = False
+    with headrace.pipe({"backend": "Gate", **keys}) as pipe:
+        futures = pipe.submit([{"data": w, "request_size": w} for w in weights])
+        refused = [isinstance(future.exception(60), BatchRangeError) for future in futures]
+    assert gate.batches == ran
+    assert refused == [not any(weight in batch for batch in ran) for weight in weights]
+
+
 @pytest.mark.parametrize("pad", [True, False])
 def test_a_weight_above_every_batch_size_that_an_instance_takes_is_refused_on_entry(gate, pad):
     class UpTo(headrace.Backend):

@@ -28,23 +28,29 @@ if TYPE_CHECKING:
 
 
 def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
-    """Give the error of a batch of these weights that has no allowed size and cannot be padded, else None."""
+    """Give the error of a batch outside the range or the sizes of an instance, with copies too; else None."""
     weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
-    if weight >= instance.min and (not sizes or weight in sizes):
+    hint = None
+    if instance.max is not None and weight > instance.max:
+        what = f"the batch policy cut a weight of {weight} for a max of {instance.max}"
+    elif (weight >= instance.min and (not sizes or weight in sizes)) or (
+        pad and repeated(weights, instance) is not None
+    ):
         return None
-    if pad and repeated(weights, instance) is not None:
-        return None
-    allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"
-    copies = ", which no number of copies of its requests gives" if pad else ""
-    hint = "a longer batching_timeout, or allow smaller batches."
+    else:
+        allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"
+        copies = ", which no number of copies of its requests gives" if pad else ""
+        what = f"the wait for company is over with a weight of {weight}, and the node has {allowed}{copies}"
+        also = "" if pad else "pad = true, "
+        hint = f"Set {also}a longer batching_timeout, or allow smaller batches."
     return BatchRangeError(
-        f"the wait for company is over with a weight of {weight}, and the node has {allowed}{copies}",
+        what,
         weight=weight,
         min=instance.min,
         max=instance.max,
         node=node,
         instance=instance.index,
-        hint=f"Set {hint}" if pad else f"Set pad = true, {hint}",
+        hint=hint,
     )
 
 
@@ -88,7 +94,8 @@ def run(work: Work, node: Node) -> Outcome:
     for entry in entries:  # a comprehension would cost one call more
         batch.append(entry.request)  # noqa: PERF401
     if instance.limits.pad:
-        _pad(batch, [entry.weight for entry in entries], instance)
+        weights = [entry.weight for entry in entries]
+        batch += [filler(batch[item]) for item in repeated(weights, instance) or ()]
     interrupt: BaseException | None = None
     outcomes: Sequence[BaseException | None] | None
     timed = not instance.queued & instance.mask
@@ -137,11 +144,6 @@ def _per_entry(
         return errors
     finally:
         del errors  # see `Entry.take_error`
-
-
-def _pad(batch: list[Request], weights: Sequence[int], instance: Instance) -> None:
-    """Append a filler per item that `repeated` gives, so that the batch has an allowed weight."""
-    batch += [filler(batch[item]) for item in repeated(weights, instance) or ()]
 
 
 def run_alone(

@@ -14,7 +14,7 @@ from headrace._scheduling.batch import refusal
 from headrace._scheduling.entry import RUNNING
 from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.threads import Caller, Work
-from headrace.errors import BatchRangeError, ContractError
+from headrace.errors import ContractError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.node import Node
     from headrace._scheduling.process_threads import Timer
     from headrace._scheduling.threads import Worker, Workers
+    from headrace.errors import BatchRangeError
     from headrace.policies import BatchPolicy, DispatchPolicy
 
 
@@ -230,12 +231,11 @@ class Dispatcher(Assignment):
                 return None
             weights = [entry.weight for entry in entries]
             weight = sum(weights)
-            refused = self._out_of_range(instance, weights)
+            refused = refusal(node.name, weights, instance)
             if refused is None:
                 return self._claim(instance, entries, weight, now)
             if weight >= instance.min or not self._fits_elsewhere(instance, weight):
-                node.settle_waiting(refused, entries)
-                return None
+                return self._refuse(instance, entries, refused, now)
         offered.remove(instance)
         return again_at if again_at > now else now + _SOONEST_S
 
@@ -286,21 +286,18 @@ class Dispatcher(Assignment):
                 late = True
         return late
 
-    def _out_of_range(self, instance: Instance, weights: list[int]) -> BatchRangeError | None:
-        """Give the error of a batch outside the range of its instance, whatever a policy says; else None."""
-        weight = sum(weights)
-        if instance.max is None or weight <= instance.max:
-            if weight >= instance.min and not self._node.limits.batch_sizes:
-                return None
-            return refusal(self._node.name, weights, instance)
-        return BatchRangeError(
-            f"the batch policy cut a weight of {weight} for a max of {instance.max}",
-            weight=weight,
-            min=instance.min,
-            max=instance.max,
-            node=self._node.name,
-            instance=instance.index,
-        )
+    def _refuse(
+        self, instance: Instance, entries: list[Entry], refused: BatchRangeError, now: float
+    ) -> Work | None:
+        """Fail what no batch holds; a request that fits without its company stays, and begins where it is first."""
+        node = self._node
+        if instance.max is None or refused.weight <= instance.max:
+            entries = [e for e in entries if refusal(node.name, [e.weight], instance)]
+        (first,) = node.queue.head(1)
+        if entries[:1] != [first]:
+            return self._claim(instance, [first], first.weight, now)
+        node.settle_waiting(refused, entries)
+        return None
 
     def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
         """Tell whether another instance, busy or free, takes a weight that is too small for this one."""
@@ -356,7 +353,7 @@ class Dispatcher(Assignment):
         more = take - len(entries)
         joining = node.queue.head(more) if more > 0 else []
         weights = [entry.weight for entry in (*entries, *joining)]
-        if not joining or self._out_of_range(instance, weights) or self._fail_late(joining, now):
+        if not joining or refusal(node.name, weights, instance) or self._fail_late(joining, now):
             return
         weight = sum(weights)
         instance.sizes[len(entries)] -= 1
