@@ -1148,9 +1148,10 @@ def test_what_is_wrong_has_the_line_and_column_of_its_file(tmp_path):
         ('backend="""S[Show,\n  Shoe]"""', (2, 3)),
         ('backend = """\nS[\n  Show,\n\tShoe\n]"""  # Shoe\n[b]\nbackend=\'Show\'', (4, 2)),
         ('backend = "S[Show,\\n Shoe]"', (1, 22)),
-        ('backend = "S[Shoe,\\n Shoe]"', (1, 1)),
+        ('backend = "S[Shoe,\\n Shoe]"', (1, 11)),
         ('backend="Show"\nmax="x"', (2, 6)),
-        ("backend='Show'\nmax  =  'x'  # x", (2, 1)),
+        ("backend='Show'\nmax  =  'x'  # x", (2, 9)),
+        ("backend='Show'\nbatch_sizes=[1,true]", (2, 13)),
         ("backend='Show'\n  max='x'", (2, 8)),
     ],
 )

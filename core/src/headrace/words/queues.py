@@ -15,7 +15,7 @@ from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._scheduling.locks import taking
 from headrace._scheduling.threads import entries_running_here
-from headrace.errors import ClosedError, ContractError, DeadlineExceededError
+from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,13 +206,13 @@ class Queue(QueueUser):
         """Check the size of the queue.
 
         Raises:
-            ContractError: The queue is declared twice, in different sizes.
+            SetupError: The queue is declared twice, in different sizes.
         """
         queue = self._queue
         if queue.max != options.max:
             name, most = queue.name, options.max
             what = f"queue {name!r} holds {queue.max}, and is declared with max={most} as well"
-            raise ContractError(what, hint="Declare it once, in the init of one node.")
+            raise SetupError(what, hint="Declare it once, in the init of one node.")
 
     def forward(self, batch: list[Request]) -> None:
         """Refuse."""
