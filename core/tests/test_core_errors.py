@@ -132,6 +132,11 @@ def test_a_copy_is_a_new_object_that_says_the_same(error):
     assert (str(twin), repr(twin), twin.__cause__) == (str(error), repr(error), error.__cause__)
 
 
+def test_the_place_stands_in_the_first_line_of_an_error_around_another():
+    error = errors.SetupError("ValueError: one\ntwo", node="n", hint="Mend it.")
+    assert str(error) == "ValueError: one [node 'n']\ntwo\n  Mend it."
+
+
 def test_one_problem_is_shown_by_itself_and_several_are_numbered():
     first = Problem("c", "first", file="f.toml", path="n.k", span=(2, 3), text="S[X]")
     second = Problem("c", "second", suggestion="X", hint="Do it.")

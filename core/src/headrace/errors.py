@@ -97,7 +97,8 @@ class _ExplainedError(HeadraceError):
     def _text(self) -> str:
         where = ((kind, getattr(self, kind)) for kind in self._places)
         place = ", ".join(f"{kind} {value!r}" for kind, value in where if value is not None)
-        text = f"{self._what()} [{place}]" if place else self._what()
+        first, *more = self._what().split("\n", 1)  # of an error inside, with lines of its own
+        text = "\n".join([f"{first} [{place}]" if place else first, *more])
         return f"{text}\n  {self.hint}" if self.hint else text
 
     def _what(self) -> str:
