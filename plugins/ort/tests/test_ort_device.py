@@ -201,7 +201,7 @@ def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, 
         backend._runner.end()
         for row, request in zip(values, batch, strict=True):
             assert np.array_equal(back(request["result"]), -row)
-    assert device.count(("behind", 77, 5)) == 8  # torch's current stream comes first
+    assert device.count(("behind", 77, 5, 0)) == 8  # torch's current stream comes first
     assert "to device" not in device
     for wrong in ({"requires_grad": True}, {"steps": False}, {"dtype": "torch.bfloat16"}):
         (error,) = backend([{"data": Torch.Tensor(ROWS[0], **wrong)}])
@@ -267,7 +267,7 @@ def test_a_batch_is_waited_for_once_and_results_say_when_they_are_finished(
     assert result.__cuda_array_interface__["stream"] == 77
     assert result.__dlpack_device__() == (2, 0)
     result.__dlpack__(stream=5)
-    assert ("behind", 5, 77) in device
+    assert ("behind", 5, 77, 0) in device
     for end in ends:
         end()
     assert device.count("wait") == 1
@@ -410,10 +410,74 @@ def test_libraries_without_dlpack_are_ordered_by_their_stream(device):
     view = view_of(Plain(), 0, 77)
     assert isinstance(view, DeviceView)
     assert (view.shape, view.pointer) == (ROWS.shape, ROWS.ctypes.data)
-    assert device == [("behind", 77, 9)]
+    assert device == [("behind", 77, 9, 0)]
     assert is_on_device(Plain())
     assert not is_on_device(ROWS)
     assert not is_on_device([1])
+
+
+def test_an_input_without_batch_axis_is_read_on_the_cpu_and_refused_elsewhere(device, start, save):
+    path = save(
+        [("Mul", ["x", "k"], ["y"], {})],
+        [("x", TensorProto.FLOAT, ["n", 3]), ("k", TensorProto.FLOAT, [])],
+        [("y", TensorProto.FLOAT, ["n", 3])],
+    )
+    backend = start(path)
+    there = OnDevice(np.array(2, np.float32))
+    for count in (1, 3):
+        batch = [{"x": ROWS[0, 0], "k": 2.0 if i else there} for i in range(count)]
+        first, *others = backend(batch)
+        assert isinstance(first, InputError)
+        assert (first.key, first.got) == ("k", "float32 [] on the device")
+        assert others == [None] * (count - 1)
+        assert all(np.array_equal(one["result"], ROWS[0, 0] * 2) for one in batch[1:])
+
+
+def test_a_result_is_exported_where_it_is_and_in_the_order_of_the_readers_stream(
+    device, start, one_to_one
+):
+    backend = start(one_to_one(["n", 2, 3]), output_device="device")
+    batch = [{"data": ROWS[0]}]
+    assert backend(batch) is None
+    result = batch[0]["result"]
+    device.clear()
+    for asked, order in ((None, [0]), (1, [1]), (5, [5]), (-1, [])):
+        result.__dlpack__(stream=asked)
+        assert device == [("behind", one, 77, 0) for one in order]
+        device.clear()
+    for elsewhere in ({"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (2, 1)}):
+        with pytest.raises(BufferError, match="without a copy"):
+            result.__dlpack__(**elsewhere)
+    result.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0))
+
+
+def test_streams_of_another_device_than_the_threads_are_ordered_there(monkeypatch):
+    """Device 1 is not current: stream 0, and a new event, would be those of device 0."""
+    done, current = [], [0]
+
+    def switch(ordinal):
+        current[0] = ordinal
+        done.append(("device", ordinal))
+        return (0,)
+
+    fake = SimpleNamespace(
+        cudaEventDisableTiming=2,
+        cudaGetDevice=lambda: (0, current[0]),
+        cudaSetDevice=switch,
+        cudaStreamQuery=lambda stream: (600,),
+        cudaGetLastError=lambda: (0,),
+        cudaEventCreateWithFlags=lambda flags: (0, ("event of", current[0])),
+        cudaEventRecord=lambda event, stream: (done.append((event, current[0], stream)), (0,))[1],
+        cudaStreamWaitEvent=lambda stream, event, flags: (done.append((stream, event)), (0,))[1],
+        cudaEventDestroy=lambda event: (0,),
+    )
+    monkeypatch.setattr(cuda, "runtime", lambda: fake)
+    cuda.order_behind(77, 0, 1)
+    event = ("event of", 1)
+    assert done == [("device", 1), (event, 1, 0), (77, event), ("device", 0)]
+    done.clear()
+    cuda.order_behind(77, 0, 0)
+    assert done == [(("event of", 0), 0, 0), (77, ("event of", 0))]  # no switch where there is none
 
 
 def test_a_device_that_is_lost_takes_the_instance_out(device, start, one_to_one, monkeypatch):

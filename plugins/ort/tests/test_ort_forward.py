@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ import headrace
 from headrace.errors import BackendError, BatchRangeError, InputError, SetupError
 from headrace_ort.collate import joined, rows_apart
 from headrace_ort.session import bare_run
+from headrace_ort.signature import read_signature
 
 OCR_MODELS = Path(importlib.util.find_spec("rapidocr").origin).parent / "models"
 
@@ -550,13 +552,18 @@ def test_describe_says_which_axis_is_the_batch(start, recurrent):
         ({"batch_axis": {"stat": 1}}, "`batch_axis` names 'stat'"),
         ({"batch_axis": {"state": 3}}, "state = 3, and its axes are"),
         ({"batch_axis": {"state": 2}}, "fixed there to another length"),
-        ({"batch_axis": {"state": 1}, "unbatched": ["state"]}, "in `unbatched` and in"),
     ],
 )
 def test_a_batch_axis_that_cannot_be_is_told_at_setup(start, recurrent, options, told):
     with pytest.raises(SetupError) as caught:
         start(recurrent, **options)
     assert told in str(caught.value)
+
+
+def test_a_name_with_and_without_batch_axis_is_told_by_the_function_too(recurrent):
+    both = {"unbatched": ["state"], "batch_axis": {"state": 1}}
+    with pytest.raises(SetupError, match="in `unbatched` and in"):
+        read_signature(onnxruntime.InferenceSession(str(recurrent)), **both)
 
 
 def test_an_output_with_the_batch_elsewhere_that_nobody_named_is_told(start, recurrent):

@@ -202,6 +202,41 @@ def test_no_result_is_read_early_and_no_input_late(torch, request, model, graph,
     assert stats["ok"] == 16 * 300
 
 
+def test_what_a_caller_has_just_started_on_the_second_device_comes_first(torch, start, matmul):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one device")
+    path, weights = matmul
+    backend = start(path, {"device": "cuda:1"})
+    assert torch.cuda.current_device() == 0
+    for seed in range(20):
+        x = samples_of(1, seed)[0]
+        source, late = torch.from_numpy(x).to("cuda:1"), torch.zeros(64, device="cuda:1")
+        torch.cuda.synchronize(1)
+        with torch.cuda.device(1):
+            torch.cuda._sleep(30_000_000)
+        late.copy_(source)
+        request = {"data": late}
+        assert backend([request]) is None
+        np.testing.assert_array_equal(request["result"], x @ weights)
+        assert torch.cuda.current_device() == 0
+
+
+def test_an_input_without_batch_axis_on_the_device_is_refused(torch, start, save):
+    path = save(
+        [("Mul", ["x", "k"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 3]), ("k", T.FLOAT, [])],
+        [("y", T.FLOAT, ["n", 3])],
+    )
+    backend = start(path, {"device": "cuda"})
+    x = torch.ones(3, device="cuda")
+    wrong, right = {"x": x, "k": torch.tensor(2.0, device="cuda")}, {"x": x, "k": 2.0}
+    error, none = backend([wrong, right])
+    assert isinstance(error, InputError)
+    assert error.key == "k"
+    assert none is None
+    assert right["result"].tolist() == [2, 2, 2]
+
+
 def test_one_wait_per_batch(torch, matmul, monkeypatch):
     path, _ = matmul
     waits, wait = [], cuda.wait_for

@@ -189,6 +189,21 @@ def test_a_name_twice_is_refused_before_the_model_is_loaded(one_to_one, option):
         headrace.pipe(config)
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"providers": ["cuda", "cpu", "CUDAExecutionProvider"]}, "twice"),
+        ({"providers": ["cuda", "cpu"], "provider_options": {"tensorrt": {"a": 1}}}, "not name"),
+        ({"unbatched": ["s"], "batch_axis": {"s": 1}}, "'s' stands in"),
+        ({"intra_op_threads": 5000}, "less than or equal to 4096"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_with_the_configuration(one_to_one, options, problem):
+    config = {"backend": "OnnxTensor", "model": str(one_to_one(["n", 2])), **options}
+    with pytest.raises(ConfigError, match=problem):
+        headrace.PipelineConfig.load(config)
+
+
 def test_inputs_without_a_common_batch_axis_are_a_setup_error(start, save):
     path = save(
         [("Identity", ["a"], ["y"], {}), ("Identity", ["b"], ["z"], {})],

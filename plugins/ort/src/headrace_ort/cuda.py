@@ -119,10 +119,12 @@ class _On:
 
     def __enter__(self) -> None:
         self._before = call("cudaGetDevice")
-        call("cudaSetDevice", self._ordinal)
+        if self._before != self._ordinal:
+            call("cudaSetDevice", self._ordinal)
 
     def __exit__(self, *error: object) -> None:
-        call("cudaSetDevice", self._before)
+        if self._before != self._ordinal:
+            call("cudaSetDevice", self._before)
 
 
 class PinnedBuffer:
@@ -194,21 +196,25 @@ def copy_within_device(target: int, source: int, nbytes: int, stream: int) -> No
     call("cudaMemcpyAsync", target, source, nbytes, kind, stream)
 
 
-def order_behind(stream: int, first: int) -> None:
-    """Let work that is started on ``stream`` from now on wait for the work that was started on ``first``."""
+def order_behind(stream: int, first: int, ordinal: int) -> None:
+    """Let work that is started on ``stream`` from now on wait for the work that was started on ``first``.
+
+    Both are streams of the device ``ordinal``, which need not be the one that is current in this thread.
+    """
     if stream == first:
         return
     cudart = runtime()
-    if int(cudart.cudaStreamQuery(first)[0]) == 0:
-        return  # there is nothing to wait for
-    # "Not ready" is kept as the thread's last error. It is cleared, or another library would report it as its own.
-    cudart.cudaGetLastError()
-    event = call("cudaEventCreateWithFlags", runtime().cudaEventDisableTiming)
-    try:
-        call("cudaEventRecord", event, first)
-        call("cudaStreamWaitEvent", stream, event, 0)
-    finally:
-        call("cudaEventDestroy", event)
+    with _On(ordinal):  # the default stream, and a new event, are those of the current device
+        if int(cudart.cudaStreamQuery(first)[0]) == 0:
+            return  # there is nothing to wait for
+        # "Not ready" is kept as the thread's last error. It is cleared, or another library would report it as its own.
+        cudart.cudaGetLastError()
+        event = call("cudaEventCreateWithFlags", cudart.cudaEventDisableTiming)
+        try:
+            call("cudaEventRecord", event, first)
+            call("cudaStreamWaitEvent", stream, event, 0)
+        finally:
+            call("cudaEventDestroy", event)
 
 
 class _Awaited:

@@ -119,7 +119,7 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
         )
     made_on = about.get("stream")
     if made_on not in (None, _PER_THREAD) and not hasattr(value, "__dlpack__"):
-        cuda.order_behind(stream, int(made_on))
+        cuda.order_behind(stream, int(made_on), ordinal)
     return DeviceView(int(about["data"][0] or 0), shape, dtype, value)
 
 
@@ -137,7 +137,7 @@ def view_of_torch(value: Any, ordinal: int, stream: int) -> DeviceView | None:
         return None
     if not value.is_contiguous() or value.is_conj() or value.is_neg():
         return None
-    cuda.order_behind(stream, _torch_stream(torch)(ordinal))
+    cuda.order_behind(stream, _torch_stream(torch)(ordinal), ordinal)
     return DeviceView(value.data_ptr(), tuple(value.shape), dtype, value)
 
 
@@ -218,9 +218,19 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DLPACK_CUDA, self._ordinal
 
-    def __dlpack__(self, *, stream: int | None = None, **how: Any) -> Any:
-        if not self.finished and stream not in (None, -1):
-            cuda.order_behind(int(stream or 0), self._stream)
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Give a capsule; the reader's ``stream`` (None: the default one) waits for the values."""
+        if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
+            raise BufferError("a DeviceArray is exported where it is, without a copy")
+        if not self.finished and stream != -1:
+            cuda.order_behind(int(stream or 0), self._stream, self._ordinal)
         return getattr(self._value, "_ortvalue", self._value).__dlpack__()
 
     def __repr__(self) -> str:

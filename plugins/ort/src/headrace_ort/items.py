@@ -106,8 +106,17 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
     wanted = numpy_dtype(port)
     if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
         return value
-    if isinstance(value, DeviceView) and value.dtype == wanted:
-        return value
+    if isinstance(value, DeviceView):
+        if not port.batched:
+            raise InputError(
+                "an input without batch axis is read on the CPU",
+                key=key,
+                expected=f"{_accepts(port)} on the CPU",
+                got=f"{_text_of(value)} on the device",
+                hint="CpuTensor before it moves it.",
+            )
+        if value.dtype == wanted:
+            return value
     try:
         if isinstance(value, DeviceView):
             array: Any = value

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 import headrace
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["OnnxOptions"]
 
@@ -77,6 +80,7 @@ class OnnxOptions(headrace.Options):
     intra_op_threads: int | None = Field(
         None,
         ge=1,
+        le=4096,
         description="Threads of one run, including the caller's; default: this instance's share "
         "of the pipeline's `threads`.",
     )
@@ -116,3 +120,21 @@ class OnnxOptions(headrace.Options):
         if twice:
             raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
         return names
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        named = [_short(name) for name in self.providers or ()]
+        if len(set(named)) < len(named):
+            raise ValueError(f"providers has one twice: {', '.join(self.providers or ())}")
+        for name in self.provider_options if named else ():
+            if _short(name) not in named:
+                raise ValueError(f"provider_options for {name!r}, which `providers` does not name")
+        if set(self.unbatched) & self.batch_axis.keys():
+            both = sorted(set(self.unbatched) & self.batch_axis.keys())
+            raise ValueError(f"{both[0]!r} stands in `unbatched` and in `batch_axis`")
+        return self
+
+
+def _short(provider: str) -> str:
+    """Give the name of a provider as it is compared: without its ending, in small letters."""
+    return provider.strip().lower().removesuffix("executionprovider")
