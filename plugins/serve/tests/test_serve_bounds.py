@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+from types import SimpleNamespace
 
 import grpc
 import httpx
@@ -15,6 +17,7 @@ import headrace
 from headrace.errors import ConfigError
 from headrace_serve import Limits, Server
 from headrace_serve.grpc_messages import message
+from headrace_serve.http_cycle import Cycle
 
 
 def connect(server):
@@ -164,6 +167,80 @@ def test_a_refused_body_without_end_ends_the_connection_when_its_time_is_over(se
         server._loop.call_soon_threadsafe(protocol._look_at_receiving)
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             one.sendall(bytes(100_000_000))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"GET /v2 HTTP/1.1\r\nx: ",
+        b"GET /v2 HTTP/1.1\r\nx",
+        b"GET /",
+        head("/run/m", 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+        + b"1\r\na\r\n0\r\nx: ",
+    ],
+)
+def test_a_header_without_end_is_refused_while_it_comes(serving, start):
+    """The parser keeps it, and copies all of it for each read."""
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_header_bytes=1000))
+    with connect(server) as connection:
+        connection.sendall(start)
+        with contextlib.suppress(OSError):
+            for _ in range(64):
+                connection.sendall(b"a" * 65536)
+        assert answer_of(connection)[0] == 431
+
+
+def test_the_lines_of_chunks_are_no_headers(serving):
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_header_bytes=100))
+    with connect(server) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        told = head("/run/m", 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+        connection.sendall(told)
+        for _ in range(200):
+            connection.sendall(b"2\r\n")
+            connection.sendall(b"ab\r\n")
+        connection.sendall(b"0\r\nlast: x\r\n\r\n")
+        assert answer_of(connection) == (200, b'{"result":"' + b"ab" * 200 + b'"}')
+
+
+def test_many_small_pieces_of_a_body_are_joined():
+    flow = SimpleNamespace(read_paused=False)
+    cycle = Cycle({}, None, flow, {}, set(), keep_alive=True, expects_100=False, on_response=int)
+    cycle.pieces += [b"ab"] * 1000
+    assert cycle.receive_rest() == [b"ab" * 1000]
+
+
+@pytest.mark.parametrize("rest", [b"zz\r\n", b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 600 + b"\r\n\r\n"])
+def test_a_request_has_one_answer_whatever_follows_it(serving, gate, rest):
+    server = serving({"m": {"backend": "ServeGate"}}, limits=Limits(max_header_bytes=500))
+    with connect(server) as connection:
+        connection.sendall(head("/run/m", 1) + b"1" + rest)
+        assert gate.entered.wait(30)
+        gate.open.set()
+        assert answer_of(connection)[0] == 200
+        assert connection.recv(65536) == b""
+
+
+def test_a_refused_body_that_goes_wrong_gets_no_second_answer(serving):
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=10))
+    with connect(server) as connection:
+        told = head("/run/m", 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+        connection.sendall(told + b"11170\r\n" + b"a" * 70000)
+        assert answer_of(connection)[0] == 413
+        connection.sendall(b"zz")
+        assert connection.recv(65536) == b""
+
+
+def test_a_head_that_comes_too_late_waits_for_the_answer_before_it(serving, gate):
+    server = serving({"m": {"backend": "ServeGate"}}, limits=Limits(receive_timeout_s=0.05))
+    with connect(server) as connection:
+        connection.sendall(head("/run/m", 1) + b"1" + b"GET /v2")
+        assert gate.entered.wait(30)
+        (protocol,) = server._state.connections
+        until(lambda: protocol._ignores)
+        gate.open.set()
+        assert answer_of(connection)[0] == 200
+        assert connection.recv(65536) == b""
 
 
 def test_a_body_that_comes_too_slowly_is_answered_with_408(serving):

@@ -109,7 +109,7 @@ def test_a_request_that_is_given_up_while_it_runs_counts_as_run(monkeypatch, log
 
     monkeypatch.setattr(service, "infer", late)
     model = SimpleNamespace(timed=True, limits={}, counts=Counts())
-    line = AccessLine("POST /run/{model}")
+    line = AccessLine("POST /run/{model}", 0.0)
     front = service.Service(Catalogue([]))
     with pytest.raises(DeadlineExceededError):
         asyncio.run(front.infer(model, SimpleNamespace(times=None), line))

@@ -26,20 +26,20 @@ class AccessLine:
         model, identifier, status, code: Texts, empty as long as they are not known.
         received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
         times: Collects when the request waited and ran in the pipeline; None if the pipeline does not measure it.
+
+    Args:
+        route: The route of HTTP, or the name of the call of gRPC.
+        began_s: When the request began, as `Counters.begin` gives it.
     """
 
-    __slots__ = (
-        "_answered", "_began", "_received", "code", "identifier", "model", "received_bytes", "route",
-        "sent_bytes", "status", "times",
-    )  # fmt: skip
+    model = identifier = status = code = ""
+    received_bytes = sent_bytes = 0
+    times: RunTimes | None = None
+    _received = _answered = 0.0
 
-    def __init__(self, route: str) -> None:
+    def __init__(self, route: str, began_s: float) -> None:
         self.route = route
-        self.model = self.identifier = self.status = self.code = ""
-        self.received_bytes = self.sent_bytes = 0
-        self.times: RunTimes | None = None
-        self._began = time.monotonic()
-        self._received = self._answered = 0.0
+        self._began_s = began_s
 
     def received(self, size: int) -> None:
         """Note that the body, of ``size`` bytes, has been received."""
@@ -64,7 +64,7 @@ class AccessLine:
         queue, run = 0.0, answered - received
         if self.times is not None:
             queue, run = self.times.queue_and_run_s() or (run, 0.0)
-        spent = (received - self._began, queue, run, ended - answered)
+        spent = (received - self._began_s, queue, run, ended - answered)
         logger.info(
             "%s model=%s status=%s code=%s id=%r received_bytes=%d sent_bytes=%d"
             " receive_ms=%.3f queue_ms=%.3f run_ms=%.3f send_ms=%.3f",

@@ -42,10 +42,11 @@ class Counters:
     began_s: dict[str, float] = field(default_factory=lambda: {"http": 0.0, "grpc": 0.0})
     _idle: asyncio.Event | None = None
 
-    def begin(self, protocol: str) -> None:
-        """Note that a request has begun."""
+    def begin(self, protocol: str) -> float:
+        """Note that a request has begun; give the time, in seconds of `time.monotonic`."""
         self.in_flight[protocol] += 1
-        self.began_s[protocol] = time.monotonic()
+        now_s = self.began_s[protocol] = time.monotonic()
+        return now_s
 
     async def idle(self, protocol: str) -> None:
         """Wait until no request of a protocol is in flight."""

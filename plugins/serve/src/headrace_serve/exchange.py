@@ -104,22 +104,24 @@ class Exchange:
         line: The line of the access log.
     """
 
+    identifier = ""
+    model: Any = None
+    _held = 0
+    _admitted: Model | None = None
+    _received = False
+
     def __init__(
         self, service: Service, route: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        self.line = AccessLine(route)
+        self.line = AccessLine(route, service.counters.begin("http"))
         self.service = service
-        service.counters.begin("http")
         self.scope = scope
-        self._cycle: Cycle | None = scope.get(CYCLE)
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.identifier = ""
-        self.model: Any = None
+        cycle: Cycle | None = scope.get(CYCLE)
+        self._cycle = cycle
+        self._headers: dict[bytes, bytes]
+        self._headers = dict(scope["headers"]) if cycle is None else cycle.headers
         self._receive = receive
         self._send = send
-        self._held = 0
-        self._admitted: Model | None = None
-        self._received = False
 
     @property
     def path(self) -> dict[str, str]:
@@ -170,9 +172,30 @@ class Exchange:
         if self.model is not None and self.model.limits:
             limits = limits.narrowed(self.model.limits)
         limit = limits.max_body_bytes
-        coding = self._headers.get(b"transfer-encoding")
-        if coding is not None and coding.lower() != b"chunked":
+        headers, cycle = self._headers, self._cycle
+        if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
             raise UnsupportedError("transfer-encoding: chunked alone is supported by this server")
+        if cycle is None or cycle.more_body:
+            parts = await self._pieces(limit)
+            size = sum(map(len, parts))
+        else:
+            size = cycle.unread
+            if size > limit:
+                raise BodyTooLargeError(f"the body has {size} bytes, the limit is {limit}")
+            self._held = self.service.hold(0, size)
+            parts = cycle.receive_rest()
+        if self._admitted is not None:
+            self._admitted.receiving -= 1
+            self._received = True
+        self.line.received(size)
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if b"content-encoding" not in headers:
+            return body
+        encoding = self.header(b"content-encoding").lower()
+        return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
+
+    async def _pieces(self, limit: int) -> list[bytes]:
+        """Receive a body of at most ``limit`` bytes, of which not all has come yet; the errors are those of `body`."""
         told = self._headers.get(b"content-length", b"0")
         length = int(told) if told.isdigit() else 0
         if length > limit:
@@ -191,15 +214,7 @@ class Exchange:
             if size > self._held:
                 self.hold(size - self._held)
             parts += pieces
-        if self._admitted is not None:
-            self._admitted.receiving -= 1
-            self._received = True
-        self.line.received(size)
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        if b"content-encoding" not in self._headers:
-            return body
-        encoding = self.header(b"content-encoding").lower()
-        return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
+        return parts
 
     async def _receive_more(self, room: int) -> tuple[Sequence[bytes], bool]:
         """Do the work of `Cycle.receive_more` for another ASGI server, whose messages have any number of bytes."""
@@ -267,13 +282,12 @@ class Exchange:
                 parts = [await self._compressed(parts, length, encoding)]
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
-        headers["content-type"] = reply.content_type
-        headers["content-length"] = str(length)
         line.sent_bytes = length
         # The middleware of CORS adds its headers in a `send` of its own, which `Cycle.answer` would pass by.
         if self._cycle is not None and not self.service.cors_origins:
-            await self._cycle.answer(reply.status, headers, parts, length)
+            await self._cycle.answer(reply.status, reply.content_type, headers, parts, length)
             return
+        headers["content-type"], headers["content-length"] = reply.content_type, str(length)
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
         await self._send({"type": "http.response.start", "status": reply.status, "headers": raw})
         await self._send({"type": "http.response.body", "body": b"".join(parts)})

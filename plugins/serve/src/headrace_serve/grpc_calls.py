@@ -67,8 +67,7 @@ class Calls:
         """
 
         async def respond(requests: AsyncIterator[bytes], context: Any) -> bytes | None:
-            line = AccessLine(name)
-            self._service.counters.begin("grpc")
+            line = AccessLine(name, self._service.counters.begin("grpc"))
             request: Any = None
             try:
                 self.authenticate(context, right)
@@ -184,8 +183,8 @@ class Calls:
 
     async def refuse(self, name: str, context: Any, error: Exception) -> None:
         """End a call of streams with the status of an error that belongs to none of its requests."""
-        self._service.counters.begin("grpc")
-        await self.abort(context, error, None, AccessLine(name))
+        line = AccessLine(name, self._service.counters.begin("grpc"))
+        await self.abort(context, error, None, line)
 
     def told(self, error: Exception, line: AccessLine) -> Refusal:
         """Give the answer for an error, and note its status and code in the line of the access log."""

@@ -156,9 +156,8 @@ class _Front:
 
     async def _streamed(self, data: bytes, context: Any) -> bytes:
         """Answer one request of a stream; an error becomes an answer, and the stream goes on."""
-        line = AccessLine("ModelStreamInfer")
+        line = AccessLine("ModelStreamInfer", self._service.counters.begin("grpc"))
         line.received(len(data))
-        self._service.counters.begin("grpc")
         request: Any = None
         response = b""
         try:

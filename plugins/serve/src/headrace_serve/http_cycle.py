@@ -25,6 +25,14 @@ _JOINED_BYTES = 16 << 10
 """Answers of fewer bytes are joined before they are written: the copy is cheaper than a write of several pieces."""
 
 
+_MANY = 64
+"""So many pieces of a body are joined: chunks of a few bytes would take many times the memory of their bytes."""
+
+
+def _nothing() -> None:
+    return
+
+
 class Cycle(RequestResponseCycle):
     """A request and its answer; the connection puts the body in, and the task that answers takes it out.
 
@@ -34,6 +42,7 @@ class Cycle(RequestResponseCycle):
     Attributes:
         pieces: The pieces of the body that have come and that `receive_more` has not given yet.
         unread: The number of bytes in ``pieces``.
+        headers: The headers of the request, names in lower case.
         event: Set when more of the body has come, or the client went away. It is made at the first wait, so it is None
             for most requests, whose body one read of the connection brings whole.
         task: The task that answers the request.
@@ -41,6 +50,8 @@ class Cycle(RequestResponseCycle):
     Args:
         scope: The scope of ASGI.
         transport, flow: Those of the connection.
+        headers: The headers of the request, names in lower case; of several with one name the last.
+        tasks: The tasks that answer requests; that of this request is taken away at its end.
         keep_alive: Whether the connection stays open after the answer.
         expects_100: Whether the client waits to be told that it may send the body.
         on_response: Called once the answer is sent.
@@ -62,6 +73,8 @@ class Cycle(RequestResponseCycle):
         scope: HTTPScope,
         transport: asyncio.Transport,
         flow: FlowControl,
+        headers: dict[bytes, bytes],
+        tasks: set[asyncio.Task[None]],
         *,
         keep_alive: bool,
         expects_100: bool,
@@ -70,10 +83,29 @@ class Cycle(RequestResponseCycle):
         self.scope = scope
         self.transport = transport
         self.flow = flow
+        self.headers = headers
+        self._tasks = tasks
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expects_100
         self.on_response = on_response
         self.pieces: list[bytes] = []
+
+    async def run_asgi(self, app: Any) -> None:
+        """Have our application answer, which answers in any case or the client is gone; what it raises becomes 500.
+
+        The task is taken out of the set here: a callback at its end would cost one more turn of the loop.
+        """
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException:  # also a cancellation
+            self.logger.exception("a request failed in the server")
+            if self.response_started:
+                self.transport.close()
+            else:
+                await self.send_500_response()
+        finally:
+            self.on_response = _nothing  # which ends the circle of references with the connection
+            self._tasks.discard(self.task)
 
     @property
     def message_event(self) -> asyncio.Event:  # type: ignore[override]
@@ -153,12 +185,28 @@ class Cycle(RequestResponseCycle):
             await self.message_event.wait()
         if self.disconnected:
             raise DisconnectedError
+        return self._take(), self.more_body
+
+    def receive_rest(self) -> list[bytes]:
+        """Give the rest of a body that has come whole, without waiting.
+
+        Raises:
+            DisconnectedError: The client went away.
+        """
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.disconnected:
+            raise DisconnectedError
+        return self._take()
+
+    def _take(self) -> list[bytes]:
         pieces, self.pieces, self.unread = self.pieces, [], 0
-        return pieces, self.more_body
+        return pieces if len(pieces) < _MANY else [b"".join(pieces)]
 
     async def answer(
         self,
         status: int,
+        kind: str,
         headers: Mapping[str, str],
         parts: Sequence[bytes | memoryview],
         length: int,
@@ -169,7 +217,8 @@ class Cycle(RequestResponseCycle):
 
         Args:
             status: The HTTP status.
-            headers: All headers of the answer, ``content-length`` among them; names in lower case.
+            kind: The header ``content-type``.
+            headers: The other headers of the answer, without ``content-length``; names in lower case.
             parts: The body. The parts of a large body are not copied, so they must not change any more.
             length: The number of bytes of the body.
         """
@@ -177,8 +226,11 @@ class Cycle(RequestResponseCycle):
             await self.flow.drain()
         if self.disconnected:
             return
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
+        lines = f"content-type: {kind}\r\ncontent-length: {length}\r\n"
+        if headers:
+            lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]) + lines
+        ends = len(headers) + 2
+        if lines.count("\n") != ends or lines.count("\r") != ends:
             raise RuntimeError("the value of a header holds the end of a line")
         close = "\r\n" if self.keep_alive else "connection: close\r\n\r\n"
         head = STATUS_LINE[status] + (lines + close).encode("latin-1")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
+from http import HTTPStatus
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -22,10 +25,11 @@ __all__ = ["protocol_class"]
 
 logger = logging.getLogger("headrace.serve")
 
-_NO_HTTP = "Invalid HTTP request received."
-
 _OF_UPGRADE = (b"upgrade", b"http2-settings")
 """Headers, and words of ``Connection``, by which a client asks for another protocol."""
+
+_TRAILERS: Any = deque(maxlen=0)
+"""Takes the headers behind a body, which nobody asks for, and keeps none."""
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
@@ -51,6 +55,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     byte of an answer: a client that receives nothing would hold the buffer for ever.
 
     The third ends an idle connection. An answer does not set it anew: when it is due, it looks when the last was.
+
+    Besides, reads that bring neither the end of a head nor any of a body are counted: the parser keeps a header that
+    is not at its end, and copies it with each read.
     """
 
     _limits: Limits
@@ -59,8 +66,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     _idle: asyncio.TimerHandle | None = None
     _idle_since = 0.0
     _ends = 0.0
-    _header_bytes = 0
     _body_bytes = 0
+    _head_bytes = 0
+    _is_silent = False
     _incomplete = False
     _in_body = False
     _was_in_body = False
@@ -117,12 +125,13 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Parse bytes of the client; drop them if the connection is about to end."""
         if self._refused or self._ignores:
             return
+        self._is_silent = True
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            if not self._refused:
+            if not self._refused_head():
                 logger.debug("a client of %s sent what is no HTTP", self.client)
-            self.send_400_response(_NO_HTTP)
+                self.send_400_response("Invalid HTTP request received.")
             return
         except httptools.HttpParserUpgrade as raised:
             if self._upgrade:
@@ -131,7 +140,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._incomplete and not self._refused:
             if self._receiving is None:
                 self._start_receiving()
-            if self._in_body:
+            if self._is_silent:
+                self._head_bytes += len(data)
+                self._refused_head()
+            elif self._in_body:
                 self.cycle.taken()  # type: ignore[attr-defined]
 
     def _read_again(self, rest: bytes) -> None:
@@ -154,13 +166,29 @@ class _LimitedProtocol(HttpToolsProtocol):
         self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP with 400, and close.
+        """Answer bytes that are no HTTP with 400, and close; see `_refuse_rest`."""
+        self._refuse_rest(400, msg, "http")
 
-        If they follow a whole request that is not answered yet, they are ignored, so that it keeps its
-        answer; the connection ends with that answer.
+    def _refused_head(self) -> bool:
+        """Refuse a head that is too large; tell whether it is."""
+        most = self._limits.max_header_bytes
+        if self._head_bytes > most:
+            text = f"the headers have more than {most} bytes"
+            self._refuse_rest(431, text, "headers_too_large")
+        return self._head_bytes > most
+
+    def _refuse_rest(self, status: int, text: str, code: str) -> None:
+        """Refuse what cannot be read, or comes too late, and close.
+
+        If it follows a whole request that is not answered yet, it is ignored, so that this request keeps its
+        answer; the connection ends with that answer. A request that has its answer gets no second one.
         """
         self._incomplete = False
         cycle = self.cycle
+        if cycle is not None and cycle.response_complete and cycle.more_body:
+            self._ignores = True
+            self.transport.close()
+            return
         if cycle is not None and not cycle.response_complete:
             if not cycle.more_body:
                 cycle.keep_alive = False
@@ -168,38 +196,29 @@ class _LimitedProtocol(HttpToolsProtocol):
                 return
             cycle.disconnected = True  # the rest of its body cannot be parsed
             cycle.message_event.set()
-        self._refuse(400, msg, "http")
+        self._refuse(status, text, code)
 
     def on_message_begin(self) -> None:
         """Begin a request."""
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
-        self._header_bytes = self._body_bytes = 0
-        self._in_body = self._was_in_body = False
+        self._head_bytes = self._body_bytes = 0
+        self._in_body = self._was_in_body = self._is_silent = False
         self._incomplete = True
         if self._receiving is not None:
             self._stop_receiving()
 
-    def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
-        self.url += url
-        self._header_bytes += len(url)
-        if self._header_bytes > self._limits.max_header_bytes:
-            self._refuse_header()
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > self._limits.max_header_bytes:
-            self._refuse_header()
+        """Take a header; `data_received` bounds what comes in several reads, `on_headers_complete` what comes in one."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Start the application for the request, or queue it behind the one before on this connection."""
+        size = len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
+        if size > self._limits.max_header_bytes:
+            self._head_bytes = size
+            raise ValueError("the headers are too large")  # `data_received` answers
+        self._is_silent = False
         parser = self.parser
         if parser.should_upgrade() and parser.get_method() != b"CONNECT":
             self._upgrade = True
@@ -222,13 +241,17 @@ class _LimitedProtocol(HttpToolsProtocol):
             "raw_path": url.path,
             "query_string": url.query or b"",
         }
+        headers = dict(self.headers)
+        self.headers = _TRAILERS
         before = self.cycle
         self.cycle = scope[CYCLE] = cycle = Cycle(
             scope,
             self.transport,
             self.flow,
+            headers,
+            self.tasks,
             keep_alive=version != "1.0" and parser.should_keep_alive() and self._last is None,
-            expects_100=self.expect_100_continue,
+            expects_100=b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
@@ -241,11 +264,12 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._answered = cycle
         cycle.task = task = self.loop.create_task(cycle.run_asgi(app))
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it if the request is answered already."""
         self._in_body = True
+        self._is_silent = False
+        self._head_bytes = 0
         size = len(body)
         self._body_bytes += size
         cycle: Any = self.cycle
@@ -306,10 +330,6 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().resume_writing()
         self._stop_sending()
 
-    def _refuse_header(self) -> None:
-        text = f"the headers have more than {self._limits.max_header_bytes} bytes"
-        self._refuse(431, text, "headers_too_large")
-
     def _start_receiving(self) -> None:
         self._ends = self.loop.time() + self._limits.receive_timeout_s
         self._look_later(self._limits.receive_timeout_s)
@@ -337,14 +357,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         if left_s > 0.001 and not slow:
             self._look_later(left_s)
             return
-        cycle = self.cycle
-        if cycle is not None and cycle.more_body and cycle.response_started:
-            self.transport.abort()
-            return
         text = f"the request was not received within {self._limits.receive_timeout_s:g} s"
         if left_s > 0.001:
             text = f"the body came slower than {self._limits.min_rate_bytes_s} bytes per second"
-        self._refuse(408, text, "receive_timeout")
+        self._refuse_rest(408, text, "receive_timeout")
 
     def _start_sending(self) -> None:
         size = self.transport.get_write_buffer_size()
@@ -374,13 +390,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._refused = True
         self._stop_receiving()
         body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
-        reasons = {
-            400: "Bad Request",
-            408: "Request Timeout",
-            431: "Request Header Fields Too Large",
-        }
         head = (
-            f"HTTP/1.1 {status} {reasons.get(status, 'Service Unavailable')}\r\n"
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             f"{f'retry-after: 1{chr(13)}{chr(10)}' if retry else ''}connection: close\r\n\r\n"
         )

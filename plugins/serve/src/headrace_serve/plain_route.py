@@ -21,7 +21,7 @@ from headrace_serve.multipart import read_files
 from headrace_serve.results import JSON, as_json_text, as_plain_array, outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Mapping
 
     from headrace_serve.exchange import Exchange
     from headrace_serve.models import Model
@@ -85,20 +85,18 @@ async def run(exchange: Exchange) -> Reply:
         model, query = now, _read_query(now, exchange)
     exchange.identifier = query.identifier
     traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")
-    line = exchange.line
-
-    def answered(content: bytes) -> Coroutine[Any, Any, Any]:
-        return service.run(model, *query.asked(content, traceparent), line)
-
     if not kind.lower().startswith("multipart/"):
-        result = await exchange.while_connected(answered(body))
+        asked = service.run(model, *query.asked(body, traceparent), exchange.line)
+        result = await exchange.while_connected(asked)
         return _reply(model, result, exchange.header(b"accept").strip() or "*/*")
     files = read_files(body, kind, service.limits.max_items)
 
     async def outcome(file: File) -> bytes:
         told: dict[str, Any] = {"name": file.name}
         try:
-            text = _document(model, await answered(file.content))
+            asked = query.asked(file.content, traceparent)
+            result = await service.run(model, *asked, exchange.line)
+            text = _document(outputs_of(model, result))
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
             told |= {"error": why.text, "code": why.code, "node": why.node}
@@ -233,7 +231,7 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     outputs = outputs_of(model, result)
     only = next(iter(outputs.values())) if len(outputs) == 1 else None
     if accepted == "*/*" and not isinstance(only, bytes):
-        return Reply.of_inference([_document(model, result)], JSON)
+        return Reply.of_inference([_document(outputs)], JSON)
     ranges = _ranges(accepted)
     said = [ranges[name] for name in _JSON_RANGES if name in ranges]
     json_quality = said[0] if said else 0.0
@@ -249,7 +247,7 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     elif isinstance(only, bytes) and not raw_quality and ranges.get("*/*") and not _is_text(only):
         raw_quality, as_bytes = ranges["*/*"], True
     if json_quality and not as_bytes:
-        return Reply.of_inference([_document(model, result)], JSON)
+        return Reply.of_inference([_document(outputs)], JSON)
     if not isinstance(only, (bytes, str)) or not raw_quality:
         raise InputError(f"accept: the result is no {accepted[:80]!r}", expected=JSON)
     raw = only.encode("utf-8", "surrogatepass") if isinstance(only, str) else only
@@ -294,11 +292,10 @@ def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
     return kind if known else _ANY_BYTES, best
 
 
-def _document(model: Model, result: Any) -> bytes:
+def _document(outputs: Mapping[str, Any]) -> bytes:
     """Give the outputs as an object of JSON."""
     parts = [
-        orjson.dumps(name) + b":" + _json_value(name, value)
-        for name, value in outputs_of(model, result).items()
+        orjson.dumps(name) + b":" + _json_value(name, value) for name, value in outputs.items()
     ]
     return b"{" + b",".join(parts) + b"}"
 

@@ -49,6 +49,7 @@ __all__ = ["application", "asgi"]
 logger = logging.getLogger("headrace.serve")
 
 _CLOSE_S = 30.0
+_RUN = "/run/"
 _HEADER_LENGTH = HEADER_LENGTH.encode()
 
 
@@ -157,11 +158,12 @@ class _Application(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._infer and scope["type"] == "http" and scope["method"] == "POST":
-            match scope["path"].split("/"):
-                case ["", "run", model] if model:
-                    scope["path_params"] = {"model": model}
-                    await self._infer[2](scope, receive, send)
-                    return
+            path: str = scope["path"]
+            if path.startswith(_RUN) and path.find("/", len(_RUN)) < 0 and path != _RUN:
+                scope["path_params"] = {"model": path[len(_RUN) :]}
+                await self._infer[2](scope, receive, send)
+                return
+            match path.split("/"):
                 case ["", "v2", "models", model, "infer"] if model:
                     scope["path_params"] = {"model": model}
                     await self._infer[0](scope, receive, send)
