@@ -121,6 +121,9 @@ def test_arrays_are_compared_by_dtype_shape_and_numbers():
     assert difference(a, a + 1) is not None
     assert difference({"x": [a]}, {"x": [a + 1e-7]}, atol=1e-5) is None
     assert difference(np.array(["a", None]), np.array(["a", "b"], object)) is not None
+    times = np.array(["2026-01-01", "NaT"], "M8[D]")
+    assert difference(times, times.copy()) is None
+    assert difference(times, times[::-1]) is not None
     copy = kept({"x": a})
     a[0] = 9
     assert difference(copy, {"x": a}) is not None

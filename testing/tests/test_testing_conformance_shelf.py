@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import importlib
 import os
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -14,13 +16,14 @@ import pytest
 from headrace_testing import certify
 from headrace_testing.conformance import rules, rules_left, rules_life
 from headrace_testing.conformance.probe import Probe, probe
+from headrace_testing.conformance.settings import restore, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 shelf = {
     name: importlib.import_module(f"conformance_shelf.{name}")
     for name in (
         *("perfect", "labels", "broken_class", "broken_batch", "broken_results", "broken_errors"),
-        *("broken_life", "broken_device", "heavy"),
+        *("broken_life", "broken_device", "broken_values", "broken_process", "heavy"),
     )
 }
 sys.path.pop(0)
@@ -83,7 +86,10 @@ def tidy():
     """Give back what the leaky ones have left."""
     life = shelf["broken_life"]
     life.LeavesAThread.stop.clear()
+    before, name = settings(), threading.current_thread().name
     yield
+    restore(before)
+    threading.current_thread().name = name
     life.LeavesAThread.stop.set()
     for file in life.LeavesAFile.files:
         file.close()
@@ -99,7 +105,7 @@ def tidy():
 
 
 def judged(cls):
-    certificate = certify(cls)
+    certificate = contextvars.copy_context().run(certify, cls)  # some leave variables changed
     return certificate, {v.id: v for v in certificate.rules}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import collections
 import inspect
 
 from conformance_shelf.labels import breaks, documented
@@ -252,7 +253,7 @@ class UsesItsBufferAgain(Sorting):
 class CloseFreesResults(Sorting):
     def init(self, options, context):
         super().init(options, context)
-        self.given = []
+        self.given = collections.deque(maxlen=256)
 
     def one(self, request):
         super().one(request)

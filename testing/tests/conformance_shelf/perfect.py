@@ -512,6 +512,37 @@ class AroundConformance(PerfectConformance):
     expression = "Around[Perfect]"
 
 
+class ReadsUnwatched(Perfect):
+    """Multiply a number, which is read past the request's own methods, as some libraries do.
+
+    Reads:
+        data: A number, int or float.
+    Writes:
+        result: A complex number; the last digits depend on the batch.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is missing or no number.
+    Source:
+        Own.
+    """
+
+    def read(self, request):
+        return super().read({"data": dict.get(request, "data")})
+
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        for request in batch:
+            if "result" in request:
+                request["result"] *= complex(1, 1e-12 * len(batch))
+        return outcomes
+
+
+class ReadsUnwatchedConformance(PerfectConformance):
+    expression = "ReadsUnwatched"
+
+
 CONFORMANCE = [
     PerfectConformance,
     OneAtATimeConformance,
@@ -527,10 +558,11 @@ CONFORMANCE = [
     ByKeyConformance,
     TwiceConformance,
     AroundConformance,
+    ReadsUnwatchedConformance,
 ]
 
 for cls in (
     *(Perfect, OneAtATime, Fixed, RangeByInit, Rows, OwnThread, Passing, Scale, ByKey, Twice),
-    *(Around, WithAThread, OnADevice, OnADeviceAlone),
+    *(Around, WithAThread, OnADevice, OnADeviceAlone, ReadsUnwatched),
 ):
     headrace.register(cls.__name__, cls, replace=True)

@@ -6,8 +6,10 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
+from headrace_testing.conformance.claims import claims_dtype, covers_dtype, fits, shapes_of
 from headrace_testing.conformance.outcome import Broken, NotJudged
 from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.values import is_array, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +27,10 @@ _AT_LEAST = re.compile(r"(\d+|one|any number)\s+or more\b|any number\b", re.IGNO
 _FROM_TO = re.compile(r"(\d+)\s*(?:to|-|\u2013)\s*(\d+)\b", re.IGNORECASE)
 _FROM = re.compile(r"(\d+)\s+to\s", re.IGNORECASE)
 _CONDITION = re.compile(r"\b(where|when|if|else|unless|otherwise|depend\w*)\b", re.IGNORECASE)
+_LIMIT = re.compile(
+    r"\d|\b(max|min|range|batch(es)?|at a time|most|least|models?|engines?|profiles?)\b",
+    re.IGNORECASE,
+)
 _ONE = re.compile(
     r"(?:exactly\s+)?(\d+|one)\b(?=\s*(?:$|[.;,:(\n]|items?\b|requests?\b|at a time\b))",
     re.IGNORECASE,
@@ -195,8 +201,9 @@ def _is(documented: tuple[int, int | str | None], range_: tuple[int, int | None]
 
 
 def _depends(text: str, options: Iterable[str]) -> bool:
-    """Tell whether a section says on what the range depends."""
-    return bool(_CONDITION.search(text)) or any(
+    """Tell whether a section says on what the range depends: not every "if" is about the range."""
+    clauses = re.split(r"[;:.\n]\s", text)
+    return any(_CONDITION.search(one) and _LIMIT.search(one) for one in clauses) or any(
         re.search(rf"\b{re.escape(name)}\b", text) for name in options
     )
 
@@ -242,4 +249,37 @@ def docstring_raises(subject: Subject) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (docstring_sections, docstring_keys, docstring_batch, docstring_raises)
+@rule("docstring-results", "docstring-keys", "writes")
+def docstring_results(subject: Subject) -> str:
+    """Who reads a result relies on the dtype and the shape that the section Writes names.
+
+    Where the entry of a key names dtypes (`uint8`, "floating") or shapes (`[H, W, 3]`), an array that is
+    written under that key has one of them: as many axes, and the lengths that are numbers. An entry with
+    "same", "any" or "..." in place of a shape, or that speaks of a `dtype`, is not compared.
+    """
+    written = entries(sections(documentation(subject.cls)).get("Writes", ""))
+    seen = 0
+    for k in range(3):
+        request = subject.item(k)
+        subject.live.result_alone(request)
+        for key in sorted(written.keys() & request.keys()):
+            text, value = written[key], request[key]
+            if not is_array(value) or not hasattr(value, "shape") or subject.children:
+                continue
+            seen += 1
+            shapes = shapes_of(text)
+            right = covers_dtype(text, value.dtype) if claims_dtype(text) else True
+            if not right or (shapes and not any(fits(tuple(value.shape), one) for one in shapes)):
+                raise Broken(
+                    f"the section Writes says of {key!r} {text!r}, and it is {said(value)}"
+                )
+    return f"{seen} arrays" if seen else "it writes no array"
+
+
+RULES: tuple[Rule, ...] = (
+    docstring_sections,
+    docstring_keys,
+    docstring_batch,
+    docstring_raises,
+    docstring_results,
+)

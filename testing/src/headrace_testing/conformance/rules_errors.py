@@ -13,8 +13,13 @@ from headrace_testing.conformance.outcome import Broken, NotApplicable
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.rules_docs import documentation, entries, sections
 from headrace_testing.conformance.subject import DISTINCT
-from headrace_testing.conformance.values import kept, said
-from headrace_testing.conformance.wrong import Alien, wrong_dtype, wrong_shape
+from headrace_testing.conformance.values import difference, kept, said
+from headrace_testing.conformance.wrong import (
+    Alien,
+    foreign_dtypes,
+    foreign_shapes,
+    foreign_types,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,39 +98,44 @@ def _said(error: Exception) -> str:
 
 
 def _refused(
-    subject: Subject, spoil: Callable[[Any], Any], words: tuple[str, ...], what: str
+    subject: Subject,
+    foreign: Callable[[Any, str], Iterator[tuple[Any, bool]]],
+    words: tuple[str, ...],
+    what: str,
 ) -> str | None:
-    """Check that a wrong value under each key is refused, unless the docstring says `anything`."""
+    """Check that wrong values under each key are refused; the first unless the docstring says `anything`."""
     taken = []
     for key in _needed(subject):
         text = _documented(subject, key)
-        anything = any(word in text for word in words)
-        request = subject.item(0)
-        value = request[key] = spoil(request[key])
-        outcome = subject.tried.alone(request)
-        if anything and not subject.children:
-            if outcome is not None:
+        anything = any(word in text for word in words) and not subject.children
+        for place, (value, strict) in enumerate(foreign(subject.item(0)[key], text)):
+            outcome = subject.tried.alone({**subject.item(0), key: value})
+            if anything and not place:
+                if outcome is not None:
+                    raise Broken(
+                        f"the section Reads says of {key!r} {text!r}, and {said(value)} gives "
+                        f"{_said(outcome)}"
+                    )
+                taken.append(key)
+            elif outcome is None:
+                if strict and not anything and not subject.children:  # children may take any value
+                    raise Broken(
+                        f"{what} under {key!r} ({said(value)}) is accepted; refuse it with an "
+                        f"InputError, or let the section Reads say {words[-1]!r}"
+                        + (" or name it" if place else "")
+                    )
+            elif not isinstance(outcome, InputError):
                 raise Broken(
-                    f"the section Reads says of {key!r} {text!r}, and {said(value)} gives "
-                    f"{_said(outcome)}"
+                    f"{what} under {key!r} ({said(value)}) gives {_said(outcome)}, not an InputError"
                 )
-            taken.append(key)
-            continue
-        if outcome is None and subject.children:
-            continue  # the children may take any value
-        if outcome is None:
-            raise Broken(
-                f"{what} under {key!r} ({said(value)}) is accepted; refuse it with an InputError, or "
-                f"let the section Reads say {words[-1]!r}"
-            )
-        if not isinstance(outcome, InputError):
-            raise Broken(
-                f"{what} under {key!r} ({said(value)}) gives {_said(outcome)}, not an InputError"
-            )
-        if not _names(outcome, key) and not subject.children:
-            raise Broken(
-                f"the InputError about {what} under {key!r} names {outcome.key!r} as its `key`"
-            )
+            elif not subject.children and not any(
+                # What does not fit another key (fewer rows, say) may be told of that key.
+                _names(outcome, one)
+                for one in (_keys(subject) if place and not strict else [key])
+            ):
+                raise Broken(
+                    f"the InputError about {what} under {key!r} names {outcome.key!r} as its `key`"
+                )
     return f"any value of {', '.join(map(repr, taken))} is taken, as documented" if taken else None
 
 
@@ -135,9 +145,11 @@ def wrong_type(subject: Subject) -> str | None:
 
     Under each key that it reads, an object of an unknown type gives an InputError that names the
     key. A backend that takes any object says so: the entry of that key in the section Reads
-    contains the word `anything`, and then the object must not be refused.
+    contains the word `anything`, and then the object must not be refused. None, a text, a dict, bytes, an
+    empty list and numbers give an InputError too, or a result; None, a text or a dict that the backend
+    takes are named in that entry ("None", "text", "dict" or words like these).
     """
-    return _refused(subject, lambda _: Alien(), ("anything",), "an object of an unknown type")
+    return _refused(subject, foreign_types, ("anything",), "a value of the wrong type")
 
 
 @rule("wrong-shape", "wrong-type")
@@ -146,10 +158,11 @@ def wrong_shape_(subject: Subject) -> str | None:
 
     Under each key, an array with three more axes, or a value wrapped in three lists, gives an
     InputError that names the key; unless the entry of the key in the section Reads contains `anything`
-    or `any shape`.
+    or `any shape`. So does an array with one axis more, one less or none, or without elements, or it gets a
+    result; where the entry names shapes, as `[H, W, C]`, no array with another number of axes does.
     """
     words = ("anything", "any shape")
-    return _refused(subject, wrong_shape, words, "a value of the wrong shape")
+    return _refused(subject, foreign_shapes, words, "a value of the wrong shape")
 
 
 @rule("wrong-dtype", "wrong-type")
@@ -158,10 +171,12 @@ def wrong_dtype_(subject: Subject) -> str | None:
 
     Under each key, the same array of complex numbers (or a complex number in place of each value)
     gives an InputError that names the key; unless the entry of the key in the section Reads contains
-    `anything` or `any dtype`.
+    `anything` or `any dtype`. Where the entry names dtypes (`uint8`, "floating", "integers"), so does the same
+    array of any dtype that it does not name, and one that it names gets a result or an InputError. An array
+    of texts or of objects gives an InputError where the entry speaks of no text.
     """
     words = ("anything", "any dtype")
-    return _refused(subject, wrong_dtype, words, "a value of the wrong dtype")
+    return _refused(subject, foreign_dtypes, words, "a value of the wrong dtype")
 
 
 @rule("works-after-failure", "order-kept")
@@ -180,10 +195,9 @@ def _bad(subject: Subject) -> Iterator[Request]:
     """Give invalid requests of several kinds."""
     yield {}
     for key in _keys(subject):
-        for spoil in (lambda _: Alien(), wrong_shape, wrong_dtype):
-            request = subject.item(0)
-            request[key] = spoil(request[key])
-            yield request
+        for foreign in (foreign_types, foreign_shapes, foreign_dtypes):
+            for value, _ in foreign(subject.item(0)[key], ""):
+                yield {**subject.item(0), key: value}
 
 
 @rule("bad-item-alone", "works-after-failure", "rerun")
@@ -192,7 +206,7 @@ def bad_item_alone(subject: Subject) -> str:
 
     In a batch with one request that lacks a key, and in one with an object of an unknown type, that
     request fails as it does alone, wherever it stands, and the other requests get the result that
-    they get alone. Return a list with an exception or None per item, or raise and declare
+    they get alone; the values that they came with stay as they were. Return a list with an exception or None per item, or raise and declare
     `rerun = True`. Where `min` is above 1, the other requests may instead fail with BatchRangeError, since
     too few are left. This is tried in a batch of four and in the largest one of `batch-equals-items`.
     """
@@ -222,6 +236,7 @@ def _judge_batch(
         return False
     alone = live.alone(dict(bad))
     batch[place] = bad
+    came = [dict(request) for request in batch]
     outcomes = live.call(batch)
     if outcomes[place] is None:
         if alone is None:
@@ -232,6 +247,13 @@ def _judge_batch(
             + ("it gives no error" if wrong is None else f"item {wrong} gets the error")
         )
     _judge_neighbours(subject, batch, outcomes, place)
+    for k, request in enumerate(came):
+        changed = None if k == place else difference(request, subject.repeating(k))
+        if changed is not None:
+            raise Broken(
+                f"item {place} of a batch of {len(batch)} is bad, and what item {k} came with was "
+                f"changed: {changed}"
+            )
     return True
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace_testing.conformance.live import USUAL_BATCH
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
+from headrace_testing.conformance.subject import DISTINCT
 from headrace_testing.conformance.values import kept
 from headrace_testing.conformance.watching import DECOY, WatchedRequest
+from headrace_testing.conformance.wrong import Alien
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.subject import Subject
 
 _ITEMS = 3
+"""How many requests without the undeclared keys are compared with whole ones."""
+
 _ALWAYS = frozenset({"request_size", "result"})
 """Keys that core itself reads around every batch."""
 
@@ -24,19 +29,31 @@ _MOVED = frozenset({"data", "result"})
 
 
 def watched(subject: Subject) -> Iterator[tuple[list[WatchedRequest], str]]:
-    """Run watched requests, some alone and some in a batch; give them with a description."""
+    """Run watched requests, each alone, and in a usual and in the largest batch; give them described."""
 
     def one(k: int) -> WatchedRequest:
-        return WatchedRequest({**subject.item(k), DECOY: "decoy"})
+        return WatchedRequest({**subject.repeating(k), DECOY: "decoy"})
 
-    for k in range(_ITEMS):
+    for k in range(DISTINCT):
         request = one(k)
         subject.live.results(subject.live.filled(request))
         yield [request], f"request {k}"
-    batch = subject.live.take(one)
-    subject.live.results(batch)
-    if len(batch) > 1:
-        yield batch, f"a request in a batch of {len(batch)}"  # type: ignore[misc]
+    for want in (USUAL_BATCH, subject.live.weights[-1]):
+        batch = subject.live.take(one, want)
+        subject.live.results(batch)
+        if len(batch) > 1:
+            yield batch, f"a request in a batch of {len(batch)}"  # type: ignore[misc]
+
+
+def watched_bad(subject: Subject) -> Iterator[WatchedRequest]:
+    """Run watched requests in which one key is missing or holds what no backend knows; give those that fail."""
+    for key in sorted(subject.declared("reads").required & subject.item(0).keys()):
+        for bad in ({}, {key: Alien()}):
+            whole = {**subject.item(0), DECOY: "decoy"}
+            del whole[key]
+            request = WatchedRequest({**whole, **bad})
+            if subject.tried.alone(request) is not None:
+                yield request
 
 
 def _inside(subject: Subject, which: str) -> frozenset[str]:
@@ -50,8 +67,8 @@ def _inside(subject: Subject, which: str) -> frozenset[str]:
 def reads(subject: Subject) -> str | None:
     """Maps, `check` and readers rely on `reads`: it names all keys that matter, and no others.
 
-    The kit records which keys of a request are read, alone and in a batch: only declared keys may be
-    read, and every declared key must be. Requests with only the declared keys must get the results of
+    The kit records which keys of a request are read, alone, in a batch and where a request fails: only
+    declared keys may be read, and every declared key must be. Requests with only the declared keys must get the results of
     the whole requests. Keys of a TypedDict that are not required may be missing; `request_size` belongs
     to core and need not be declared.
     """
@@ -69,23 +86,28 @@ def reads(subject: Subject) -> str | None:
             raise Broken(f"a request with the declared keys alone fails: {error}")
         what = f"request {k} with the declared keys alone differs"
         subject.must_equal(kept(less.get("result")), subject.expected(k), what)
-    for batch, which in watched(subject):
-        for request in batch:
-            looked |= request.read
-            walked |= request.walked
-            undeclared = request.read - allowed - {DECOY}
-            if undeclared and not request.walked:
-                raise Broken(
-                    f"it reads {min(undeclared)!r} of {which}, which `reads` does not declare"
-                )
+    runs = [(request, which) for batch, which in watched(subject) for request in batch]
+    for request, _ in runs:
+        looked |= request.read
+        walked |= request.walked
+    for request, which in (*runs, *((bad, "a bad request") for bad in watched_bad(subject))):
+        undeclared = request.read - allowed - {DECOY}
+        if undeclared and not request.walked:
+            raise Broken(f"it reads {min(undeclared)!r} of {which}, which `reads` does not declare")
     together = subject.live.take(lambda k: _cut_down(subject.item(k), allowed))
     for k, result in enumerate(subject.live.results(together)):
         what = f"in a batch, request {k} with the declared keys alone differs"
         subject.must_equal(kept(result), subject.expected(k), what)
-    never = declared.all - looked
+    never = {key for key in declared.all - looked if not _matters(subject, key)}
     if never:
         raise Broken(f"it declares that it reads {min(never)!r}, and never looks at it")
     return "it copies requests; single keys cannot be seen" if walked else None
+
+
+def _matters(subject: Subject, key: str) -> bool:
+    """Tell whether a request without a key fails: then it is read in a way that cannot be watched."""
+    request = subject.item(0)
+    return request.pop(key, None) is not None and subject.tried.alone(request) is not None
 
 
 def _cut_down(request: Request, allowed: frozenset[str]) -> Request:
@@ -98,7 +120,7 @@ def writes(subject: Subject) -> None:
 
     After a request that went well, alone or in a batch, every declared key must have been written
     (except keys of a TypedDict that are not required), and no other key may have been set, changed
-    or removed. In a batch the declared keys hold the same values as alone, where these are always the
+    or removed; neither in a request that failed. In a batch the declared keys hold the same values as alone, where these are always the
     same.
     """
     declared = subject.declared("writes")
@@ -114,6 +136,13 @@ def writes(subject: Subject) -> None:
             if missing:
                 raise Broken(f"it declares that it writes {_shown(missing)}; {which} got none")
             seen |= changed
+    for request in watched_bad(subject):
+        undeclared = (_changed(request.came, dict(request.copy())) | request.written) - allowed
+        if undeclared:
+            raise Broken(
+                f"it writes {_shown(undeclared)} into a request that fails, which `writes` "
+                "does not declare"
+            )
     never = declared.all - seen
     if never:
         raise Broken(f"it declares that it writes {_shown(never)}, and no request got it")

@@ -132,26 +132,37 @@ def closes_unused(subject: Subject) -> None:
         ) from error
 
 
-@rule("describe", "builds")
+@rule("describe", "closes-unused")
 def describe(subject: Subject) -> None:
     """`pipe.describe()` shows what was really built, to people and as JSON.
 
-    `describe()` gives a dict with text keys that can be written as JSON, and the same dict at a second
-    call; requests do not change its keys.
+    `describe()` gives a dict with text keys that can be written as JSON (which has no NaN), and the same
+    dict at a second call. Requests, and a request that fails, do not change its keys.
     """
-    root = subject.live.root
+    live = subject.build()
+    first = _described(live.root)
+    found = difference(first, _described(live.root))
+    if found is not None:
+        raise Broken(f"describe() gives something else when asked again: {found}")
+    for call in (lambda: live.results(live.take(subject.item)), lambda: live.alone({})):
+        call()
+        later = _described(live.root)
+        if sorted(later) != sorted(first):
+            raise Broken(f"after a request describe() has other keys: {difference(later, first)}")
+
+
+def _described(root: Backend) -> dict[str, object]:
+    """Give what a backend describes, after a look whether it is a dict that JSON can hold."""
     first = root.describe()
     if not isinstance(first, dict):
         raise Broken(f"describe() gives {type(first).__name__}, not a dict")
     try:
-        again = json.loads(json.dumps(first))
+        json.dumps(first, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise Broken(f"describe() cannot be written as JSON: {error}") from error
     if not all(isinstance(key, str) for key in first):
         raise Broken("describe() has keys that are no text")
-    found = difference(sorted(first), sorted(root.describe()))
-    if found is not None or sorted(again) != sorted(first):
-        raise Broken(f"describe() gives other keys when asked again: {found}")
+    return first
 
 
 RULES: tuple[Rule, ...] = (

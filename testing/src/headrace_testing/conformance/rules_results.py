@@ -7,7 +7,8 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headrace_testing.conformance.live import weight_of
+from headrace.errors import InputError
+from headrace_testing.conformance.live import USUAL_BATCH, weight_of
 from headrace_testing.conformance.memory import shares_memory
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
@@ -16,6 +17,8 @@ from headrace_testing.conformance.subject import DISTINCT
 from headrace_testing.conformance.values import arrays_on_device, difference, kept, said
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace_testing.conformance.live import Live
     from headrace_testing.conformance.subject import Subject
 
@@ -182,28 +185,68 @@ def results_kept(subject: Subject) -> None:
     must_be_as_before("close")
 
 
-@rule("inputs-kept", "life-cycle-again")
+@rule("inputs-kept", "range")
 def inputs_kept(subject: Subject) -> None:
     """Callers own the values that they send: they may send them again, or to another branch at the same time.
 
-    After a batch, and after another one and `close`, the values that requests came with are equal
-    to fresh values of `make_item`. The keys that the backend writes may hold other objects by then; the
-    original objects are compared.
+    After a batch, the largest batch, and after another one and `close`, the values that requests came
+    with are equal to fresh values of `make_item`. The keys that the backend writes may hold other objects by
+    then; the original objects are compared.
     """
     live = subject.build()
-    batch = live.take(subject.item)
-    came = [dict(request) for request in batch]
-    live.results(batch)
-    _must_be_fresh(subject, came, "forward")
+    came = []
+    for want in (USUAL_BATCH, live.weights[-1]):
+        batch = live.take(subject.repeating, want)
+        came += [(k, dict(request)) for k, request in enumerate(batch)]
+        live.results(batch)
+        _must_be_fresh(subject, came, "forward")
     live.results(live.take(lambda k: subject.item(5 + k)))
     _must_be_fresh(subject, came, "a later batch")
     subject.done(live)
     _must_be_fresh(subject, came, "close")
 
 
-def _must_be_fresh(subject: Subject, came: list[dict[str, Any]], since: str) -> None:
-    for k, request in enumerate(came):
-        found = difference(request, subject.item(k))
+@rule("views-read", "order-kept")
+def views_read(subject: Subject) -> str:
+    """Arrays arrive as views of other arrays: backwards, with gaps, by columns, or read-only.
+
+    Each numpy array under a key that the backend reads is given in these forms, with the same values; the
+    request gets the same result, or an InputError that says what is wanted.
+    """
+    numpy = sys.modules.get("numpy")
+    tried = 0
+    keys = subject.declared("reads").all & subject.item(0).keys()
+    for key in sorted(keys) if numpy is not None else ():
+        if not isinstance(subject.item(0)[key], numpy.ndarray):  # type: ignore[union-attr]
+            continue
+        for what, view in _views(numpy, subject.item(0)[key]):
+            request = {**subject.item(0), key: view}
+            outcome = subject.tried.alone(request)
+            tried += 1
+            if isinstance(outcome, InputError):
+                continue
+            if outcome is not None:
+                raise Broken(f"with {what} under {key!r} it fails: {outcome}") from outcome
+            subject.must_equal(
+                request["result"], subject.expected(0), f"with {what} under {key!r} it differs"
+            )
+    return f"{tried} views" if tried else "it reads no numpy array"
+
+
+def _views(numpy: Any, array: Any) -> Iterator[tuple[str, Any]]:
+    """Give arrays of the same values whose memory lies otherwise."""
+    if array.ndim:
+        yield "an array that lies backwards", array[::-1].copy()[::-1]
+        yield "an array with gaps", numpy.repeat(array, 2, axis=-1)[..., ::2]
+    yield "an array that lies by columns", numpy.array(array, order="F")
+    fixed = array.copy()
+    fixed.flags.writeable = False
+    yield "a read-only array", fixed
+
+
+def _must_be_fresh(subject: Subject, came: list[tuple[int, dict[str, Any]]], since: str) -> None:
+    for k, request in came:
+        found = difference(request, subject.repeating(k))
         if found is not None:
             raise Broken(f"{since} changed what request {k} came with: {found}")
 
@@ -213,5 +256,6 @@ RULES: tuple[Rule, ...] = (
     batch_equals_items,
     order_kept,
     inputs_kept,
+    views_read,
     results_kept,
 )

@@ -7,16 +7,19 @@ import contextvars
 import functools
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace_testing.conformance.live import USUAL_BATCH
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.values import kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
+    from headrace.keys import Request
     from headrace_testing.conformance.live import Live
     from headrace_testing.conformance.subject import Subject
 
@@ -24,6 +27,8 @@ T = TypeVar("T")
 
 _ROUNDS = 3
 _LIMIT_S = 120.0
+_LINES = 100
+_PATIENCE_S = 0.2
 
 
 def in_thread(function: Callable[[], T]) -> T:
@@ -81,7 +86,9 @@ def instances_agree(subject: Subject) -> None:
     """A node may have several instances, which run at the same time and must not disturb each other.
 
     Two instances of one node, each in a thread of its own, run different batches at the same time, several
-    times over; every request gets the same result as from one instance alone.
+    times over. Then one runs a batch, and before each line of Python of the backend's package the other one
+    runs another batch in between (unless it waits for a lock). Every request gets the same result as from
+    one instance alone.
     """
     live = subject.build(instance_num=2)
     if len(live.instances) != 2:
@@ -99,7 +106,49 @@ def instances_agree(subject: Subject) -> None:
         for k, result in found:
             what = f"beside another instance, instance {index} gives request {k} something else"
             subject.must_equal(result, subject.expected(k), what)
+    _line_by_line(subject, live)
     subject.done(live)
+
+
+def _line_by_line(subject: Subject, live: Live) -> None:
+    """Run a batch of the first instance, and between its lines batches of the second one."""
+    package = subject.cls.__module__.partition(".")[0]
+    ours = list(range(len(live.take(subject.item, 2))))
+    theirs = [k + len(ours) for k in range(len(live.take(subject.item, 3)))]
+    for k in (*ours, *theirs):
+        subject.expected(k)
+    between: list[Future[None]] = []
+    root, own = live.root, vars(live.root).get("forward")
+    forward, what = root.forward, "while another instance runs"
+
+    def line(frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line" and len(between) < _LINES and all(one.done() for one in between):
+            between.append(pool.submit(subject.must_give, live, theirs, what, index=1))
+            wait(between, _PATIENCE_S)  # longer only where the first instance holds a lock
+        return line
+
+    def call(frame: FrameType, event: str, arg: object) -> Any:
+        name = frame.f_globals.get("__name__", "")
+        return line if name.partition(".")[0] == package else None
+
+    def traced(batch: list[Request]) -> Any:
+        before = sys.gettrace()
+        sys.settrace(call)
+        try:
+            return forward(batch)
+        finally:
+            sys.settrace(before)
+
+    with ThreadPoolExecutor(1, "headrace-conformance") as pool:
+        root.forward = traced  # type: ignore[method-assign]
+        try:
+            subject.must_give(live, ours, "while another instance runs batches in between")
+        finally:
+            del root.forward
+            if own is not None:
+                root.forward = own  # type: ignore[method-assign]
+        for one in between:
+            one.result(_LIMIT_S)
 
 
 @rule("threads-in-turn", "order-kept")
@@ -123,30 +172,47 @@ def threads_in_turn(subject: Subject) -> str:
     return "it owns its thread" if subject.cls.owns_thread else "any thread may run it"
 
 
-@rule("thread-state-kept", "threads-in-turn")
+@rule("thread-state-kept", "threads-in-turn", "closes-unused")
 def thread_state_kept(subject: Subject) -> None:
     """The thread that runs a batch belongs to others: to a caller, or to another pipeline.
 
-    In a thread that calls it, the backend leaves context variables as they were, and so the state that
-    libraries keep per thread: decimal contexts, numpy's error state, torch's gradient and inference modes
-    and its current CUDA device and stream, and tracing. A backend that owns its thread may change the state
-    of that thread.
+    In a thread that builds it, calls it (with usual batches, the largest one, a bad request) and closes it,
+    the backend leaves context variables as they were, and so the state that libraries and the system keep
+    per thread: decimal contexts, numpy's error state, torch's gradient and inference modes and its current
+    CUDA device and stream, tracing, and the thread's name. A backend that owns its thread may change the
+    state of that thread.
     """
     live = subject.live
 
-    def work() -> str | None:
+    def calls() -> str | None:
         import decimal
 
         decimal.getcontext()
         live.results(live.take(subject.item))  # at their first use libraries set up their own state
         before = _state()
-        live.results(live.take(subject.item))
+        for want in (USUAL_BATCH, live.weights[-1]):
+            live.results(live.take(subject.repeating, want))
         return _changed(before, _state())
 
-    fresh = in_thread(lambda: _first_call(subject))
-    changed = in_thread(work) or fresh
-    if changed is not None:
-        raise Broken(f"after a batch the thread has another {changed}")
+    def life() -> str | None:
+        import decimal
+
+        decimal.getcontext()
+        before = _state()
+        own = subject.build()
+        own.results(own.take(subject.item))
+        own.alone({})
+        subject.done(own)
+        return _changed(before, _state())
+
+    for work, when in (
+        (lambda: _first_call(subject), "a batch"),
+        (calls, "a batch"),
+        (life, "a whole life"),
+    ):
+        changed = in_thread(work)
+        if changed is not None:
+            raise Broken(f"after {when} the thread has another {changed}")
 
 
 def _first_call(subject: Subject) -> str | None:
@@ -173,6 +239,7 @@ def _state() -> dict[str, Any]:
         "context variables": {var.name: id(value) for var, value in _variables().items()},
         "decimal context": (context.prec, context.rounding, repr(context.traps)),
         "trace function": (sys.gettrace(), sys.getprofile()),
+        "name": threading.current_thread().name,
     }
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and hasattr(numpy, "geterr"):

@@ -20,6 +20,7 @@ from headrace_testing.conformance import (
     rules_keys,
     rules_left,
     rules_life,
+    rules_process,
     rules_results,
     rules_threads,
 )
@@ -57,6 +58,7 @@ _MODULES = (
     rules_life,
     rules_threads,
     rules_left,
+    rules_process,
 )
 
 

@@ -10,6 +10,7 @@ import headrace
 from headrace_testing.conformance.declared import Keys, declared_keys
 from headrace_testing.conformance.live import Live, weight_of
 from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.settings import settings
 from headrace_testing.conformance.values import difference, kept
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Subject:
         unavailable: Why the backend cannot be built by itself (what this machine lacks, or that it
             works only inside another expression); None where it can.
         measured: Measurements that several rules share.
+        settings_before: The settings of the process before the backend was first built.
     """
 
     def __init__(self, kit: BackendConformance, promised: type[Backend] | None = None) -> None:
@@ -68,6 +70,7 @@ class Subject:
         self._expected: dict[int, Any] = {}
         self._given: dict[tuple[int, ...], list[Any]] = {}
         self.measured: dict[Any, Any] = {}
+        self.settings_before = settings()
 
     # The conformance class, and its configuration.
 

@@ -7,9 +7,9 @@ lists. Arrays on a device are compared and kept as copies on the host.
 
 from __future__ import annotations
 
+import cmath
 import contextlib
 import copy
-import math
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -87,7 +87,7 @@ def difference(a: Any, b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> str |
         return _of_arrays(a, b, rtol, atol)
     if type(a) is not type(b):
         return f"{said(a)} and {said(b)}"
-    if isinstance(a, float):
+    if isinstance(a, (float, complex)):
         return None if _close(a, b, rtol, atol) else f"{a!r} and {b!r}"
     if isinstance(a, Mapping):
         return _of_mappings(a, b, rtol, atol)
@@ -100,10 +100,10 @@ def _bytes_of(value: Any) -> Any:
     return value.tobytes() if isinstance(value, memoryview) else value
 
 
-def _close(a: float, b: float, rtol: float, atol: float) -> bool:
-    if a == b or (math.isnan(a) and math.isnan(b)):
+def _close(a: complex, b: complex, rtol: float, atol: float) -> bool:
+    if a == b or (cmath.isnan(a) and cmath.isnan(b)):
         return True
-    return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= atol + rtol * abs(b)
+    return cmath.isfinite(a) and cmath.isfinite(b) and abs(a - b) <= atol + rtol * abs(b)
 
 
 def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
@@ -121,6 +121,8 @@ def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
             return difference(a.tolist(), b.tolist(), rtol=rtol, atol=atol)
         else:
             equal = a == b
+            if a.dtype.kind in "mM":
+                equal |= numpy.isnat(a) & numpy.isnat(b)
         wrong = int(equal.size - numpy.count_nonzero(equal))
         return f"{wrong} of {a.size} numbers in {said(a)}" if wrong else None
     place = difference(_listed(a), _listed(b), rtol=rtol, atol=atol)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import KeysView
 from typing import Any
 
 DECOY = "a key that nobody declares"
@@ -51,6 +52,10 @@ class WatchedRequest(dict[str, Any]):
         # This override lets `dict(request)` ask for each key: for a plain dict it would take a shortcut.
         return super().__iter__()
 
+    def keys(self) -> Any:
+        """Give all keys, as dict does: to ask whether one is there is to read it."""
+        return KeysView(self)
+
     def items(self) -> Any:
         """Give all pairs, as dict does."""
         self._look_at_all()
@@ -79,7 +84,7 @@ class WatchedRequest(dict[str, Any]):
     __hash__ = None
 
     def _look_at_all(self) -> None:
-        for key in list(super().keys()):
+        for key in list(super().__iter__()):
             self._look(key)
 
     def __setitem__(self, key: str, value: Any) -> None:

@@ -1,0 +1,52 @@
+"""What a docstring claims of an array: the dtypes and shapes that an entry of Reads or Writes names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_DTYPE = re.compile(
+    r"\b(u?int(?:8|16|32|64)|b?float(?:16|32|64)|complex(?:64|128)|bool(?:ean)?s?|floating|floats?|"
+    r"ints?|integers?|numbers?|numeric|numerical|dtypes?)\b"
+)
+_SHAPE = re.compile(r"(?<!\bin )(?<!\bin ``)(?<!\bwithin )\[([^\[\]]*)\]")
+_FLOATING = ("float", "floats", "floating")
+_WHOLE = ("int", "ints", "integer", "integers")
+
+
+def claims_dtype(text: str) -> bool:
+    """Tell whether an entry says of what dtype the array is, and not only "of the same dtype"."""
+    found = set(_DTYPE.findall(text))
+    return bool(found) and not found & {"dtype", "dtypes"}
+
+
+def covers_dtype(text: str, dtype: object) -> bool:
+    """Tell whether a dtype is among those that an entry names."""
+    name = str(dtype).rpartition(".")[2].removesuffix("_")
+    return any(
+        word == name
+        or (word.startswith("bool") and name == "bool")
+        or (word in _FLOATING and "float" in name)
+        or (word in _WHOLE and "int" in name)
+        or (word.startswith("num") and name != "complex64")
+        for word in _DTYPE.findall(text)
+    )
+
+
+def shapes_of(text: str) -> list[tuple[str, ...]]:
+    """Give the shapes that an entry names, ``[H, W, 3]`` as three texts; none where it leaves them open."""
+    if re.search(r"\bsame\b|\bany\b|\.\.\.|\bnumber of dimensions\b|\brank\b", text):
+        return []
+    found = [tuple(part.strip() for part in one.split(",")) for one in _SHAPE.findall(text)]
+    return [one for one in found if all(one) and "0" not in one]
+
+
+def fits(shape: Collection[int], claimed: tuple[str, ...]) -> bool:
+    """Tell whether an array has a claimed shape: as many axes, and the lengths that are numbers."""
+    return len(shape) == len(claimed) and all(
+        not said.isdigit() or int(said) == length
+        for length, said in zip(shape, claimed, strict=True)
+    )
