@@ -7,6 +7,7 @@ early sees it. Addresses, sizes, double frees and what is left over are checked.
 import contextlib
 import ctypes
 import itertools
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,12 +32,27 @@ class FakeCuda:
         self.captures = {}
         self.launches = 0
         self.fail_next = None
+        self.here = threading.local()
+        self.homes = {}
 
     def device_count(self):
         return self.devices
 
+    @property
+    def current(self):
+        """The device that is current in this thread."""
+        return getattr(self.here, "ordinal", 0)
+
     def set_device(self, ordinal):
         assert ordinal < self.devices
+        self.here.ordinal = ordinal
+
+    @contextlib.contextmanager
+    def on_device(self, ordinal):
+        before = self.current
+        self.set_device(ordinal)
+        yield
+        self.set_device(before)
 
     def describe(self, ordinal):
         return {"name": "Fake", "compute_capability": "9.9", "cuda_driver": "99.0"}
@@ -77,6 +93,7 @@ class FakeCuda:
     def stream_create(self):
         handle = next(self.handles)
         self.streams[handle] = []
+        self.homes[handle] = self.current
         return handle
 
     def stream_destroy(self, stream):
@@ -93,7 +110,17 @@ class FakeCuda:
             number, self.fail_next = self.fail_next, None
             raise CudaError("cudaMemcpyAsync", number, "made to fail")
         self.copies.append((target, source, nbytes))
+        if target in self.memory and not self._is_known(source):
+            held = ctypes.string_at(source, nbytes)  # memory that is not pinned is read at once
+            self.queue(stream, lambda: ctypes.memmove(target, held, nbytes))
+            return
         self.queue(stream, lambda: ctypes.memmove(target, source, nbytes))
+
+    def _is_known(self, address):
+        """Tell whether an address lies in memory of the device, or in pinned memory."""
+        blocks = [(at, nbytes) for at, (_, nbytes) in list(self.memory.items())]
+        blocks += [(at, len(raw)) for at, raw in list(self.pinned.items())]
+        return any(at <= address < at + nbytes for at, nbytes in blocks)
 
     def queue_copy(self, target, source, nbytes, stream):
         self.copy(target, source, nbytes, stream)
@@ -110,12 +137,16 @@ class FakeCuda:
             step()
 
     def event_create(self, *, timing=False):
-        return next(self.handles)
+        event = next(self.handles)
+        self.homes[event] = self.current
+        return event
 
     def event_destroy(self, event):
         pass
 
     def event_record(self, event, stream):
+        home = self.homes.get(stream, self.current if stream < 10 else 0)
+        assert self.homes[event] == home, "an event of another device"
         if stream in self.streams and stream > 10:
             self.stream_synchronize(stream)
 
@@ -181,7 +212,7 @@ class FakeEngine:
 
     ``profiles``: per profile ``{input: (min, opt, max)}``. ``data_dependent``: outputs whose shapes
     are told only by the run. ``narrowed``: lengths that the first profile fixes are told as such.
-    ``on_host``: inputs whose values decide shapes; the profile holds their values.
+    ``on_host``: inputs whose values decide shapes; the profile holds their values. Outputs there are written on the host.
     """
 
     def __init__(self, cuda, model, profiles=({},), data_dependent=(), narrowed=False, on_host=()):
@@ -306,7 +337,9 @@ class FakeContext:
         self.runs += 1
         self.refused = False
         addresses, shapes = dict(self.addresses), dict(self.shapes)
-        values = {name: self._read(name) for name in self.engine.on_host}  # read now, not later
+        values = {  # read now, not later
+            name: self._read(name) for name in self.engine.on_host if name in self.engine.takes
+        }
         assert all(name in addresses for name in self.engine.takes)
 
         def work():

@@ -140,6 +140,43 @@ def test_memory_that_cannot_be_given_back_is_told_in_the_log(caplog, monkeypatch
     assert "512 bytes of device memory could not be given back" in caplog.text
 
 
+def test_a_reader_on_another_device_finds_its_thread_as_it_was():
+    cuda = FakeCuda(devices=2)
+    with cuda.on_device(1):
+        stream, pointer = cuda.stream_create(), cuda.malloc(8)
+    array = DeviceArray(
+        cuda, pointer, (2,), "float32", ordinal=1, stream=StreamRef(stream), owner=None
+    )
+    for reader in (None, 1, 2, -1):
+        assert array.__dlpack__(stream=reader) is not None  # an event of device 0 would be refused
+        assert cuda.current == 0
+    assert array.get().shape == (2,)
+    assert cuda.current == 0
+
+
+def test_the_device_of_a_thread_is_set_for_a_block_and_set_back():
+    seen, current = [], [0]
+
+    def switch(ordinal):
+        seen.append(ordinal)
+        current[0] = ordinal
+        return (0,)
+
+    runtime = SimpleNamespace(
+        cudaMemcpyKind=SimpleNamespace(cudaMemcpyDefault=4),
+        cudaMemcpyAsync=None,
+        cudaEventDisableTiming=2,
+        cudaGetDevice=lambda: (0, current[0]),
+        cudaSetDevice=switch,
+    )
+    cuda = Cuda(runtime)
+    with cuda.on_device(1):
+        assert current == [1]
+    assert seen == [1, 0]
+    with cuda.on_device(0):
+        assert seen == [1, 0]  # nothing to set
+
+
 def test_arrays_of_others_are_read_where_they_are():
     cuda = FakeCuda(devices=2)
     array = OnDevice(cuda, np.zeros((2, 3), np.float16), stream=7)

@@ -45,6 +45,15 @@ def test_a_plan_with_its_profiles_and_layers(rtx, small_net):
     assert built.describe()["plan_bytes"] == len(built.plan)
 
 
+def test_a_range_that_no_profile_can_have_is_told(rtx, save):
+    model = save(
+        [("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])]
+    )
+    for settings in ({"profiles": ({"max": "x:2147483648x2"},)}, {"profiles": None, "max": 10**12}):
+        with pytest.raises(SetupError, match="'x': .* has an axis longer than 2147483647"):
+            build(rtx, model, **settings)
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_the_precision_that_was_built_is_read_back(rtx, small_net, precision):
     assert precision in count_types(build(rtx, small_net, precision=precision).layers)

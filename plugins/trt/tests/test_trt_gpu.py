@@ -176,6 +176,27 @@ def test_torch_takes_and_gives_without_a_copy(pipe, small_net, backend):
         p({"data": x.permute(0, 1, 3, 2), "request_size": 4})
 
 
+@BOTH
+def test_results_of_the_second_device_are_read_from_a_thread_on_the_first(pipe, small_net, backend):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one device")
+    p = pipe(
+        backend=backend, model=str(small_net), profiles=[PROFILE], max=4, device="cuda:1",
+        output_device="device", **QUICK,
+    )  # fmt: skip
+    x = images(4)
+    (expected,) = expected_of(small_net, x=x)
+    assert torch.cuda.current_device() == 0
+    for turn in range(20):
+        result = p({"data": torch.from_numpy(x).to("cuda:1"), "request_size": 4})["result"]
+        taken = torch.from_dlpack(result)
+        assert taken.device.index == 1
+        read = result.get() if turn % 2 else taken.cpu().numpy()
+        assert relative(read, expected) <= 1e-3
+        assert torch.cuda.current_device() == 0
+
+
 def test_an_array_of_torch_is_read_where_it_is(pipe, small_net, monkeypatch):
     torch = pytest.importorskip("torch")
     from headrace_trt.execution import Execution

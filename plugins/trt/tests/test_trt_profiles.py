@@ -69,6 +69,7 @@ def test_values_of_inputs_that_decide_shapes():
         ({"max": "x:1x3x8x8", "best": "x:1"}, "best"),
         ({"max": "y:1x3x8x8"}, "does not have"),
         ({"max": "x:1x3x8"}, "number of axes"),
+        ({"min": "x:1x3x8x8", "max": ""}, "`min` and no `max`"),
         ({"max": "x:1x4x8x8"}, "axis 1 is fixed to 3"),
         ({"min": "x:2x3x8x8", "max": "x:1x3x8x8"}, "min <= opt <= max"),
         ({"min": "x:1x3x8x8", "opt": "x:4x3x8x8", "max": "x:2x3x8x8"}, "min <= opt <= max"),

@@ -282,6 +282,28 @@ def test_outputs_whose_size_the_data_decide(device, plan, pipe, save, backend):
 
 
 @BOTH
+@pytest.mark.parametrize("to", ["cpu", "device"])
+@pytest.mark.parametrize("outputs", [None, ["y"], ["z"]])
+def test_outputs_that_the_engine_writes_on_the_host(device, plan, pipe, save, backend, to, outputs):
+    """Nobody reads or frees that memory before the stream is waited for, wanted or not."""
+    model = save(
+        [("Neg", ["x"], ["y"], {}), ("Relu", ["x"], ["z"], {})],
+        [("x", T.FLOAT, ["n", 4096])],
+        [("y", T.FLOAT, ["n", 4096]), ("z", T.FLOAT, ["n", 4096])],
+    )
+    made = plan(model, {"x": ((1, 4096), (4, 4096), (4, 4096))}, on_host=["z"])
+    more = {} if outputs is None else {"outputs": outputs}
+    p = pipe(backend=backend, model=str(made), max=4, output_device=to, **more)
+    xs = [np.full(4096, i - 2, np.float32) for i in range(4)]
+    for x, answer in zip(xs, p([{"data": x} for x in xs]), strict=True):
+        found = answer["result"]
+        found = found if isinstance(found, dict) else {outputs[0]: found}
+        values = {k: v if isinstance(v, np.ndarray) else v.get() for k, v in found.items()}
+        expected = {"y": -x, "z": np.maximum(x, 0)}
+        assert all(np.array_equal(value, expected[name]) for name, value in values.items())
+
+
+@BOTH
 def test_arrays_on_the_device_are_taken_where_they_are(device, plan, pipe, linear, backend):
     from fake_device import OnDevice
 

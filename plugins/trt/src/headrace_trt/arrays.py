@@ -222,9 +222,10 @@ class DeviceArray:
     def get(self) -> NDArray[Any]:
         """Copy the array to the host, wait for the copy, and give it as a numpy array."""
         made = np.empty(self.shape, numpy_dtype(self.dtype))
-        self._kind.cuda.set_device(self.ordinal)
-        self._kind.cuda.copy(made.ctypes.data, self.pointer, self.nbytes, self._kind.stream.handle)
-        self._kind.cuda.stream_synchronize(self._kind.stream.handle)
+        cuda, stream = self._kind.cuda, self._kind.stream.handle
+        with cuda.on_device(self.ordinal):
+            cuda.copy(made.ctypes.data, self.pointer, self.nbytes, stream)
+            cuda.stream_synchronize(stream)
         return made
 
     @property
@@ -259,7 +260,9 @@ class DeviceArray:
             raise BufferError("a DeviceArray is exported where it is, without a copy")
         wanted, own = 1 if stream is None else stream, self._kind.stream.handle
         if own and wanted not in (-1, own):
-            _wait(self._kind.cuda, wanted, own)
+            # The thread is the consumer's: another device may be current in it, and an event belongs to one device.
+            with self._kind.cuda.on_device(self.ordinal):
+                _wait(self._kind.cuda, wanted, own)
         self._note_foreign()
         device = (dlpack.CUDA, self.ordinal)
         return dlpack.export_capsule(self.pointer, self.shape, self.dtype, device, self._owner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
 from headrace_trt.profiles import choose_profiles
@@ -106,6 +106,10 @@ def _use_dla(library: Library, network: Network, config: Any, core: int) -> None
     config.set_flag(library.need("BuilderFlag.GPU_FALLBACK", "dla_core"))
 
 
+_LONGEST: Final = (1 << 31) - 1
+"""The longest axis that a profile can have."""
+
+
 def add_profiles(
     library: Library, network: Network, config: Any, settings: BuildSettings
 ) -> tuple[Profile, ...]:
@@ -123,8 +127,15 @@ def add_profiles(
         for name, found in profile.ranges.items():
             if shapes[name].is_shape:
                 made.set_shape_input(name, found.min, found.opt, found.max)
-            else:
-                made.set_shape(name, found.min, found.opt, found.max)
+                continue
+            if (
+                max(found.max, default=0) > _LONGEST
+            ):  # the library would take other lengths, or raise
+                raise SetupError(
+                    f"input {name!r}: {found.text()} has an axis longer than {_LONGEST}",
+                    hint="It comes from `profiles`, or from `max` of the node.",
+                )
+            made.set_shape(name, found.min, found.opt, found.max)
         if config.add_optimization_profile(made) < 0:
             raise SetupError(f"{library.text} refused the optimization profile {profile.as_dict()}")
     return profiles

@@ -5,6 +5,7 @@ No call waits for a whole device. The first call that needs a CUDA context makes
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from array import array
 from itertools import accumulate
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
@@ -87,6 +88,18 @@ class Cuda:
     def set_device(self, ordinal: int) -> None:
         """Let the calling thread use a device."""
         self._check(self._rt.cudaSetDevice(ordinal), "cudaSetDevice")
+
+    @contextlib.contextmanager
+    def on_device(self, ordinal: int) -> Iterator[None]:
+        """Let the calling thread use a device for a block, and then the one that it used before."""
+        before = int(self._check(self._rt.cudaGetDevice(), "cudaGetDevice"))
+        if before != ordinal:
+            self.set_device(ordinal)
+        try:
+            yield
+        finally:
+            if before != ordinal:
+                self.set_device(before)
 
     def describe(self, ordinal: int) -> dict[str, Any]:
         """Give name, compute capability, memory and driver of a device."""

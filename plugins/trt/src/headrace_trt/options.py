@@ -17,7 +17,7 @@ from pydantic import (
 
 import headrace
 from headrace.errors import SetupError
-from headrace_trt.profiles import ShapeRange, parse_shapes
+from headrace_trt.profiles import ShapeRange, parse_shapes, refuse_names
 from headrace_trt.settings import BuildSettings, is_python_plugin
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ def _profile(profile: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("a profile must have `max`")
     try:
         read = {key: parse_shapes(shapes) for key, shapes in profile.items()}
+        refuse_names(read)
     except SetupError as error:
-        raise ValueError(": ".join(filter(None, (error.what, error.hint)))) from None
+        raise ValueError(": ".join(filter(None, (error.what, error.hint))).rstrip(".")) from None
     for name, most in read["max"].items():
         low, best = (read.get(key, {}).get(name, most) for key in ("min", "opt"))
         found = ShapeRange(low, best, most)
@@ -179,6 +180,7 @@ class BuildOptions(headrace.Options):
     weight_streaming_bytes: int | None = Field(
         None,
         ge=0,
+        le=(1 << 63) - 1,
         description="Bytes of weights that stay on the device, the others are streamed; default: all "
         "stay.",
     )
@@ -244,6 +246,7 @@ class LoadOptions(headrace.Options):
     weight_streaming_bytes: int | None = Field(
         None,
         ge=0,
+        le=(1 << 63) - 1,
         description="Bytes of weights that stay on the device, of a plan that streams; default: all.",
     )
     plugins: PluginNames = Field(

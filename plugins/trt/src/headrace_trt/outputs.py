@@ -140,7 +140,11 @@ class Outputs:
         owner, pointer = raw.owner, raw.pointer
         if owner is None:
             owner = self.pool.take(nbytes)
-            source = pointer if raw.host is None else raw.host.ctypes.data
+            source = pointer
+            if raw.host is not None:
+                # A copy of memory that is not pinned reads it at once, and the engine may not have written it yet.
+                self._cuda.stream_synchronize(self._stream.handle)
+                source = raw.host.ctypes.data
             if nbytes:
                 self._cuda.copy(owner.pointer, source, nbytes, self._stream.handle)
             kept.append(raw.host)

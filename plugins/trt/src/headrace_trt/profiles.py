@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
     Shape: TypeAlias = tuple[int, ...]
 
-__all__ = ["NetworkInput", "Profile", "ShapeRange", "choose_profiles", "parse_shapes"]
+__all__ = [
+    "NetworkInput",
+    "Profile",
+    "ShapeRange",
+    "choose_profiles",
+    "parse_shapes",
+    "refuse_names",
+]
 
 _KEYS = ("min", "opt", "max")
 
@@ -121,6 +128,21 @@ def _shape_of(name: object, value: Any) -> Shape:
     return shape
 
 
+def refuse_names(read: Mapping[str, Mapping[str, Shape]]) -> None:
+    """Refuse a profile whose `max` names no input, or whose `min` or `opt` names one that `max` does not.
+
+    Raises:
+        SetupError: That is so; the range of such an input would be ignored.
+    """
+    most = read["max"]
+    for key in ("min", "opt"):
+        for name in read.get(key, {}):
+            if name not in most:
+                raise SetupError(f"a profile gives input {name!r} `{key}` and no `max`")
+    if not most:
+        raise SetupError("a profile's `max` names no input", hint="Write NAME:8x3x224x224.")
+
+
 def choose_profiles(
     inputs: Sequence[NetworkInput],
     profiles: Sequence[Mapping[str, Any]] | None = None,
@@ -195,6 +217,7 @@ def _written(inputs: Sequence[NetworkInput], profile: Mapping[str, Any], index: 
                 f"profile {index} names input {name!r}, which the model does not have",
                 hint=f"It has: {', '.join(names)}.",
             )
+    refuse_names(read)
     ranges = {}
     for port in inputs:
         if port.name in most:

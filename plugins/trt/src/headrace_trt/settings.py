@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,15 +24,17 @@ _RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
     "min": (1, None),
     "max": (1, None),
     "optimization_level": (0, 5),
-    "workspace_bytes": (0, None),
-    "max_aux_streams": (0, None),
-    "dla_core": (0, None),
+    "workspace_bytes": (0, (1 << 63) - 1),
+    "max_aux_streams": (0, (1 << 31) - 1),
+    "dla_core": (0, (1 << 31) - 1),
 }
 """The least and the largest value of fields that take a whole number; None: no largest."""
 
 _PATHS: Final = ("model", "calibration", "tactics", "timing_cache")
 _PER_CHANNEL: Final = ("mean", "std")
 _NAMES: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs")
+
+_MOST_FLOAT32: Final = 3.4028234663852886e38
 
 _ELSEWHERE: Final = ("model", "engine", "cache_dir", "cache_size_bytes", "timing_cache", "library")
 """Fields that name places, and are not part of the cache key; the key has the hash of the model's content."""
@@ -167,12 +170,14 @@ def _misfit(settings: BuildSettings) -> str | None:
         or (settings.mean, settings.std) != (None, None)
     )
     low, quantized = settings.precision in ("fp16", "bf16"), settings.precision in ("int8", "fp8")
+    counts = {len(values) for values in (settings.mean, settings.std) if values is not None}
     problems = {
         "exactly one of `model` and `network` must be set": (settings.model is None)
         == (network is None),
         "`precision`, `mean`, `std`, `image_input` and `strip` change an ONNX graph; a function of"
         " `network` builds what it wants itself": network is not None and changes,
-        "`network` is package.module:function": network is not None and ":" not in network,
+        "`network` is package.module:function": network is not None
+        and re.fullmatch(r"[^\s:]+:[^\s:]+", network) is None,
         "`keep_fp32` goes with precision = fp16 or bf16": bool(settings.keep_fp32) and not low,
         "`calibration` goes with precision = int8 or fp8": settings.calibration is not None
         and not quantized,
@@ -183,10 +188,21 @@ def _misfit(settings: BuildSettings) -> str | None:
         and settings.max is not None
         and settings.min > settings.max,
         "`std` must not be 0": 0 in (settings.std or ()),
+        "`mean` and `std` have one number, or one per channel, both as many": 0 in counts
+        or len(counts - {1}) > 1,
+        "`mean` and `std` must be numbers, and quotients of them, that float32 holds": (
+            _overflows(settings.mean or (0.0,), settings.std or (1.0,))
+        ),
         "`exclude_lean_runtime` goes with version_compatible": settings.exclude_lean_runtime
         and not settings.version_compatible,
     }
     return next((text for text, holds in problems.items() if holds), None)
+
+
+def _overflows(mean: Sequence[float], std: Sequence[float]) -> bool:
+    """Tell whether normalization by these numbers leaves what float32 holds."""
+    least = min(map(abs, std)) or 1.0
+    return max(*map(abs, mean), max(map(abs, mean)) / least, 1.0 / least) > _MOST_FLOAT32
 
 
 def is_python_plugin(plugin: str) -> bool:
