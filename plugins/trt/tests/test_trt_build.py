@@ -50,7 +50,7 @@ def test_a_range_that_no_profile_can_have_is_told(rtx, save):
         [("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])]
     )
     for settings in ({"profiles": ({"max": "x:2147483648x2"},)}, {"profiles": None, "max": 10**12}):
-        with pytest.raises(SetupError, match="'x': .* has an axis longer than 2147483647"):
+        with pytest.raises(SetupError, match=r"'x': .* has an axis longer than 2147483647"):
             build(rtx, model, **settings)
 
 
