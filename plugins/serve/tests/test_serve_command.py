@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from headrace.errors import ConfigError, SetupError
+from headrace.errors import ClosedError, ConfigError, SetupError
 from headrace_cli.app import app
 from headrace_serve import Limits, Server
 from headrace_serve.entries import read_entries, read_models
 from headrace_serve.keys import Keys
+from headrace_serve.running import announce
+from headrace_serve.settings import Settings
 from headrace_serve.signature import read_signature
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -118,10 +120,41 @@ def test_a_version_may_be_a_number_and_a_config_must_be_one():
             read_entries({"m": entry})
 
 
+@pytest.mark.parametrize(
+    ("more", "warned"),
+    [
+        ({}, ["everybody", "without TLS"]),
+        ({"keys": "k"}, ["without TLS"]),
+        ({"tls_cert": "c", "tls_key": "k"}, ["everybody"]),
+        ({"tls_cert": "c", "tls_key": "k", "tls_client_ca": "a"}, []),
+        ({"host": "localhost"}, []),
+    ],
+)
+def test_the_command_warns_of_what_others_can_do(capsys, more, warned):
+    settings = Settings(**{"models": ("m.toml",), "host": "0.0.0.0", **more})
+    announce(settings, "http://address", None, None)
+    said = capsys.readouterr().err.splitlines()[1:]
+    assert [word in line for word, line in zip(warned, said, strict=True)] == [True] * len(warned)
+
+
 def test_what_is_wrong_with_all_models_is_told_together():
     with pytest.raises(ConfigError) as caught:
         Server({name: {"backend": f"NoBackend{name}"} for name in "ab"})
     assert len(caught.value.problems) == 2
+
+
+def test_a_number_of_bytes_or_items_is_whole():
+    with pytest.raises(ValueError, match=r"max_items is a whole number, got 1\.5"):
+        Limits(max_items=1.5)
+
+
+def test_a_closed_server_does_not_start():
+    server = Server({"m": {"backend": "Identity"}}, port=0)
+    with pytest.raises(ValueError, match="at least 0"):
+        server.close(timeout=-1)
+    server.close()
+    with pytest.raises(ClosedError):
+        server.start()
 
 
 def test_no_bound_is_infinite():
@@ -159,6 +192,11 @@ def test_names_and_versions_of_models():
     twice = {"a:1": {"config": "x.toml", "version": "2"}}
     for wrong in ({}, {"a/b": "x.toml"}, {"a": 5}, {"a:x": "y.toml"}, {"stats": "x.toml"}, twice):
         with pytest.raises(ConfigError):
+            read_entries(wrong)
+    with pytest.raises(ConfigError, match=r"a.version: .* got ''"):
+        read_entries({"a:": "x.toml"})
+    for wrong in (None, 5, b"x", [{"backend": "Identity"}]):
+        with pytest.raises(ConfigError, match=r"(?s)names no model.*a dict of configurations"):
             read_entries(wrong)
 
 

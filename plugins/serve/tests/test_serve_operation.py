@@ -91,6 +91,9 @@ def test_keys_may_be_the_path_of_their_file(serving, keys):
 def test_a_server_is_told_what_it_cannot_be_given(given, error, words):
     with pytest.raises(error, match=words):
         Server({"a": {"backend": "Identity"}}, **given)
+    if "limits" in given:
+        with pytest.raises(error, match=words):
+            asgi({"a": {"backend": "Identity"}}, **given)
 
 
 def test_a_key_names_models_that_are_there_also_after_a_reload(serving, keys):

@@ -14,6 +14,8 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.http as triton
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from tritonclient.utils import InferenceServerException
 
 import headrace
@@ -409,6 +411,21 @@ def test_what_has_no_route_is_told_so_in_json(serving, target):
         head, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
     assert int(head.split()[1]) in (404, 405)
     assert json.loads(body)["code"] == "route"
+
+
+def test_the_application_may_lie_below_a_path():
+    headrace.register("ServeLength", len, replace=True)
+    outer = Starlette(routes=[Mount("/ml", asgi({"m": {"backend": "ServeLength"}}))])
+
+    async def ask():
+        transport = httpx.ASGITransport(outer)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as c:
+            assert (await c.post("/ml/run/m", content=b"four")).json() == {"result": 4}
+            assert (await c.get("/ml/v2/models/m")).json()["name"] == "m"
+            answer = await c.put("/ml/v2")
+            assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+
+    asyncio.run(ask())
 
 
 def test_headers_and_connections_have_limits(serving):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
 
@@ -240,7 +241,11 @@ def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
     if hasattr(models, "items"):
         items: Mapping[str, Any] = models
         return [(*_split(name), value) for name, value in items.items()]
-    listed: Iterable[Any] = models
+    listed = list(models) if isinstance(models, Iterable) else [models]
+    for one in listed:
+        if not isinstance(one, (str, Path)):
+            hint = "They are a list of texts [NAME[:VERSION]=]CONFIG, or a dict of configurations by name."
+            raise ConfigError(Problem("serve", f"{one!r:.80} names no model", hint=hint))
     return [_of_text(str(one)) for one in listed]
 
 
@@ -255,8 +260,8 @@ def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | N
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    head, _, version = str(name).partition(":")
-    return head, version or None
+    head, colon, version = str(name).partition(":")
+    return head, version if colon else None
 
 
 def _of_text(text: str) -> tuple[str, str | None, str]:

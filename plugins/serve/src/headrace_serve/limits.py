@@ -64,6 +64,17 @@ class Limits:
         least = {name: v if now[name] is None else min(v, now[name]) for name, v in own.items()}
         return replace(self, **least)  # type: ignore[arg-type]  # each keeps its own kind
 
+    @classmethod
+    def of(cls, limits: Limits | None) -> Limits:
+        """Give the limits for an argument ``limits``: these, or the default ones for None.
+
+        Raises:
+            TypeError: The argument is neither.
+        """
+        if limits is not None and not isinstance(limits, cls):
+            raise TypeError(f"expected headrace_serve.Limits, got {limits!r}")
+        return limits or cls()
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
@@ -74,3 +85,5 @@ class Limits:
                 raise ValueError(
                     f"{field.name} is a number above 0 and below {_ENDLESS}, got {value!r}"
                 )
+            if type(field.default) is int and not isinstance(value, int):
+                raise ValueError(f"{field.name} is a whole number, got {value!r}")

@@ -343,8 +343,8 @@ async def _unsupported(exchange: Exchange) -> Reply:
 
 async def _nothing(exchange: Exchange) -> Reply:
     method, path = exchange.scope["method"], exchange.scope["path"]
-    others = exchange.scope["app"].routes[:-1]
-    allowed = {one for route in others if route.path_regex.match(path) for one in route.methods}
+    others, own = exchange.scope["app"].routes[:-1], path.removeprefix(exchange.scope["root_path"])
+    allowed = {one for route in others if route.path_regex.match(own) for one in route.methods}
     told: dict[str, Any] = {
         "error": f"there is no route {method} {path}", "code": "route", "node": None, "id": ""
     }  # fmt: skip

@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace_serve.listening import reaches_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
     Listening = Callable[[dict[str, str | None]], None]
 
-__all__ = ["HANGUP", "INTERRUPTED", "OPEN", "announce", "run", "say", "signals"]
+__all__ = ["HANGUP", "INTERRUPTED", "announce", "run", "say", "signals"]
 
-OPEN = "warning: everybody who reaches this address can send requests"
-"""Printed if other machines can reach the server, and it asks clients for neither a key nor a certificate."""
+_OPEN = "warning: everybody who reaches this address can send requests"
+_PLAIN = "warning: without TLS, keys and requests can be read on their way"
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, and if a second signal ends the process at once."""
@@ -66,9 +67,7 @@ def run(
         if started is not None:
             started(server)
         else:
-            announce(server.url, server.grpc_url, listening)
-            if server.is_open_to_others:
-                say(OPEN)
+            announce(settings, server.url, server.grpc_url, listening)
         for number in came:
             if number != HANGUP:
                 status = INTERRUPTED if number == signal.SIGINT else 0
@@ -150,11 +149,21 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def announce(url: str, grpc_url: str | None, listening: Listening | None) -> None:
-    """Print the addresses at which requests are accepted, and call ``listening`` with them."""
+def announce(
+    settings: Settings, url: str, grpc_url: str | None, listening: Listening | None
+) -> None:
+    """Print the addresses at which requests are accepted, and call ``listening`` with them.
+
+    If other machines reach them, warn if clients need neither a key nor a certificate, and if there is no TLS.
+    """
     say(f"serving {url}" if grpc_url is None else f"serving {url} and {grpc_url}")
     if listening is not None:
         listening({"url": url, "grpc_url": grpc_url})
+    if reaches_others(settings.host):
+        if settings.keys is None and settings.tls_client_ca is None:
+            say(_OPEN)
+        if settings.tls_cert is None:
+            say(_PLAIN)
 
 
 def _reload(server: Server, settings: Settings, who: str) -> None:

@@ -22,7 +22,6 @@ from headrace_serve.listening import (
     new_loop,
     not_listening,
     open_grpc,
-    reaches_others,
     url_of,
 )
 from headrace_serve.models import build_models
@@ -118,9 +117,9 @@ class Server:
                 raise ValueError(f"{name} is a number from 0 to {_LAST_PORT}, got {number!r}")
         if port and port == grpc_port:
             raise ValueError(f"port and grpc_port are both {port}")
-        for what, kind in ((limits, Limits), (tls, Tls)):
-            if what is not None and not isinstance(what, kind):
-                raise TypeError(f"expected headrace_serve.{kind.__name__}, got {what!r}")
+        if tls is not None and not isinstance(tls, Tls):
+            raise TypeError(f"expected headrace_serve.Tls, got {tls!r}")
+        limits = Limits.of(limits)
         self.host = host
         self.port = port
         self.grpc_port = grpc_port
@@ -167,13 +166,6 @@ class Server:
         """The address of gRPC; None if gRPC is not served."""
         return None if self.grpc_port is None else url_of("grpc", self.host, self.grpc_port)
 
-    @property
-    def is_open_to_others(self) -> bool:
-        """Whether other machines can reach the server, and it asks clients for neither a key nor a certificate."""
-        if self._service.keys is not None or (self._tls is not None and self._tls.client_ca):
-            return False
-        return reaches_others(self.host)
-
     def threads(self) -> dict[str, int]:
         """Give how many threads the instances of each model and their libraries may run, by ``name:version``."""
         return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
@@ -184,9 +176,12 @@ class Server:
         Raises:
             SetupError: The server cannot listen on the address; it has closed the models.
             RuntimeError: The server was started before.
+            ClosedError: It was closed before.
         """
         if self._thread is not None:
             raise RuntimeError("a server is started once")
+        if self._closed:
+            raise ClosedError("the server is closed")
         try:
             listener = self._listener or listen(self.host, self.port, shared=self._shared)
         except OSError as error:
@@ -268,6 +263,8 @@ class Server:
 
         A request that is not done by then gets an answer that says so. Further calls do nothing.
         """
+        if not timeout >= 0:
+            raise ValueError(f"timeout is at least 0, got {timeout!r}")
         with self._changing:
             if self._closed:
                 return

@@ -74,7 +74,7 @@ class Service:
         if priority_default < 1:
             raise ValueError(f"priority_default is 1 or more, got {priority_default}")
         self.models = models
-        self.limits = limits or Limits()
+        self.limits = Limits.of(limits)
         self.debug_errors = debug_errors
         self.priority_default = priority_default
         self.keys = keys

@@ -23,10 +23,9 @@ from headrace_serve.listening import (
     bound,
     listen,
     not_listening,
-    reaches_others,
     url_of,
 )
-from headrace_serve.running import OPEN, announce, say, signals
+from headrace_serve.running import announce, say, signals
 from headrace_serve.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -76,9 +75,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     def all_ready() -> None:
         scheme = "http" if shared.tls_cert is None else "https"
         grpc = None if ports[1] is None else url_of("grpc", shared.host, ports[1])
-        announce(url_of(scheme, shared.host, shared.port), grpc, listening)
-        if reaches_others(shared.host) and shared.keys is None and shared.tls_client_ca is None:
-            say(OPEN)
+        announce(shared, url_of(scheme, shared.host, shared.port), grpc, listening)
         share = f"1 of {cores} cores" if each == 1 else f"{each} of {cores} cores"
         say(f"{count} workers, each with all models loaded, bounds of its own and {share}")
         for model, most in threads.items():
