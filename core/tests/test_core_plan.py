@@ -674,6 +674,13 @@ def test_nodes_are_built_after_those_they_name_else_in_file_order():
             },
             "node 'y' is needed to build itself: y needs z needs y",
         ),
+        (
+            {
+                "x": {"init": "Register(own)[A]", "backend": "B[Forward[node.y]]"},
+                "y": {"backend": "C[own]"},
+            },
+            "node 'x' is needed to build itself: x needs y needs x",
+        ),
     ],
 )
 def test_nodes_that_need_each_other_are_an_error(source, said):

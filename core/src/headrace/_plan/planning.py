@@ -245,12 +245,17 @@ class Planning(ABC):
     # Registered instances.
 
     def named(self, name: str) -> Named | None:
-        """Give the registered instance called ``name``, planning the node that registers it."""
+        """Give the registered instance called ``name``, planning the node that registers it.
+
+        What an unfinished node has registered is known to that node only: another one would need it in a cycle.
+        """
         if name not in self.registered:
             home = self._home(name)
             if home is not None and home not in self._begun:
                 self.plan_node(home)
-        return self.registered.get(name)
+        named = self.registered.get(name)
+        known = named is None or named.node == self.node or named.node not in self._unfinished
+        return named if known else None
 
     def instances(self) -> list[str]:
         """Give the names of all instances that are registered, or will be."""
