@@ -751,6 +751,38 @@ def test_deadline_and_priority_go_through_a_front_into_the_graph(front):
     assert (ran["submitted"], ran["ok"]) == (2, 2)
 
 
+@pytest.mark.parametrize("front", ["S[Identity,DagDispatcher]", "Restart[DagDispatcher]"])
+@pytest.mark.parametrize("keys", [{}, {"timeout": 60}, {"priority": 1}])
+def test_a_front_takes_requests_of_any_weight_and_the_nodes_behind_it_what_they_say(front, keys):
+    config = {
+        "global": {"entrypoint": front},
+        "a": {"backend": "Identity", "max": 4, "next": "b"},
+        "b": {"backend": "Identity", "max": 8},
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1, "request_size": 4}, **keys)["result"] == 1
+        with pytest.raises(errors.BatchRangeError) as caught:
+            pipe({"data": 1, "request_size": 5}, **keys)
+    assert (caught.value.node, caught.value.weight, caught.value.max) == ("a", 5, 4)
+
+
+backend("UpToTwo", lambda r: r["data"], max=2)
+backend("OneByOne", lambda r: r["data"], max=1)
+
+
+@pytest.mark.parametrize(("first", "most"), [("UpToTwo", 2), ("OneByOne", 8)])
+def test_what_stands_in_a_front_keeps_its_own_range(first, most):
+    config = {
+        "global": {"entrypoint": f"S[{first},Forward[node.a]]"},
+        "a": {"backend": "Identity", "max": 8},
+    }
+    with headrace.pipe(config) as pipe:
+        weights = [{"data": 1, "request_size": weight} for weight in (1, most, most + 1)]
+        outcomes = [future.exception(60) for future in pipe.submit(weights)]
+    assert [type(one) for one in outcomes] == [type(None), type(None), errors.BatchRangeError]
+    assert outcomes[2].max == most
+
+
 @pytest.mark.parametrize(("keys", "threads"), [({}, 1), ({"timeout": 60}, 2), ({"priority": 1}, 2)])
 def test_behind_a_front_only_requests_without_limits_stay_in_their_thread(keys, threads):
     config = {

@@ -175,7 +175,10 @@ class Builder(Build):
         else:
             # The front calls nodes and does not batch, so many threads may be inside it at a time: it gets
             # FRONT_WIDTH instances of one request each, all of the same backend.
-            scheduler = schedule([Instance(i, front, least=1, most=1) for i in range(FRONT_WIDTH)])
+            most = None if front.max == 1 else front.max
+            scheduler = schedule(
+                [Instance(i, front, least=1, most=most) for i in range(FRONT_WIDTH)]
+            )
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
 
 

@@ -21,13 +21,14 @@ from headrace._plan.word import word_of
 from headrace._portable import error_text, without_inner_frames
 from headrace._scheduling.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
-from headrace.policies import BestFit, Greedy
+from headrace.policies import BatchPolicy, BestFit, Cut
 
 if TYPE_CHECKING:
     from headrace._build.builder import ComposedNode, Schedule
     from headrace._options import Options
     from headrace._plan.element import NamedPlan, NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
+    from headrace.policies import InstanceView, Queue
 
 
 def pipe(
@@ -106,7 +107,17 @@ def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
     size = max(keys.queue_size for keys in entries)
     limits = Limits(queue_size=size, queue_full=rules.pop() if len(rules) == 1 else "wait")
     build = partial(builder.build_front, front)
-    return NodeBlueprint(Links("entrypoint"), build, Greedy, BestFit, limits)
+    return NodeBlueprint(Links("entrypoint"), build, _OneByOne, BestFit, limits)
+
+
+class _OneByOne(BatchPolicy):
+    """The batch policy of the front, where each request is alone, whatever it weighs."""
+
+    sends_when_idle = True
+
+    def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
+        """Cut one request."""
+        return Cut(1)
 
 
 def limits_of(node: NodePlan) -> Limits:

@@ -238,7 +238,8 @@ def run_from_front(graph: Graph, request: Request) -> None:
     if front is None or (front.deadline is None and not front.priority):
         run_in_caller(graph, route, request, internal=True)
         return
-    entry = Entry(request, deadline=front.deadline, priority=front.priority)
+    weight = route.first.checked(request)
+    entry = Entry(request, weight=weight, deadline=front.deadline, priority=front.priority)
     run_and_wait(graph, [(route, entry)], internal=True)
     if entry.error is not None:
         raise entry.take_error()  # type: ignore[misc]
