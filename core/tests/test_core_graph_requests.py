@@ -561,6 +561,11 @@ def test_taking_back_who_waits_elsewhere_makes_room_at_the_entry(gate, until):
         assert [first.result(60)["result"], third[0].result(60)["result"]] == [2, 4]
 
 
+def own_error(error):
+    """Give the error of the coroutine: before 3.11, who awaits its task gets another one around it."""
+    return error if sys.version_info >= (3, 11) else error.__context__
+
+
 def test_a_cancelled_task_leaves_no_node_behind(gate, until):
     config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Gate"}}
 
@@ -573,7 +578,7 @@ def test_a_cancelled_task_leaves_no_node_behind(gate, until):
         second.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await second
-        assert not caught.value.abandoned
+        assert not own_error(caught.value).abandoned
         assert request == {"data": 2}
         gate.open()
         assert (await first)["result"] == 2
@@ -598,7 +603,7 @@ def test_a_task_cancelled_just_after_its_request_ended_leaves_no_result(gate, un
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await task
-        assert not caught.value.abandoned
+        assert not own_error(caught.value).abandoned
         assert request == {"data": 1}
 
     with headrace.pipe(config) as pipe:

@@ -157,7 +157,8 @@ class Pipeline:
         Raises:
             RequestError, RequestsFailed, ClosedError: As `__call__` does.
             asyncio.CancelledError: The task was cancelled; ``abandoned`` is True when a backend
-                still runs on a request.
+                still runs on a request. Python 3.10 gives who awaits the task another one,
+                whose ``__context__`` is this.
         """
         single = not isinstance(data, list)
         items = [data] if single else data

@@ -138,6 +138,21 @@ def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_on
     assert batch[1]["data"].asked == [77]  # it was ordered before the stream that reads it
 
 
+@pytest.mark.parametrize("version", [onnxruntime.__version__, "1.23.2"])
+def test_results_last_whether_or_not_their_binding_owns_them(
+    device, start, one_to_one, version, monkeypatch
+):
+    monkeypatch.setattr(onnxruntime, "__version__", version)
+    backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
+    batches = [[{"data": ROWS + k, "request_size": 4}] for k in range(3)]
+    for batch in batches:
+        assert backend(batch) is None
+        backend._runner.end()
+    gc.collect()
+    for k, (request,) in enumerate(batches):
+        assert np.array_equal(back(request["result"]), -(ROWS + k))
+
+
 def test_a_closed_instance_holds_no_session(device, start, one_to_one):
     backend = start(one_to_one(["n", 2, 3], op="Neg"), output_device="device")
     batch = [{"data": OnDevice(ROWS), "request_size": 4}, {"data": ROWS[0]}]

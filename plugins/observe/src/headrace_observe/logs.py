@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TextIO
 
+    _Handler = logging.StreamHandler[TextIO]
+else:
+    _Handler = logging.StreamHandler  # Python 3.10 gives it no parameters
+
 __all__ = ["setup_logging"]
 
 _AREA = "headrace"
@@ -18,7 +22,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _lock = threading.Lock()
 
 
-class _OurHandler(logging.StreamHandler["TextIO"]):
+class _OurHandler(_Handler):
     """The handler that `setup_logging` adds; its class lets a second call find and replace it."""
 
 

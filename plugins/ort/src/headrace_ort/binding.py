@@ -26,6 +26,14 @@ _GRAPH, _NO_CAPTURE = "gpu_graph_id", "-1"
 _UNFINISHED = "disable_synchronize_execution_providers"
 
 
+def outputs_last() -> bool:
+    """Tell whether the outputs that a binding gives outlast it: before ONNX Runtime 1.30 they are references into it."""
+    import onnxruntime
+
+    major, minor = onnxruntime.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (1, 30)
+
+
 class DeviceRunner:
     """Runs one session for one instance on one device.
 
@@ -72,6 +80,7 @@ class DeviceRunner:
         self._done = cuda.make_event(ordinal)
         self._pending = False  # whether the end of the batch has to wait for work
         self._binding: Any = None
+        self._lasting = outputs_last()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._given: list[DeviceArray] = []
         self._graphs: dict[int, _Graph] = {}
@@ -144,13 +153,23 @@ class DeviceRunner:
         try:
             self._session.run_with_iobinding(binding, self._options)
             self._pending = True
-            return binding.copy_outputs_to_cpu() if self._to_cpu else list(binding.get_outputs())
+            outputs: list[Any]
+            if self._to_cpu:
+                outputs = binding.copy_outputs_to_cpu()
+                return outputs
+            outputs = list(binding.get_outputs())
+            if not self._lasting:
+                for output in outputs:
+                    output.binding = binding  # it owns them, and so lives as long as they do
+                self._binding, self._bound = None, {}
+            return outputs
         finally:
             # The bound outputs now belong to the requests, or are left over from a failed run, so the next run needs
             # new memory. The outputs are bound again here and not before that run, since the device still computes and
             # the host's time costs nothing.
-            binding.clear_binding_outputs()
-            self._bind_outputs(binding)
+            if self._binding is not None:
+                binding.clear_binding_outputs()
+                self._bind_outputs(binding)
 
     def _bind_outputs(self, binding: Any) -> None:
         """Bind the outputs of the next run to new memory, on the CPU or on the device."""

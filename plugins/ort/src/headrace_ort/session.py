@@ -147,7 +147,7 @@ def _hint(text: str) -> str | None:
     lower = text.lower()
     if "external data" in lower:
         return "The weights are in a second file, which must lie beside the model."
-    if "protobuf" in lower or "no graph" in lower:
+    if "protobuf" in lower or "no graph" in lower or "not have a graph" in lower:
         return "The file is no ONNX model, or only a part of one."
     if "fallback to" in lower and "cpu" in lower:
         return "Name 'cpu' last in `providers` to let it run the nodes that the others lack."
