@@ -28,6 +28,7 @@ def test_requests_are_counted_by_route_model_and_status(serving):
         httpx.post(f"{server.url}/run/m", content=body)
     httpx.post(f"{server.url}/run/made-up-7", content=b"a")
     httpx.get(f"{server.url}/made/up/7")
+    httpx.post(f"{server.url}/v2/repository/models/m/load")  # which is not allowed
     with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
         client.get_model_metadata("m")
         with pytest.raises(triton.InferenceServerException):
@@ -43,6 +44,7 @@ def test_requests_are_counted_by_route_model_and_status(serving):
     assert count(run, "m", "400") == 1
     assert count(run, "", "404") == 1
     assert count("other", "", "404") == 1
+    assert count("POST /v2/repository/models/{model}/load", "m", "403") == 1
     assert count("ModelMetadata", "m", "OK") == 1
     assert count("ModelMetadata", "", "NOT_FOUND") == 1
     assert found["headrace_serve_received_bytes_total", ("route", run)] == 6

@@ -148,6 +148,52 @@ def test_metadata_configuration_statistics_and_index_as_tritonclient_asks_for_th
     ]  # fmt: skip
 
 
+def declared(function, datatype, shape, **entry):
+    headrace.register("ServeDeclared", function, replace=True)
+    outputs = {"y": {"datatype": datatype, "shape": shape}}
+    return {"config": {"backend": "ServeDeclared"}, "outputs": outputs, **entry}
+
+
+@pytest.mark.parametrize(
+    ("result", "datatype", "shape", "told"),
+    [
+        (0.5, "FP32", [-1], ("FP32", [1], [0.5])),
+        (3, "INT8", [-1], ("INT8", [1], [3])),
+        (True, "BOOL", [-1], ("BOOL", [1], [True])),
+        ([[1, 2]], "FP64", [-1, 1, 2], ("FP64", [1, 1, 2], [1.0, 2.0])),
+        ({"a": 1}, "BYTES", [-1], ("BYTES", [1], ['{"a": 1}'])),
+        (300, "INT8", [-1], "INT8 [], and the result is int"),
+        (0.5, "INT8", [-1], "and the result is float"),
+        ("text", "FP32", [-1], "and the result is BYTES [1]"),
+        (np.zeros(3), "FP32", [-1, 3], "FP32 [3], and the result is FP64 [3]"),
+        (np.zeros(2, "f4"), "FP32", [-1, 3], "FP32 [3], and the result is FP32 [2]"),
+        (np.zeros(2, "f4"), "BYTES", [-1], "BYTES [], and the result is FP32 [2]"),
+        (np.zeros(2, "c8"), "FP32", [-1, 2], "the result is complex64 [2]"),
+    ],
+)
+def test_a_result_is_what_the_entry_declares_or_an_error(serving, result, datatype, shape, told):
+    model = declared(lambda data: b"ok" if data == b"ok" else result, datatype, shape)
+    server = serving({"m": model}, debug_errors=True)
+    text = {"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [text]}).json()
+    if isinstance(told, str):
+        assert answer["code"] == "contract"
+        assert answer["error"].startswith("item 0: ")
+        assert told in answer["error"]
+    else:
+        (y,) = answer["outputs"]
+        assert (y["datatype"], y["shape"], y["data"]) == told
+
+
+def test_a_tensor_that_is_not_the_declared_one_is_an_error(serving):
+    rows = {"x": {"datatype": "FP32", "shape": [-1, 2], "batched": True}}
+    model = declared(lambda data: data[:, :1], "FP32", [-1, 2], inputs=rows)
+    server = serving({"m": model}, debug_errors=True)
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [x]}).json()
+    assert "declared as FP32 [-1, 2], and the result is FP32 [1, 1]" in answer["error"]
+
+
 def test_batches_are_counted_where_requests_enter(serving):
     config = {"last": {"backend": "Identity"}, "first": {"backend": "Identity", "next": "mid"}}
     each = {"backend": "Identity", "each": "words", "next": "last"}

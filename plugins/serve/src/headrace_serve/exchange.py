@@ -302,8 +302,9 @@ class Exchange:
     def end(self) -> None:
         """Give back the body's bytes and the place in the queue; count the request and log it."""
         line = self.line
-        if self.model is not None:
-            line.model = self.model.name
+        name = self.path.get("model", "") if self.model is None else self.model.name
+        if self.model is not None or (name and self.service.models.has(name)):
+            line.model = name
         self.service.counters.end("http", line)
         if access_logger.isEnabledFor(logging.INFO):
             line.identifier = self.identifier

@@ -260,11 +260,7 @@ def _check_inputs(model: Model, inputs: list[Tensor]) -> None:
 
 
 def _check(port: Port, tensor: Tensor) -> None:
-    fits = len(port.shape) == len(tensor.shape)
-    for want, got in zip(port.shape, tensor.shape, strict=False):
-        if want not in (-1, got):
-            fits = False
-    if tensor.datatype != port.datatype or not fits:
+    if tensor.datatype != port.datatype or not port.fits(tensor.shape):
         raise InputError(
             f"input {tensor.name!r}",
             expected=f"{port.datatype} {list(port.shape)}",

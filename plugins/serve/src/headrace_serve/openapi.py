@@ -27,6 +27,7 @@ _PARAMETERS: dict[str, Any] = {
     "priority": {**_WHOLE, "description": "1 is most urgent, 0 the default."},
     "traceparent": {"type": "string"},
     "binary_data_output": _FLAG,
+    "triton_enable_empty_final_response": _FLAG,
 }
 _PARTIAL: dict[str, Any] = {"partial": _FLAG}
 _ERROR = {"$ref": "#/components/schemas/Error"}

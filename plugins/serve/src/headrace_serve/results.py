@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -11,8 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pydantic
 
-from headrace.errors import ContractError, RequestsFailed
-from headrace_serve.datatypes import DATATYPES, as_bf16_bits, datatype_of
+from headrace.errors import ContractError, InputError, RequestsFailed
+from headrace_serve.datatypes import (
+    DATATYPES,
+    ONLY_BINARY,
+    as_bf16_bits,
+    datatype_of,
+    from_json,
+)
 from headrace_serve.errors import NotJsonError
 from headrace_serve.messages import Tensor
 
@@ -22,10 +29,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace_serve.models import Model
+    from headrace_serve.signature import Port
 
 __all__ = ["JSON", "as_json_text", "as_plain_array", "outputs_of", "tensors_of"]
 
 JSON = "application/json"
+
+_NO_NUMBERS = ("BYTES", *ONLY_BINARY)
 
 T = TypeVar("T")
 
@@ -116,9 +126,11 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
     # Most results are one array of numbers, which needs none of the work below.
     if not by_item and isinstance(only, np.ndarray) and only.dtype.kind in "biuf":
         datatype = datatype_of(only)
-        if datatype is not None and port.datatype != "BF16":
+        said = not port.declared or (datatype == port.datatype and port.fits(only.shape))
+        if datatype is not None and port.datatype != "BF16" and said:
             return Tensor(name, datatype, only.shape, only)
-    arrays = _each(as_plain_array, values) if by_item else [as_plain_array(only)]
+    read = partial(_as_declared, port, item=by_item) if port.declared else as_plain_array
+    arrays = _each(read, values) if by_item else [read(only)]
     known = [array for array in arrays if array is not None]
     alike = len({(array.dtype, array.shape) for array in known}) == 1
     if len(known) == len(values) and (not by_item or alike):
@@ -131,6 +143,33 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
     texts = _objects(_each(_as_text, values) if by_item else [as_json_text(only)])
     parameters = {} if _texts(values) else {"content_type": JSON}
     return Tensor(name, "BYTES", texts.shape, texts, parameters)
+
+
+def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
+    """Give a result as `as_plain_array` does, and numbers of Python as an array of the declared datatype.
+
+    Raises:
+        ContractError: The result is not what the entry of the model declares.
+    """
+    array = as_plain_array(value)
+    plain = "FP32" if port.datatype == "BF16" else port.datatype
+    if array is None and isinstance(value, (bool, int, float, list)) and plain not in _NO_NUMBERS:
+        numbers = value if isinstance(value, list) else [value]
+        with contextlib.suppress(InputError):
+            shape = np.shape(value)
+            array = from_json(port.name, plain, np.shape(numbers), numbers).reshape(shape)
+    datatype = "BYTES" if array is None else datatype_of(array)
+    if datatype == plain and (
+        array is None or plain == "BYTES" or port.fits(array.shape, item=item)
+    ):
+        return array
+    told = (
+        type(value).__name__ if array is None else f"{datatype or array.dtype} {list(array.shape)}"
+    )
+    wanted = list(port.shape[1:] if item else port.shape)
+    raise ContractError(
+        f"output {port.name!r} is declared as {port.datatype} {wanted}, and the result is {told}"
+    )
 
 
 def _as_text(value: Any) -> str | bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_serve.datatypes import of_dtype_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace_serve.entries import InputEntry, ModelEntry
 
@@ -36,6 +36,7 @@ class Port:
         each: Whether every element of the first axis is a request of its own.
         batch_axis: The axis along which the rows of one request lie, or None.
         text: Whether the model takes the elements as text, not as bytes.
+        declared: Whether the entry of the model says this of an output, so that results are held against it.
     """
 
     name: str
@@ -45,6 +46,13 @@ class Port:
     each: bool = False
     batch_axis: int | None = None
     text: bool = False
+    declared: bool = False
+
+    def fits(self, shape: Sequence[int], *, item: bool = False) -> bool:
+        """Tell whether a tensor of this port may have a shape; with ``item`` the shape of one item of it."""
+        axes = self.shape[1:] if item else self.shape
+        pairs = zip(axes, shape, strict=False)
+        return len(axes) == len(shape) and all(want in (-1, got) for want, got in pairs)
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,10 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     else:
         taken = _read(roots, "inputs", first=True) or _default_inputs()
     if outputs is not None:
-        given = {name: Port(name, one.datatype, tuple(one.shape)) for name, one in outputs.items()}
+        given = {
+            name: Port(name, one.datatype, tuple(one.shape), declared=True)
+            for name, one in outputs.items()
+        }
     else:
         given = _read(sinks, "outputs", first=False) or {"result": Port("result", "BYTES", (-1,))}
     if any(port.each for port in taken.values()):
