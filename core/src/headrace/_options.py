@@ -201,7 +201,7 @@ def wrong_values(error: ValidationError, options: type[BaseModel]) -> Iterator[E
     """
     of_unions: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors():
-        message = _WORDS.get(detail["type"], detail["msg"])
+        message = _WORDS.get(detail["type"], detail["msg"]).removeprefix("Value error, ")
         detail["msg"] = message.replace("Tuple should", "List should")
         key, *inner = detail["loc"] or ("",)
         if inner and _is_union(options.model_fields.get(str(key))):

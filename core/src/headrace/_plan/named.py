@@ -183,7 +183,7 @@ class OptionsReader:
             self._report_missing(str(key))
             return
         inner = "".join(f"[{part!r}]" for part in location[1:])
-        message = detail["msg"].removeprefix("Value error, ")
+        message = detail["msg"]
         got = "" if "no such file" in message else f", got {shown_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")

@@ -107,8 +107,12 @@ def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
 
 
 def written_key(key: str, node: str, shape: Shape) -> Found | None:
-    """Give the value under a key in the table of a node, else in ``[global]``."""
-    return next(_written(key, node, shape), None)
+    """Give the value under a key in the table of a node, else in ``[global]``.
+
+    A key that is None in the node counts as missing, also where ``[global]`` has it.
+    """
+    found = next(_written(key, node, shape), None)
+    return None if found is None or found.value is None else found
 
 
 def _written(key: str, node: str, shape: Shape) -> Iterator[Found]:
@@ -152,12 +156,8 @@ class Parameters:
     brought: int = 0
 
     def key(self, key: str) -> Found | None:
-        """Give a key of the node itself, from the node, else from ``[global]``.
-
-        A key that is None in the node counts as missing, also where ``[global]`` has it.
-        """
-        found = written_key(key, self.node, self.shape)
-        return None if found is None or found.value is None else found
+        """Give a key of the node itself; see `written_key`."""
+        return written_key(key, self.node, self.shape)
 
     def find(
         self, names: Sequence[str], key: str, source: Source, own: Found | None = None
@@ -312,7 +312,7 @@ def check_keys(
     origins = dict.fromkeys(keys_of(model), "default")
     for key in origins:
         found = written_key(key, name, shape)
-        if found is None or found.value is None:  # a key that is None counts as missing
+        if found is None:
             continue
         places[key], origins[key] = found.place(), found.origin
         if key not in EXPRESSION_KEYS:
@@ -339,7 +339,7 @@ def _report_keys(
     """Report the wrong keys of a node, and give them."""
     wrong: set[str] = set()
     for detail in wrong_values(error, model):
-        message = detail["msg"].removeprefix("Value error, ")
+        message = detail["msg"]
         if not detail["loc"]:
             among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
             wrong.update(among)

@@ -245,16 +245,20 @@ def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
 def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
     """Call every hook of some modules, each with a plugin manager of its own; give the answers."""
     hooks: dict[str, Any] = {**{name: {} for name in TABLES}, "node_entrypoint": None}
-    for module in modules:
+    for path in modules:
         import pluggy
 
         from headrace import hookspecs
 
+        module = found(path)
         manager = pluggy.PluginManager("headrace")
         manager.add_hookspecs(hookspecs)
-        manager.register(found(module))
+        manager.register(module)
         manager.check_pending()
         for name, table in hooks.items():
+            function = getattr(module, f"headrace_{name}", None)
+            if function is not None and not hasattr(function, "headrace_impl"):
+                raise TypeError(f"headrace_{name} has no marker @hookimpl, so nobody would call it")
             for answer in getattr(manager.hook, f"headrace_{name}")():
                 if not _is_right(name, answer):
                     raise TypeError(f"headrace_{name}() gave {answer!r}")
@@ -270,9 +274,8 @@ def _is_right(hook: str, answer: Any) -> bool:
     """Tell whether the answer of a hook has the right type."""
     if hook == "node_entrypoint" or not isinstance(answer, dict):
         return hook == "node_entrypoint" and isinstance(answer, str)
-    if not all(isinstance(text, str) for entry in answer.items() for text in entry):
-        return False
-    return hook != "commands" or all(map(_COMMAND.fullmatch, answer))
+    texts = all(isinstance(text, str) for entry in answer.items() for text in entry)
+    return texts and (hook != "commands" or all(map(_COMMAND.fullmatch, answer)))
 
 
 # Importing the objects that a plugin names.
