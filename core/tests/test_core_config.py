@@ -706,6 +706,8 @@ def test_a_configuration_is_frozen_and_can_be_pickled():
         config.nodes = ()
     with pytest.raises(AttributeError):
         del config._plan
+    with pytest.raises(TypeError, match=r"use PipelineConfig\.load"):
+        headrace.PipelineConfig({"backend": "Show"})
     again = pickle.loads(pickle.dumps(config))
     assert again == config
     assert again != headrace.PipelineConfig.load({"backend": "Show(a=2)", "text": "x"})

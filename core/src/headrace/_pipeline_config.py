@@ -32,7 +32,7 @@ class PipelineConfig:
     _plan: PipelinePlan
     _allow_import: bool
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         raise TypeError("use PipelineConfig.load(source)")
 
     @classmethod
