@@ -153,6 +153,23 @@ def test_wrong_arguments_are_refused_before_anything_is_built(args, message):
     assert message in done.stderr
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_built(
+    tmp_path, monkeypatch
+):
+    import tempfile
+
+    def refuse(**where):
+        raise PermissionError(13, "Permission denied", f"{where['dir']}/.a-xyz")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)  # root may write anywhere
+    tuned = tmp_path / "tuned.toml"
+    done = run("tune", "Identity", "--data", "uint8", "--goal", "min p99", "-o", tuned)
+    assert done.exit_code == 2
+    assert f"--output {tuned}: it cannot be written: Permission denied" in done.stderr
+    assert "trying" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_command_writes_over_what_it_reads(tmp_path):
     config, picture, found = tmp_path / "a.toml", tmp_path / "b.png", tmp_path / "c.html"
     config.write_text('backend = "Identity"\n')

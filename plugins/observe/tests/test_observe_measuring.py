@@ -233,3 +233,6 @@ def test_random_arrays_are_what_the_text_says():
     assert 0 <= random_array("float32") < 1
     with pytest.raises(InputError, match=r"dtype:shape.*got 'floot:3'"):
         random_array("floot:3")
+    for much in ("float32:100000x100000x100000", "uint8:99999999999x99999999999"):
+        with pytest.raises(InputError, match="does not fit into the memory"):
+            random_array(much)

@@ -54,6 +54,14 @@ def test_a_goal_ranks_what_keeps_its_limits_above_all_else():
         ("max throughput; p99 50", 17, "expected 'max FIGURE'"),
         ("max throughput; min p99", 17, "only one figure"),
         ("p99 < 50ms", 1, "it does not say what is wanted"),
+        ("max throughput; failed < 200%", 17, "failed is a share of the requests"),
+        ("max throughput; failed < 5", 17, "failed is a share of the requests"),
+        ("max throughput; failed > 100%", 17, "failed is a share of the requests"),
+        ("max throughput; failed < 0%", 17, "write failed <= 0% for none"),
+        ("max throughput; p99 <= 0ms", 17, "p99 cannot be below 0"),
+        ("max p50; throughput < 0", 10, "throughput cannot be below 0"),
+        ("min p50; p99 < 50ms; p99 > 60ms", 22, "nothing keeps it and 'p99 < 50ms', too"),
+        ("min p50; p99 > 0.06s; p99 < 50ms", 23, "nothing keeps it and 'p99 > 0.06s', too"),
     ],
 )
 def test_a_goal_that_cannot_be_read_is_refused_with_place_and_words(text, column, message):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["write_json", "write_whole"]
+__all__ = ["check_writable", "write_json", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -21,11 +21,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
         OSError: The file cannot be written; a file that was at ``path`` is untouched.
     """
     target = Path(path)
-    handle, name = tempfile.mkstemp(
-        dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix
-    )
-    os.close(handle)
-    part = Path(name)
+    part = _beside(target)
     try:
         write(part)
         mask = os.umask(0)
@@ -34,6 +30,27 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Check that `write_whole` could write a file, without a trace of it.
+
+    Raises:
+        OSError: It could not.
+    """
+    _beside(Path(path)).unlink()
+
+
+def _beside(target: Path) -> Path:
+    """Make a new file in the folder of a file."""
+    try:
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix
+        )
+    except OSError as error:  # which names the new file
+        raise OSError(error.errno, error.strerror, str(target)) from None
+    os.close(handle)
+    return Path(name)
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:

@@ -108,7 +108,7 @@ def read_goal(text: str) -> Goal:
         InputError: The text is no goal; the error shows the place, and the known figures.
     """
     wanted: tuple[str, bool] | None = None
-    limits = []
+    limits: list[Limit] = []
     start = 0
     for clause in text.split(";"):
         place = start + len(clause) - len(clause.lstrip())
@@ -135,7 +135,11 @@ def read_goal(text: str) -> Goal:
             units = " or ".join(unit or "none" for unit in FIGURES[name])
             _refuse(text, at, len(clause.strip()), f"the unit of {name} is {units}")
         value = float(found["number"]) * FIGURES[name][found["unit"]]
-        limits.append(Limit(name, found["sign"].startswith("<"), value, clause.strip()))
+        limit = Limit(name, found["sign"].startswith("<"), value, clause.strip())
+        wrong = _impossible(limit, limits)
+        if wrong is not None:
+            _refuse(text, at, len(clause.strip()), wrong)
+        limits.append(limit)
     if wanted is None:
         _refuse(
             text,
@@ -144,6 +148,21 @@ def read_goal(text: str) -> Goal:
             "it does not say what is wanted, as 'max throughput' or 'min p99' do",
         )
     return Goal(text, *wanted, tuple(limits))
+
+
+def _impossible(limit: Limit, before: list[Limit]) -> str | None:
+    """Say why no result, or every result, keeps a limit; None if some do and some do not."""
+    name, value = limit.figure, limit.value
+    if name == "failed" and (value > 1 or (value == 1 and not limit.below)):
+        return "failed is a share of the requests, from 0 to 100%"
+    if limit.below and not value and (name != "failed" or "=" not in limit.text):
+        said = "write failed <= 0% for none" if name == "failed" else "it is always above 0"
+        return f"{name} cannot be below 0; {said}"
+    for other in before:
+        least, most = (other, limit) if limit.below else (limit, other)
+        if other.figure == name and other.below != limit.below and least.value >= most.value:
+            return f"nothing keeps it and {other.text!r}, too"
+    return None
 
 
 def _refuse(text: str, place: int, length: int, why: str) -> NoReturn:

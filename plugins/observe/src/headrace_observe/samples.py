@@ -38,7 +38,7 @@ def random_array(text: str, seed: int = 0) -> Any:
         A numpy array: floats from 0 to 1, integers over the whole range of their dtype.
 
     Raises:
-        InputError: The text is not of that form.
+        InputError: The text is not of that form, or the array does not fit into the memory.
         MissingDependencyError: numpy is not installed.
     """
     found = _FORM.match(text)
@@ -49,7 +49,14 @@ def random_array(text: str, seed: int = 0) -> Any:
         )
     numpy = library("numpy", "plot", "random data")
     shape = tuple(int(part) for part in (found["shape"] or "").split("x") if part)
-    source, dtype = numpy.random.default_rng(seed), numpy.dtype(found["dtype"])
+    try:
+        return _random(numpy, shape, found["dtype"], seed)
+    except (MemoryError, ValueError) as error:  # numpy refuses what has no size with a ValueError
+        raise InputError(f"{text!r} does not fit into the memory: {error}") from error
+
+
+def _random(numpy: Any, shape: tuple[int, ...], name: str, seed: int) -> Any:
+    source, dtype = numpy.random.default_rng(seed), numpy.dtype(name)
     if dtype.kind == "f":
         return source.random(shape).astype(dtype)
     if dtype.kind == "b":

@@ -22,6 +22,7 @@ from headrace_cli.for_plugins import (
 )
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.bench import LoadSpec
+from headrace_observe.files import check_writable
 from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
 
@@ -141,7 +142,8 @@ def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
         read: The files that the command reads, and arguments that may be such files.
 
     Raises:
-        WrongArgument: The folder of the file does not exist, ``path`` is a folder, or the command also reads the file.
+        WrongArgument: The folder of the file does not exist or takes no file, ``path`` is a folder, or the command also
+            reads the file.
     """
     if path is None:
         return
@@ -149,6 +151,10 @@ def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
         raise WrongArgument(f"{option} {path}: its folder does not exist")
     if Path(path).is_dir():
         raise WrongArgument(f"{option} {path}: it is a folder")
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise WrongArgument(f"{option} {path}: it cannot be written: {error.strerror}") from error
     if os.path.exists(path):  # noqa: PTH110 - false for a long text
         for one in expand(read):
             if os.path.exists(one.path) and Path(path).samefile(one.path):  # noqa: PTH110
