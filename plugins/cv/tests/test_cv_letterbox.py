@@ -108,6 +108,18 @@ def test_each_channel_has_its_own_padding(kit, dtype):
     assert (result[-1] == expected).all()
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_padding_is_limited_to_what_the_dtype_holds(kit, dtype):
+    backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, pad_value=[-1e300, 0, 1e300])
+    result = kit.run(backend, data=noise(4, 4, 3, dtype=dtype))["result"]
+    most = np.finfo(np.float32).max
+    assert result[0, 0].tolist() == ([-most, 0, most] if dtype is np.float32 else [0, 0, 255])
+    large = kit.run(
+        kit.ready(LetterBoxMat, resize_h=8, resize_w=4, pad_value=3e9), data=noise(4, 4)
+    )
+    assert (large["result"][0] == 255).all()
+
+
 @pytest.mark.parametrize("shape", [(4, 8, 3), (4, 8), (4, 4)])
 def test_padding_that_does_not_fit_the_channels_is_refused(kit, shape):
     # Also where nothing is padded, so that it does not depend on the size of the picture.

@@ -83,11 +83,21 @@ def test_a_list_that_does_not_fit_the_channels_is_refused(kit, options):
         {"mean": [1, float("inf")]},
         {"scale": True},
         {"mean": "red"},
+        {"scale": 1e300},
+        {"std": [1, 1e-300, 1]},
+        {"mean": [1, 1, 1e38], "std": 0.1},
     ],
 )
 def test_wrong_options_are_refused(options):
     with pytest.raises(ValidationError):
         Mat2Tensor.Options(**options)
+    with pytest.raises(ValidationError):
+        Tensor2Mat.Options(**options)
+
+
+@pytest.mark.parametrize("options", [{"mean": [0, 1e37, 2], "std": 0.1}, {"scale": 1e38}])
+def test_factors_that_float32_just_holds_are_taken(options):
+    assert Normalization(**Mat2Tensor.Options(**options).model_dump(exclude={"max_pixels"})).changes
 
 
 @pytest.mark.parametrize(
@@ -209,7 +219,11 @@ def test_a_list_that_does_not_fit_the_planes_is_refused(kit):
 
 
 @pytest.mark.parametrize(
-    "options", [{"scale": 0}, {"std": 0}, {"std": [1, 0]}, {"mean": [1, 2], "std": [1]}]
+    "options",
+    [
+        *({"scale": 0}, {"std": 0}, {"std": [1, 0]}, {"mean": [1, 2], "std": [1]}),
+        *({"scale": 1e-39}, {"scale": 1e-20, "mean": 1e20}),  # their inverse is too large
+    ],
 )
 def test_what_cannot_be_undone_is_refused(options):
     with pytest.raises(ValidationError):

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["letterbox_image", "pad_image", "padding_of"]
 
+_MOST = 3.4028234663852886e38
+"""The greatest ``float32``."""
+
 
 def letterbox_image(
     image: Any,
@@ -41,7 +44,7 @@ def letterbox_image(
         height: Height of the canvas in pixels, 1 to 32767.
         width: Width of the canvas in pixels, 1 to 32767.
         pad_value: The value of the padding, one number or one per channel; for ``uint8`` rounded
-            to the nearest integer and limited to 0 and 255.
+            to the nearest integer; limited to what the dtype holds.
         centered: True: the image lies in the middle (an odd pixel of padding goes right or below).
             False: it lies in the upper left corner.
         enlarge: False: an image smaller than the canvas keeps its size.
@@ -106,7 +109,10 @@ def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[floa
             expected=f"{len(values)} channel(s), one per value of the padding",
             got=f"{image.dtype} {list(image.shape)}",
         )
-    return (values + [0.0] * 4)[:4]
+    # OpenCV limits numbers only within 32-bit integers: 3e9 became 0 in `uint8`.
+    least, most = (0.0, 255.0) if image.dtype == np.uint8 else (-_MOST, _MOST)
+    limited = [min(max(one, least), most) for one in values]
+    return (limited + [0.0] * 4)[:4]
 
 
 def pad_image(

@@ -21,11 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["Mat2Tensor", "Tensor2Mat"]
 
 
-def _check(mean: Any, std: Any) -> None:
-    if 0 in (std if isinstance(std, tuple) else (std,)):
+_MOST = 3.4028234663852886e38
+"""The greatest ``float32``."""
+
+
+def _check(options: Any, *, inverse: bool = False) -> None:
+    """Refuse a ``mean`` and ``std`` that do not fit together, or make factors too large for ``float32``."""
+    means, stds = _listed(options.mean, 0.0), _listed(options.std, 1.0)
+    if 0 in stds:
         raise ValueError("std must not be 0")
-    if len({len(v) for v in (mean, std) if isinstance(v, tuple)}) > 1:
+    if len({len(v) for v in (options.mean, options.std) if isinstance(v, tuple)}) > 1:
         raise ValueError("mean and std must have one value per channel, both as many")
+    scale = 1.0 if options.scale is None else options.scale
+    for mean, std in zip(means * len(stds), stds * len(means), strict=True):
+        if max(abs(scale / std), abs(mean / std)) > _MOST:
+            raise ValueError("scale / std or mean / std is too large for float32")
+        if inverse and scale and max(abs(std / scale), abs(mean / scale)) > _MOST:
+            raise ValueError("std / scale or mean / scale is too large for float32")
+
+
+def _listed(value: Any, default: float) -> tuple[float, ...]:
+    if isinstance(value, tuple):
+        return value
+    return (default if value is None else value,)
 
 
 class Mat2Tensor(PerImage):
@@ -72,7 +90,7 @@ class Mat2Tensor(PerImage):
 
         @model_validator(mode="after")
         def _fit_together(self) -> Self:
-            _check(self.mean, self.std)
+            _check(self)
             return self
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -137,7 +155,7 @@ class Tensor2Mat(PerImage):
 
         @model_validator(mode="after")
         def _can_be_undone(self) -> Self:
-            _check(self.mean, self.std)
+            _check(self, inverse=True)
             if self.scale == 0:
                 raise ValueError("scale must not be 0")
             return self
