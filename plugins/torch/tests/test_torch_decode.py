@@ -181,3 +181,10 @@ def test_a_decoder_nobody_knows_is_refused():
 
     with pytest.raises(ConfigError, match="decoder"):
         headrace.PipelineConfig.load({"backend": "DecodeTensor(decoder=libjpeg)"})
+
+
+@pytest.mark.parametrize("decoder", [*DECODERS, "auto"])
+def test_describe_tells_the_decoder_that_was_chosen(bench, decoder):
+    started = bench(device="cpu").start(DecodeTensor, decoder=decoder)
+    chosen = "torchcodec" if decoder == "auto" else decoder
+    assert started.describe() == {"device": "cpu", "decoder": chosen}

@@ -209,6 +209,47 @@ def test_an_explicit_file_never_serves_another_model(rtx, small_net, tmp_path, s
     assert engine.read_bytes() != before
 
 
+def test_a_plan_is_never_written_over_a_file_that_was_not_built_here(rtx, small_net, tmp_path):
+    engine = tmp_path / "trtexec.engine"
+    engine.write_bytes(b"a plan of somebody else's")
+    settings = BuildSettings(
+        model=small_net, profiles=({"max": "x:2x3x8x8"},), optimization_level=0
+    )
+    with pytest.raises(SetupError, match="was not built here") as caught:
+        build_engine(settings, library=rtx, engine=engine)
+    assert "LoadTensorrtEngine" in str(caught.value)
+    assert engine.read_bytes() == b"a plan of somebody else's"
+    engine.unlink()
+    assert not build_engine(settings, library=rtx, engine=engine).hit
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first build", "rebuilt"])
+def test_a_process_that_ends_between_the_two_files_leaves_what_is_built_anew(
+    rtx, small_net, tmp_path, monkeypatch, first
+):
+    from headrace_trt import cache
+
+    engine = tmp_path / "my.engine"
+    old = BuildSettings(model=small_net, profiles=({"max": "x:2x3x8x8"},), optimization_level=0)
+    settings = old.with_(precision="fp16")
+    if not first:
+        build_engine(old, library=rtx, engine=engine)
+    write, written = cache.write_atomically, []
+
+    def killed(path, content):
+        if written:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(cache, "write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build_engine(settings, library=rtx, engine=engine)
+    monkeypatch.undo()
+    assert not build_engine(settings, library=rtx, engine=engine).hit
+    assert build_engine(settings, library=rtx, engine=engine).hit
+
+
 @pytest.mark.parametrize("option", ["model", "calibration"])
 def test_a_plan_is_never_written_over_what_it_is_built_from(rtx, small_net, tmp_path, option):
     read = small_net if option == "model" else tmp_path / "samples.npz"

@@ -150,6 +150,11 @@ class DecodeTensor(TensorBackend):
             hint="on_unsupported = 'cpu' tries the decoder of the CPU.",
         )
 
+    def describe(self) -> dict[str, Any]:
+        """Give the device, and the decoder that was chosen."""
+        decoder = None if self._decode is None else self._decode.name
+        return {"device": str(self._place.device), "decoder": decoder}
+
     def close(self) -> None:
         """Drop the decoders."""
         self._decode = self._on_cpu = None

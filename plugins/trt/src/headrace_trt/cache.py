@@ -126,7 +126,7 @@ def get_or_build(
     """Give the plan in the file ``plan``; build it if the file does not have it.
 
     A lock across processes lets one process build while the others wait. The files are replaced
-    atomically, the sidecar last.
+    atomically, the sidecar first.
 
     Args:
         plan: The file of the plan, which need not exist.
@@ -172,9 +172,10 @@ def get_or_build(
             "layers": [layer.as_dict() for layer in built.layers],
         }
         try:
-            sidecar_of(plan).unlink(missing_ok=True)
-            write_atomically(plan, built.plan)
+            # The sidecar goes first: if the process is killed in between, the hash in it is not that of the plan, and
+            # the plan is built anew. A plan without a sidecar was never written here.
             write_atomically(sidecar_of(plan), json.dumps(sidecar, indent=1).encode())
+            write_atomically(plan, built.plan)
         except OSError as error:
             raise _unwritable(plan, error) from error
         if most_bytes is not None:

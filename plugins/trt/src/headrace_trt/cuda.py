@@ -313,7 +313,8 @@ def device_of(device: str | None, cuda: Cuda) -> int:
         )
     ordinal, count = int(number or 0), cuda.device_count()
     if ordinal >= count:
-        found = f"there are {count}" if count else "there is no CUDA device"
+        listed = ", ".join(f"cuda:{number}" for number in range(count))
+        found = f"there are: {listed}" if count else "there is no CUDA device"
         raise SetupError(
             f"device 'cuda:{ordinal}' is not there: {found}",
             hint="Is the driver installed, and the device visible (CUDA_VISIBLE_DEVICES)?",

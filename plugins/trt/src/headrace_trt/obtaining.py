@@ -7,8 +7,16 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import SetupError
 from headrace_trt.building import build_plan
-from headrace_trt.cache import CachedPlan, default_cache_dir, file_identity, get_or_build, key_of
+from headrace_trt.cache import (
+    CachedPlan,
+    default_cache_dir,
+    file_identity,
+    get_or_build,
+    key_of,
+    sidecar_of,
+)
 from headrace_trt.library import Library, find_library
 from headrace_trt.onnx_model import content_hash
 from headrace_trt.plugin_libraries import import_object
@@ -100,8 +108,8 @@ def build_engine(  # noqa: PLR0913 - all by name
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
     Raises:
-        SetupError: See `build_plan`; or the files cannot be written, or ``engine``, or a
-            file of tactics or timings, is another one that the build reads.
+        SetupError: See `build_plan`; or the files cannot be written; ``engine`` is there and was not built here; or
+            ``engine``, or a file of tactics or timings, is another one that the build reads.
         MissingDependencyError: TensorRT is not installed.
     """
     found = library if library is not None else find_library(settings.library)
@@ -136,6 +144,11 @@ def build_engine(  # noqa: PLR0913 - all by name
     if settings.network is not None:
         asked["network_built_at"] = _fresh()
     if engine is not None:
+        if Path(engine).exists() and not sidecar_of(Path(engine)).exists():
+            raise SetupError(
+                f"`engine` names {engine}, which is there and was not built here: it has no sidecar",
+                hint="LoadTensorrtEngine loads a plan that was built elsewhere. To build one, name another file.",
+            )
         return get_or_build(Path(engine), asked, build, cancelled=cancelled)
     path = folder / f"{key_of(asked)}.plan"
     return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
