@@ -71,6 +71,11 @@ class Args(_Node):
     spans: tuple[Span, ...] = field(default=(), kw_only=True)
     span: Span | None = field(default=None, kw_only=True)
 
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """All values, in order."""
+        return (*self.positional, *(value for _, value in self.named))
+
     def span_of(self, which: int | str) -> Span | None:
         """Give the place of an argument by index, positional ones first, or of a named one by key."""
         if isinstance(which, str):

@@ -95,9 +95,8 @@ class Planner(Resolver):
             while todo:
                 call = todo.pop()
                 todo.extend(call.children)
-                registered = core_word(call.name)._registers(call)
-                if registered is not None:
-                    homes.setdefault(registered, name)
+                if core_word(call.name)._registers_names and call.args:
+                    homes.setdefault(str(call.args.values[0]), name)
                 definition = self.shape.definitions.get(call.name)
                 if definition is not None and call.name not in read:
                     read.add(call.name)

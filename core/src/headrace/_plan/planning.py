@@ -321,8 +321,7 @@ def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
                 for child in item.children
             )
             for args in filter(None, (item.args, item.prefix)):
-                values = (*args.positional, *(value for _, value in args.named))
-                todo.extend((value, depth + 1, item) for value in values)
+                todo.extend((value, depth + 1, item) for value in args.values)
     return None
 
 

@@ -35,7 +35,7 @@ class Word(Backend):
         _gathers: Whether its calls wait in the queue of a node.
         _walks: Whether its calls walk through the graph of nodes.
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
-        _registers_names: Whether it registers names for the pipeline, and has none in an ``IoC``.
+        _registers_names: Whether it registers names for the pipeline, which its args say, and has none in an ``IoC``.
         _needs_of: The place of the child whose needed keys are its own, None where `_needs` says more.
         _wrong_unused: The error when it has a name that no expression uses; None where that is no error.
         _why_not_callable: Why it cannot be called, None when it can.
@@ -56,11 +56,6 @@ class Word(Backend):
     _not_callable_hint: ClassVar[str | None] = None
 
     # Questions about its text, before any name has a meaning.
-
-    @classmethod
-    def _registers(cls, call: Call) -> str | None:
-        """Give the name under which the word will register an instance, where its args say it."""
-        return None
 
     @classmethod
     def _alias_of(cls, call: Call) -> str | None:

@@ -17,7 +17,6 @@ from headrace.words.composing import Wiring
 if TYPE_CHECKING:
     from headrace._backend import Backend
     from headrace._build.elements import ElementBuilder
-    from headrace._expression.tree import Call
     from headrace._plan.declared import Ranged
     from headrace.keys import Request
 
@@ -71,12 +70,6 @@ class Register(_Registering):
         )
 
     takes = 1
-
-    @classmethod
-    def _registers(cls, call: Call) -> str | None:
-        """Give the name that stands in the args of the word."""
-        values = (*call.args.positional, *(value for _, value in call.args.named))
-        return str(values[0]) if values else None
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
