@@ -15,7 +15,7 @@ import headrace
 from headrace import errors
 from headrace._graph.request import GraphRequest, start
 from headrace._scheduling.entry import NOBODY, Entry
-from headrace._scheduling.threads import entries_running_here
+from headrace._scheduling.threads import batches_run, terms_here
 
 
 def backend(name, function, **attributes):
@@ -723,7 +723,7 @@ def test_a_front_without_the_graph_has_nothing_next():
 
 # What belongs to the request as a whole: its deadline, its priority, the close.
 
-backend("Limits", lambda r: [(e.deadline, e.priority) for e in entries_running_here()])
+backend("Limits", lambda r: [terms_here()(r)])
 backend("WalkingThread", lambda r: [threading.get_ident(), *r["data"]])
 
 
@@ -786,6 +786,37 @@ def test_what_stands_in_a_front_keeps_its_own_range(first, most):
         outcomes = [future.exception(60) for future in pipe.submit(weights)]
     assert [type(one) for one in outcomes] == [type(None), type(None), errors.BatchRangeError]
     assert outcomes[2].max == most
+
+
+def test_deadline_and_priority_go_with_what_cat_split_has_gathered():
+    config = {
+        "a": {"backend": "CatSplit[Identity,Forward[node.b],Identity]", "max": 2},
+        "b": {"backend": "Limits"},
+    }
+    with headrace.pipe(config) as pipe:
+        request = {"data": 1, "node_name": "a"}
+        ((deadline, priority),) = pipe(request, timeout=60, priority=3)["result"]
+        assert (deadline is not None, priority) == (True, 3)
+        ((deadline, priority),) = pipe.submit(request, priority=-2).result(60)["result"]
+        assert (deadline, priority) == (None, -2)
+
+
+def test_what_stands_for_several_has_their_latest_deadline_and_greatest_priority(monkeypatch):
+    early, late, without = (
+        Entry({}, deadline=2.0, priority=1),
+        Entry({}, deadline=5.0, priority=-1),
+        Entry({}),
+    )
+    for batches, terms in [
+        ([[early, late]], (5.0, 1)),
+        ([[late]], (5.0, -1)),
+        ([[early], [late, without]], (None, 1)),
+        ([], (None, 0)),
+    ]:
+        monkeypatch.setitem(batches_run, threading.get_ident(), batches)
+        assert terms_here()({}) == terms
+        for entry in (one for batch in batches for one in batch):
+            assert terms_here()(entry.request) == (entry.deadline, entry.priority)
 
 
 @pytest.mark.parametrize(("keys", "threads"), [({}, 1), ({"timeout": 60}, 2), ({"priority": 1}, 2)])

@@ -176,9 +176,7 @@ class Builder(Build):
             # The front calls nodes and does not batch, so many threads may be inside it at a time: it gets
             # FRONT_WIDTH instances of one request each, all of the same backend.
             most = None if front.max == 1 else front.max
-            scheduler = schedule(
-                [Instance(i, front, least=1, most=most) for i in range(FRONT_WIDTH)]
-            )
+            scheduler = schedule([Instance(i, front, most=most) for i in range(FRONT_WIDTH)])
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
 
 

@@ -11,8 +11,8 @@ from headrace._build.standing import Around, Ended, Standing
 from headrace._checked import Answers, Outcomes, fillers, weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
-from headrace._scheduling.entry import HANDED, Entry
-from headrace._scheduling.threads import entries_running_here
+from headrace._scheduling.entry import HANDED
+from headrace._scheduling.threads import terms_here
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class NodeCall(Backend):
             batch: The items.
             enters: Whether the items enter the pipeline at this node, so that its ``queue_size`` holds.
         """
-        outer = {id(entry.request): entry for entry in entries_running_here()}
-        items = [self._item(one, outer.get(id(one)), enters=enters) for one in batch]
+        terms = terms_here()
+        items = [self._item(one, *terms(one), enters=enters) for one in batch]
         entries = [entry for item in items for entry in item.entries]
         if entries:
             groups = [one.entries for one in items if self.levels and not one.may_fail_alone]
@@ -72,8 +72,9 @@ class NodeCall(Backend):
         finally:
             del outcomes  # see `Entry.take_error`
 
-    def _item(self, request: Request, parent: Entry | None, *, enters: bool) -> Elements:
-        deadline, priority = (None, 0) if parent is None else (parent.deadline, parent.priority)
+    def _item(
+        self, request: Request, deadline: float | None, priority: int, *, enters: bool
+    ) -> Elements:
         waits = self.scheduler.waits(entered=False) if enters else HANDED
         request.pop("result", None)
         return Elements(self, request, deadline=deadline, priority=priority, waits=waits)

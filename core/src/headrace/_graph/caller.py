@@ -14,9 +14,9 @@ from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.entry import Entry
+from headrace._scheduling.entry import NOBODY, Entry
 from headrace._scheduling.locks import Signal
-from headrace._scheduling.threads import cycle_of, entries_running_here, noted
+from headrace._scheduling.threads import cycle_of, noted, terms_here
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -234,12 +234,11 @@ def run_from_front(graph: Graph, request: Request) -> None:
     It keeps the deadline and priority with which it came to the front.
     """
     route = graph.route_of(request)
-    front = next((one for one in entries_running_here() if one.request is request), None)
-    if front is None or (front.deadline is None and not front.priority):
+    terms = terms_here()(request)
+    if terms == (None, 0):
         run_in_caller(graph, route, request, internal=True)
         return
-    weight = route.first.checked(request)
-    entry = Entry(request, weight=weight, deadline=front.deadline, priority=front.priority)
+    entry = Entry(request, NOBODY, route.first.checked(request), *terms)
     run_and_wait(graph, [(route, entry)], internal=True)
     if entry.error is not None:
         raise entry.take_error()  # type: ignore[misc]

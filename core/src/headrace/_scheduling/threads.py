@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
+    from headrace.keys import Request
 
     Worker: TypeAlias = OwnThread
     """A thread that runs what waits, for others: a runner, or the thread that owns an instance."""
@@ -262,10 +264,19 @@ batches_run: dict[int, tuple[Sequence[Entry], ...]] = {}
 """Per thread the batches from queues that it runs, the innermost first."""
 
 
-def entries_running_here() -> list[Entry]:
-    """Give the entries of the batches that the calling thread runs, or a thread that waits for its call."""
+def terms_here() -> Callable[[Request], tuple[float | None, int]]:
+    """Give a function that tells deadline and priority of a request in a batch that runs here.
+
+    Here means in the calling thread, or in one that waits for its call. An item that a container has made
+    belongs to no entry: it has the greatest priority of the entries of these batches, and their latest
+    deadline, or none when one of them has none.
+    """
     batches = [batch for ident in served_by(get_ident()) for batch in batches_run.get(ident, ())]
-    return [entry for batch in batches for entry in batch]
+    entries = [entry for batch in batches for entry in batch]
+    known = {id(one.request): (one.deadline, one.priority) for one in entries}
+    latest = max([inf if one.deadline is None else one.deadline for one in entries], default=inf)
+    made = (latest if latest < inf else None, max([one.priority for one in entries], default=0))
+    return lambda request: known.get(id(request), made)
 
 
 def waited_for(ident: int) -> bool:

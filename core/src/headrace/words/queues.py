@@ -14,7 +14,7 @@ from headrace._checked import Filler
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
 from headrace._scheduling.locks import taking
-from headrace._scheduling.threads import entries_running_here
+from headrace._scheduling.threads import terms_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
@@ -150,16 +150,12 @@ class QueueUser(Word):
 def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], None]) -> Outcomes:
     """Call ``action``, which may wait until the deadline, with each request; give the outcomes.
 
-    An item that a container has made belongs to no entry: it has the latest deadline of the entries that this
-    thread runs, or none when one of them has none. The fillers (`headrace._checked.Filler`) at the end get the
-    ``result`` of the last item, and are not queued.
+    The fillers (`headrace._checked.Filler`) at the end get the ``result`` of the last item, and are not queued.
     """
-    known = {id(entry.request): entry.deadline for entry in entries_running_here()}
-    limits = [deadline for deadline in known.values() if deadline is not None]
-    latest = max(limits) if limits and len(limits) == len(known) else None
+    terms = terms_here()
     outcomes: Answers = [None] * len(batch)
     items = [i for i, request in enumerate(batch) if not isinstance(request, Filler)]
-    select(batch, items, lambda one: action(one, known.get(id(one), latest)), outcomes)
+    select(batch, items, lambda one: action(one, terms(one)[0]), outcomes)
     for filler in batch[len(items) :] if items else ():
         if "result" in batch[items[-1]]:
             filler["result"] = batch[items[-1]]["result"]
