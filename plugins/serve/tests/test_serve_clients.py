@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -236,8 +237,57 @@ class TestCurl:
         assert ("GET" in said or "POST" in said) == (status == 405)
 
 
+@pytest.fixture
+def perf_analyzer(tools):
+    """Give a function that runs perf_analyzer, Triton's client in C++: the last one that needs glibc 2.35 alone."""
+    folder = tools("tritonclient==2.41.1", "nvidia-cuda-runtime-cu12")
+    if not (folder.parent / "usr").exists():
+        subprocess.run(["apt-get", "download", "libb64-0d"], cwd=folder.parent, check=True)
+        (package,) = folder.parent.glob("libb64-0d_*.deb")
+        subprocess.run(["dpkg-deb", "-x", package, folder.parent], check=True)
+    found = [next(folder.parent.rglob(name)) for name in ("libb64.so.0d", "libcudart.so.12")]
+    paths = ":".join(str(one.parent) for one in found)
+
+    def run(*words):
+        command = [folder / "perf_analyzer", *words, "--measurement-mode", "count_windows"]
+        done = subprocess.run(
+            [*command, "--measurement-request-count", "20", "-s", "999"],
+            env={"LD_LIBRARY_PATH": paths}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("apt-get") is None or platform.machine() != "x86_64", reason="its libraries"
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        (), ("-b", "4"), ("-a", "--concurrency-range", "8"), ("--shared-memory", "system"),
+        ("-m", "simple_identity", "--shape", "INPUT0:1,3", "--string-length", "5"),
+        ("--grpc-compression-algorithm", "gzip"),
+        ("--streaming", "-a", "--concurrency-range", "4"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_perf_analyzer(perf_analyzer, protocol, words):
+    if protocol == "http" and words and words[0] in ("--streaming", "--grpc-compression-algorithm"):
+        pytest.skip("of gRPC alone")
+    with Server(served_examples.models(), port=0, grpc_port=0, allow=["shared-memory"]) as server:
+        port = server.port if protocol == "http" else server.grpc_port
+        model = () if "-m" in words else ("-m", "simple")
+        status, told = perf_analyzer(*model, *words, "-i", protocol, "-u", f"127.0.0.1:{port}")
+    assert "throughput: " in told, told
+    assert status == 0, told
+
+
 class TestWhatPerfAnalyzerAsks:
-    """The calls of perf_analyzer in their order; its wheel needs glibc 2.38 and a GPU's libraries."""
+    """The calls of perf_analyzer in their order; its newest wheel needs glibc 2.38 and a GPU's libraries."""
 
     def test_rest(self, server):
         import httpx

@@ -253,13 +253,7 @@ def write_response(answer: Answer) -> bytes:
         told = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         for name, value in tensor.parameters.items():
             told.parameters[name].string_param = value
-        elements: bytes | memoryview = b""
-        if tensor.placed is None:
-            elements = tensor_view(tensor)
-        else:
-            for name, value in tensor.placed.parameters.items():
-                kind = "string_param" if isinstance(value, str) else "int64_param"
-                setattr(told.parameters[name], kind, value)
+        elements = b"" if tensor.placed else tensor_view(tensor)
         raw += (_RAW_OUTPUT, _as_varint(len(elements)), elements)
     return b"".join([made.SerializeToString(), *raw])
 

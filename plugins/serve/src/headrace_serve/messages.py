@@ -26,8 +26,7 @@ class Tensor:
         shape: The length of each axis.
         array: The elements; for BYTES, objects of type ``bytes`` or ``str``.
         parameters: The parameters of the tensor.
-        placed: For an output, the place in shared memory to which it was written, in which case its elements are
-            not sent; else None.
+        placed: Whether an output was written to a place in shared memory, in which case its elements are not sent.
     """
 
     name: str
@@ -35,7 +34,7 @@ class Tensor:
     shape: tuple[int, ...]
     array: NDArray[Any]
     parameters: dict[str, Any] = field(default_factory=dict)
-    placed: Place | None = None
+    placed: bool = False
 
 
 @dataclass(slots=True)

@@ -265,12 +265,11 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
             "name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)
         }  # fmt: skip
         parameters = dict(tensor.parameters)
-        if tensor.placed is not None:
-            parameters |= tensor.placed.parameters
-        elif wanted.is_binary(tensor.name):
+        # Triton's clients in C++ take an output with parameters for one with binary data.
+        if wanted.is_binary(tensor.name) and not tensor.placed:
             parts.append(tensor_view(tensor))
             parameters["binary_data_size"] = len(parts[-1])
-        else:
+        elif not tensor.placed:
             told["data"] = as_json_values(tensor.name, tensor.datatype, tensor.array)
         if parameters:
             told["parameters"] = parameters

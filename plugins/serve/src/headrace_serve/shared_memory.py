@@ -49,11 +49,6 @@ class Place:
     offset: int
     byte_size: int
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters of an output that was written to this place."""
-        return dict(zip(_PARAMETERS, (self.region, self.offset, self.byte_size), strict=True))
-
 
 @dataclass(frozen=True)
 class _Region:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,6 +87,5 @@ def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -
     for tensor in answer.outputs:
         place = places.get(tensor.name)
         if place is not None:
-            view = tensor_view(tensor)
-            access.regions.write(tensor.name, place, view)
-            tensor.placed = replace(place, byte_size=len(view))
+            access.regions.write(tensor.name, place, tensor_view(tensor))
+            tensor.placed = True
