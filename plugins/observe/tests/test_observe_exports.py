@@ -121,6 +121,54 @@ def test_a_scrape_says_what_stats_says(probe):
     assert "secret" not in text
 
 
+def own_code(name):
+    """Give an error of a request, with a code of its own: somebody's mistake."""
+    error = InputError("secret words")
+    error.code = f"secret-{name}"
+    return error
+
+
+class ExportsOwnError(InputError):
+    code = "a_class_of_mine"
+
+
+class MakesUpCodes(headrace.Backend):
+    max = 8
+
+    def forward(self, batch):
+        return [
+            ExportsOwnError("no") if request["data"] == "mine" else own_code(request["data"])
+            for request in batch
+        ]
+
+
+headrace.register("ExportsMakesUpCodes", MakesUpCodes, replace=True)
+
+
+def test_codes_that_single_errors_make_up_are_one_label(probe, spans):
+    config = {"backend": "ExportsMakesUpCodes", "max": 4}
+    probes = ["Prometheus(port=0)", "Prometheus", "OpenTelemetry"]
+    probes[1] = f"Prometheus(port={free_port()})"
+    with headrace.pipe({**config, "probes": probes}) as pipe:
+        for data in ("a", "b", "c", "mine"):
+            with pytest.raises(InputError):
+                pipe({"data": data})
+        _, _, text = get(probe[0].port, "/metrics")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert 'headrace_requests_total{node="main",outcome="other"} 3.0' in lines
+    assert 'headrace_requests_total{node="main",outcome="a_class_of_mine"} 1.0' in lines
+    assert lines.count('headrace_probe_errors_total{probe="Prometheus"} 0.0') == 1
+    told = [one.attributes["error.type"] for one in named(spans(), "request")]
+    assert sorted(told) == ["a_class_of_mine", "other", "other", "other"]
+    assert "secret" not in text
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
 def test_the_dashboard_asks_for_metrics_that_there_are(probe):
     board = Path(__file__).parents[3] / "docs" / "grafana" / "headrace.json"
     asked = set(re.findall(r"headrace_\w+", board.read_text(encoding="utf-8")))

@@ -1,12 +1,14 @@
 """Metrics from ``Pipeline.stats()``, with names, units and labels by the conventions of Prometheus.
 
 Core counts, and this module counts nothing a second time. The values of labels are names from the configuration,
-indices, and codes of errors, so their number is bounded.
+indices, and codes of classes of errors, so their number is bounded.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from headrace_observe.codes import bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,8 +40,11 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
     yield _per_node(nodes, "headrace_requests_submitted", "counter", text, "submitted")
     outcomes: list[Sample] = []
     for name, node in nodes.items():
-        for code, count in {"ok": node["ok"], **node["failed"]}.items():
-            outcomes.append(({"node": name, "outcome": code}, count))
+        counts = {"ok": node["ok"]}
+        for code, count in node["failed"].items():
+            known = bounded(code)
+            counts[known] = counts.get(known, 0) + count
+        outcomes += [({"node": name, "outcome": code}, count) for code, count in counts.items()]
     yield (
         "headrace_requests",
         "counter",
@@ -63,7 +68,11 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
             yield f"headrace_named_queue_{key}", kind, text, rows
     probes = stats.get("probes", {})
     if probes:
-        rows = [({"probe": name.partition("(")[0]}, one["errors"]) for name, one in probes.items()]
+        errors: dict[str, float] = {}  # several probes may have one name
+        for name, one in probes.items():
+            short = name.partition("(")[0]
+            errors[short] = errors.get(short, 0) + one["errors"]
+        rows = [({"probe": name}, count) for name, count in errors.items()]
         yield "headrace_probe_errors", "counter", "Errors of probes.", rows
 
 

@@ -12,6 +12,7 @@ import pydantic
 import headrace
 from headrace.errors import code_of
 from headrace_observe.aside import MOST_PENDING, Aside
+from headrace_observe.codes import bounded
 from headrace_observe.extras import library
 from headrace_observe.metrics import tables
 
@@ -195,7 +196,7 @@ class OpenTelemetry:
             return
         attributes: dict[str, Any] = {"headrace.node": heard.node}
         if heard.code is not None:
-            attributes["error.type"] = heard.code
+            attributes["error.type"] = bounded(heard.code)
         span = self._tracer.start_span(
             f"headrace.request {heard.node}",
             context=context,

@@ -20,6 +20,7 @@ import json
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace_observe.codes import bounded
 from headrace_observe.trace_store import Event
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class EventMaker:
         process, lanes = self._nodes[heard.node]
         lane, batch = lanes.take(start, end), heard.batch
         number = "null" if batch is None else str(batch.number)
-        args = f'{{"batch":{number},"outcome":{_text(heard.code or "ok")}}}'
+        args = f'{{"batch":{number},"outcome":{_text(bounded(heard.code or "ok"))}}}'
         events = [_slice(process, lane, "request", "request", start, end, args)]
         if batch is None:
             return events
