@@ -13,7 +13,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SetupError
 from headrace_serve import Server
 from headrace_serve.manager import load_manager
 
@@ -238,6 +238,12 @@ def test_a_manager_gives_pipelines_which_stay_its_own():
         assert httpx.post(f"{url}/load").status_code == 200
         assert manager.asked == [("m", "1"), ("m", "3"), ("m", "4")]
         assert run(server).json() == {"result": "x"}
+        good, manager.pipeline = manager.pipeline, manager.pipes.__getitem__
+        with pytest.raises(SetupError, match="the manager of models failed: TypeError"):
+            server.reload()
+        assert httpx.post(f"{url}/load").json()["code"] == "setup"
+        assert run(server).json() == {"result": "x"}
+        manager.pipeline = good
     for pipe in manager.pipes.values():
         assert pipe({"data": 1})["result"] == 1
         pipe.close()

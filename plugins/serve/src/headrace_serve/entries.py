@@ -13,7 +13,7 @@ import pydantic
 
 import headrace
 from headrace import keys
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
 from headrace_serve.errors import problem_of
 from headrace_serve.manager import ModelManager
 
@@ -157,6 +157,7 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
 
     Raises:
         ConfigError: A name or an entry is wrong, a version of a model is there twice, or there is no model.
+        SetupError: The manager of models has failed.
     """
     found: dict[tuple[str, str], ModelEntry] = {}
     problems: list[Problem] = []
@@ -250,13 +251,24 @@ def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
 
 
 def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | None, Any]]:
-    """Give name, version and pipeline of each model of a manager."""
-    return [
-        (name, version, manager.pipeline(name, version))
-        for name, versions in manager.versions().items()
-        if only in (None, name)
-        for version in versions
-    ]
+    """Give name, version and pipeline of each model of a manager.
+
+    Raises:
+        SetupError: The manager has raised an error, or gives no versions by name.
+    """
+    try:
+        return [
+            (name, version, manager.pipeline(name, version))
+            for name, versions in manager.versions().items()
+            if only in (None, name)
+            for version in versions
+        ]
+    except HeadraceError:
+        raise
+    except Exception as error:
+        what = f"the manager of models failed: {type(error).__name__}: {error}"
+        hint = "versions() gives {name: [version, ...]}, and pipeline(name, version) a headrace.Pipeline."
+        raise SetupError(what, hint=hint) from error
 
 
 def _split(name: str) -> tuple[str, str | None]:
