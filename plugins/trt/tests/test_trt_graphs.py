@@ -186,6 +186,18 @@ def test_samples_for_calibration(tmp_path):
         read_samples(tmp_path / "empty", ["x"])
 
 
+def test_samples_that_cannot_be_read_are_told_without_advice_to_unpickle_them(tmp_path):
+    np.savez(tmp_path / "objects.npz", x=np.array([None], object))
+    (tmp_path / "text.npz").write_bytes(b"text")
+    np.savez(tmp_path / "whole.npz", x=np.zeros((3, 2)))
+    (tmp_path / "torn.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:-30])
+    (tmp_path / "empty.npz").touch()
+    for name in ("objects", "text", "torn", "empty"):
+        with pytest.raises(SetupError, match=rf"{name}\.npz holds no arrays") as caught:
+            read_samples(tmp_path / f"{name}.npz", ["x"])
+        assert "pickle" not in str(caught.value)
+
+
 def test_external_data_is_part_of_the_content(save):
     weights = np.float32([[1, 2], [3, 4]])
     nodes = [("MatMul", ["x", "w"], ["y"], {})]

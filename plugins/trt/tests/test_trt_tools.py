@@ -161,6 +161,14 @@ def test_capability_prints_counts_and_not_every_node(rtx, save):
     assert "37" not in printed
 
 
+def test_compare_says_which_inputs_it_cannot_read(small_net, tmp_path):
+    (tmp_path / "text.npz").write_text("text")
+    np.save(tmp_path / "one.npy", np.zeros((1, 3, 8, 8), np.float32))
+    for name, told in (("text.npz", "holds no arrays"), ("one.npy", "is one array")):
+        with pytest.raises(SetupError, match=told):
+            trt("compare", small_net, "--inputs", tmp_path / name)
+
+
 def test_compare_asks_for_the_shapes_that_it_cannot_know(small_net):
     with pytest.raises(SetupError, match=r"'x' \[n, 3, h, w\] has dynamic axes") as caught:
         trt("compare", small_net)

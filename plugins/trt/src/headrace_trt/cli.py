@@ -187,15 +187,15 @@ def compare_command(
 
     Where they do, all inner tensors become outputs, to find the first layer that differs.
     """
-    import numpy as np
-
+    from headrace_trt.quantization import read_arrays
     from headrace_trt.tools.comparing import compare, run_built
 
     options, rows = settings_from(str(model), build)
-    feeds = None
+    feeds: Any = None
     if inputs is not None:
-        with np.load(inputs, allow_pickle=False) as loaded:
-            feeds = {name: loaded[name] for name in loaded.files}
+        feeds = read_arrays(inputs)
+        if not isinstance(feeds, dict):
+            raise SetupError(f"{inputs} is one array; an .npz names each of the inputs")
     told = compare(options.settings(**rows), run=run_built, feeds=feeds, limit=limit, seed=seed)
     show(told if as_json else {k: v for k, v in told.items() if k != "inner"}, as_json=as_json)
     if not told["same"]:

@@ -26,7 +26,7 @@ _FP8_OPSET = 19
 _MOST_FP8 = 448.0
 """The largest number of E4M3."""
 
-__all__ = ["is_quantized", "quantize", "read_samples"]
+__all__ = ["is_quantized", "quantize", "read_arrays", "read_samples"]
 
 
 def is_quantized(model: onnx.ModelProto) -> bool:
@@ -71,11 +71,29 @@ def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any
     return samples
 
 
-def _sample(file: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+def read_arrays(file: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
+    """Read an ``.npy`` file, or the arrays of an ``.npz`` file by name.
+
+    Raises:
+        SetupError: The file is neither, is broken, or holds Python objects, whose loading could run code.
+    """
     try:
-        loaded = np.load(file, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise SetupError(f"{file} is no sample that numpy can read: {error}") from error
+        with file.open("rb") as opened:  # numpy leaves a file open that it cannot read
+            loaded = np.load(opened, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            return {name: loaded[name] for name in loaded.files}
+    except Exception as error:  # whatever numpy and zipfile raise for a file that is broken
+        # Of numpy's ValueErrors only the kind is told: their texts advise to load the objects.
+        told = "" if isinstance(error, ValueError) else f" ({type(error).__name__}: {error})"
+        raise SetupError(
+            f"{file} holds no arrays of numbers that numpy can read{told}",
+            hint="numpy.savez(file, name=array, ...) writes such files.",
+        ) from error
+
+
+def _sample(file: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    loaded = read_arrays(file)
     if isinstance(loaded, np.ndarray):
         if len(names) != 1:
             raise SetupError(
@@ -83,15 +101,14 @@ def _sample(file: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
                 hint="Save the inputs of a sample together: numpy.savez(file, name=array, ...).",
             )
         return {names[0]: loaded}
-    found = {name: loaded[name] for name in loaded.files}
-    if len(names) == 1 and len(found) == 1:
-        return {names[0]: next(iter(found.values()))}
-    missing = [name for name in names if name not in found]
+    if len(names) == 1 and len(loaded) == 1:
+        return {names[0]: next(iter(loaded.values()))}
+    missing = [name for name in names if name not in loaded]
     if missing:
         raise SetupError(
-            f"{file} lacks input {missing[0]!r}; it has {', '.join(found) or 'nothing'}"
+            f"{file} lacks input {missing[0]!r}; it has {', '.join(loaded) or 'nothing'}"
         )
-    return {name: found[name] for name in names}
+    return {name: loaded[name] for name in names}
 
 
 def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -> onnx.ModelProto:
