@@ -98,6 +98,7 @@ class FakeCuda:
 
     def stream_destroy(self, stream):
         assert not self.streams.pop(stream), "a stream was ended with work on it"
+        del self.homes[stream]
 
     def queue(self, stream, work):
         if stream in self.captures:
@@ -142,7 +143,7 @@ class FakeCuda:
         return event
 
     def event_destroy(self, event):
-        pass
+        del self.homes[event]
 
     def event_record(self, event, stream):
         home = self.homes.get(stream, self.current if stream < 10 else 0)
