@@ -255,6 +255,18 @@ def test_beyond_max_bytes_the_oldest_go_and_what_is_left_keeps_the_rules(tmp_pat
     assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
 
 
+def test_a_writer_that_was_late_does_not_lose_the_newest_notes(tmp_path):
+    from headrace_observe.trace_notes import NoteStore
+
+    notes = [(0, number, "main", 0.0, 1.0, None) for number in range(4000)]
+    store = NoteStore(tmp_path, 50_000)
+    store.add(notes[:3000])  # much more than is kept, at once
+    store.add(notes[3000:3010])
+    kept = list(store.take())
+    assert kept == notes[3010 - len(kept) : 3010]
+    assert len(kept) > 800
+
+
 def test_a_sample_has_whole_batches(tmp_path, monkeypatch):
     from headrace_observe import recording
 

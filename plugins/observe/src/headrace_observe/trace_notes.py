@@ -18,6 +18,9 @@ __all__ = ["NoteStore"]
 
 _SEGMENTS = 32
 
+_NOTES = 16
+"""How many notes are written, and deleted, together at most; a note has some hundred bytes."""
+
 
 class NoteStore:
     """Keeps tuples of texts, numbers, None and lists of these in files; used by one thread.
@@ -39,7 +42,11 @@ class NoteStore:
         Raises:
             OSError: The notes cannot be written.
         """
-        text = marshal.dumps(notes)
+        # A thread that was late brings many notes at once; in one file they would all go together.
+        for start in range(0, len(notes), _NOTES):
+            self._add(marshal.dumps(notes[start : start + _NOTES]))
+
+    def _add(self, text: bytes) -> None:
         if not self._files or self._files[-1][1] >= self._max_bytes // _SEGMENTS:
             self._made += 1
             self._files.append((self._folder / f"notes-{self._made}", 0))
