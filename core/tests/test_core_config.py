@@ -1144,6 +1144,17 @@ def test_what_is_wrong_has_the_line_and_column_of_its_file(tmp_path):
     }
 
 
+def test_what_cannot_be_imported_has_the_line_and_column_of_its_own_file(tmp_path):
+    write(tmp_path / "base.toml", 'backend = "Identity"\nimport = ["no.py"]\n')
+    write(tmp_path / "right.py", "")
+    file = write(tmp_path / "c.toml", 'import = [\n"right.py", "not.py"]\nextends = "base.toml"\n')
+    found = [(p.file.rpartition("/")[2], p.line, p.column, p.text) for p in problems(file)]
+    of_base, of_child = ("base.toml", 2, 11), ("c.toml", 2, 14)
+    assert found == [(*of_base, 'import = ["no.py"]'), (*of_child, 'import = ["not.py"]')]
+    refused = problems(file, allow_import=False)
+    assert [(p.code, p.path, p.span) for p in refused] == [("import_refused", "import", (9, 40))]
+
+
 @pytest.mark.parametrize(
     ("lines", "at"),
     [
@@ -1167,6 +1178,22 @@ def test_the_line_is_that_of_the_table_where_a_key_is_missing(tmp_path):
     (found,) = problems(file)
     assert (found.path, found.line, found.column) == ("node", 3, 1)
     assert str(found.render()).startswith(f"{file}:3:1: node: ")
+
+
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [
+        (
+            "[c]\nbackend='Show'\n[a]\nbackend='Show'\nnext='c'\n[b]\nbackend='Show'\nnext='c'",
+            ("c", 1),
+        ),
+        ("entrypoint='Identity'\n[a]\nbackend='Show'\n", ("a", 2)),
+    ],
+)
+def test_the_line_is_that_of_the_table_where_the_graph_is_wrong_at_a_node(lines, at, tmp_path):
+    file = write(tmp_path / "c.toml", lines)
+    (found,) = problems(file)
+    assert (found.code, found.file, found.path, found.line) == ("graph", str(file), *at)
 
 
 def test_a_dict_has_no_lines():

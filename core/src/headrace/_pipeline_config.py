@@ -205,18 +205,21 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
         problems: Takes the problems.
     """
     items = [item for item, _ in document.imports]
-    place = key_place(document.file, "import", "import", items)
     if items and why is not None:
         names = ", ".join(items)
+        place = key_place(next(iter(document.imports.values())), "import", "import", items)
         message = f"the configuration imports {names}, and running its code is not allowed: {why}"
         problems.add("import_refused", message, hint=HOW_TO_ALLOW, **place)
         return ()
     tables: dict[str, dict[str, type[Any]]] = {}
-    for item in document.imports:
+    for item, file in document.imports.items():
         try:
             tables.update(run_imports([item]))
         except PluginError as error:
-            problems.add("import", error.what, hint=error.hint, **place)
+            place = key_place(file, "import", "import", [item[0]])
+            start, end = place.pop("span")
+            span = (start + 1, end - 1)  # without the brackets of the list
+            problems.add("import", error.what, hint=error.hint, span=span, **place)
     return tuple(tables.items())
 
 

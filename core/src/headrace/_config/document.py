@@ -82,13 +82,13 @@ class Document:
 
     Attributes:
         top: The top-level keys.
-        imports: The items of ``import``, those of extended files first, each with the folder from which a
-            relative path starts.
+        imports: By item of ``import`` and the folder from which a relative path starts, the file that holds
+            it, None for a dict; those of extended files first.
         file: The file that the user named, None for a dict.
     """
 
     top: dict[str, Written] = field(default_factory=dict)
-    imports: list[tuple[str, Path]] = field(default_factory=list)
+    imports: dict[tuple[str, Path], str | None] = field(default_factory=dict)
     file: str | None = None
 
 
@@ -193,9 +193,8 @@ class _Reader:
             place = key_place(file, "extends", "extends", parent)
             extended = self.file(base / Path(parent).expanduser(), stack, place)
             document.top = _laid_over(document.top, extended.top)
-            document.imports += extended.imports
-        document.imports += [(item, base) for item in self._texts(own, "import", file)]
-        document.imports = list(dict.fromkeys(document.imports))
+            document.imports |= extended.imports
+        document.imports |= {(item, base): file for item in self._texts(own, "import", file)}
         document.top = _laid_over(document.top, Table.read(own, base, file).keys)
         document.file = file
         return document

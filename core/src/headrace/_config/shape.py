@@ -200,6 +200,11 @@ class Shape:
     single: bool = False
     file: str | None = None
 
+    def file_of(self, node: str) -> str | None:
+        """Give the file that holds a node, None for a dict."""
+        files = [written.file for written in self.nodes.get(node, {}).values()]
+        return files[-1] if files else self.file
+
 
 def read_shape(document: Document, problems: Problems) -> Shape:
     """Sort the keys of ``document`` by the part of the configuration to which they belong."""

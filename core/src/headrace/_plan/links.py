@@ -68,16 +68,16 @@ class _Graph:
     """
 
     def __init__(self, shape: Shape, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
-        self.nodes = nodes
-        self.problems = problems
+        self.shape, self.nodes, self.problems = shape, nodes, problems
         self.places: dict[str, dict[str, dict[str, Any]]] = {}
         self.reposts: dict[str, dict[str, Call]] = {}
         self.complete = True
         self.links = {name: self._read(name, shape) for name in shape.nodes}
 
     def wrong(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
-        """Report a problem with a key of a node."""
-        self.problems.add(code, message, **{**self.places[name][key], **more})
+        """Report a problem with a key of a node, or with the node where the key is not written."""
+        of_node = {"file": self.shape.file_of(name), "path": name}
+        self.problems.add(code, message, **{**self.places[name].get(key, of_node), **more})
 
     # Reading the keys of one node.
 
@@ -196,7 +196,7 @@ class _Graph:
             if len(before) > 1:
                 hint = f'Write map = "{before[0]}[result:data],..." with every predecessor.'
                 what = f"{', '.join(before)} join here, and there is no map"
-                self.problems.add("graph", what, path=one.name, hint=hint)
+                wrong("map", what, hint=hint)
             return
         if not before:
             wrong("map", "nothing comes before this node")
@@ -280,7 +280,7 @@ class _Graph:
             if name not in called:
                 what = f"node {name!r} is unreachable: nothing in the entrypoint calls it"
                 hint = f"Write Forward[node.{name}] there, or DagDispatcher to walk the graph."
-                self.problems.add("graph", what, path=name, hint=hint)
+                self.wrong(name, "", what, hint=hint)
             elif links.next:
                 what = "the entrypoint does not walk the graph, so nothing comes next"
                 hint = "Put DagDispatcher where the walk is to begin."

@@ -200,11 +200,6 @@ class Planning(ABC):
         """The name of the present node; None for the front of the pipeline."""
         return None if self.parameters.keys is None else self.node
 
-    def file_of(self, node: str) -> str | None:
-        """Give the file that holds a node, None for a dict."""
-        files = [written.file for written in self.shape.nodes.get(node, {}).values()]
-        return files[-1] if files else self.shape.file
-
     # Reporting problems.
 
     def add(

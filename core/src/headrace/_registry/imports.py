@@ -93,7 +93,7 @@ def _import_module(name: str) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        what = f"import = [{name!r}] failed: {error_text(error)}"
+        what = f"{name!r} failed: {error_text(error)}"
         hint = "A file ends in .py and is relative to the configuration; a module is on sys.path."
         raise PluginLoadError(what, hint=hint) from error
 
@@ -101,17 +101,17 @@ def _import_module(name: str) -> None:
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
     """Give the classes that a file registers, and run it unless its present version was run already."""
     if not path.is_file():
-        what = f"import = [{item!r}]: no such file: {str(path)!r}"
+        what = f"no such file: {str(path)!r}"
         hint = "Paths are relative to the file that holds the configuration."
         raise PluginLoadError(what, hint=hint)
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
-        raise PluginLoadError(f"import = [{item!r}]: {str(path)!r} is no Python file")
+        raise PluginLoadError(f"{str(path)!r} is no Python file")
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise PluginLoadError(f"import = [{item!r}] cannot be read: {error}") from error
+        raise PluginLoadError(f"{item!r} cannot be read: {error}") from error
     digest = hashlib.sha256(source).hexdigest()
     known = _files.get(path)
     if known is not None and known[0] == digest:
@@ -129,7 +129,7 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         sys.modules.pop(name, None)
         if before is not None:
             sys.modules[name] = before
-        what = f"import = [{item!r}] failed{_line(error, path)}: {error_text(error)}"
+        what = f"{item!r} failed{_line(error, path)}: {error_text(error)}"
         raise PluginLoadError(what) from error
     _files[path] = digest, table
     return table
@@ -194,6 +194,6 @@ def _enter(name: str) -> None:
 
 
 def _cycle(name: str, why: str) -> PluginLoadError:
-    what = f"code is being imported already, so import = [{name!r}] cannot be: {why}"
+    what = f"code is being imported already, so {name!r} cannot be: {why}"
     hint = "Code under 'import' registers backends; load and build configurations elsewhere."
     return PluginLoadError(what, hint=hint)

@@ -231,7 +231,7 @@ def _report_missing(planning: Planning, call: Call, key: str) -> None:
     if (
         key == "backend" and planning.parameters.keys is not None and not own
     ):  # the text around it is the default of core: the error names the node instead
-        file = planning.file_of(planning.node)
+        file = planning.shape.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:
         planning.add("missing_option", message, call, hint=hint)
