@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import itertools
 import threading
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,9 @@ class FakeCuda:
         self.pinned = {}
         self.streams = {}
         self.handles = itertools.count(1000)
-        self.copies = []
+        self.copies = deque(
+            maxlen=16
+        )  # the last ones: what is tested for keeping nothing uses this device
         self.waits = 0
         self.captures = {}
         self.launches = 0

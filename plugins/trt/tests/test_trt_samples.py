@@ -79,7 +79,7 @@ class Machine:
     def run(self, values, *, gathered):
         """Give the results of one batch on the host, and the sizes of the copies to its input."""
         batch = [{"data": value} for value in values]
-        del self.cuda.copies[:]
+        self.cuda.copies.clear()
         if not gathered:
             assert self.runner.forward(batch) is None
         else:
