@@ -1166,6 +1166,7 @@ def test_what_cannot_be_imported_has_the_line_and_column_of_its_own_file(tmp_pat
         ("backend='Show'\nmax  =  'x'  # x", (2, 9)),
         ("backend='Show'\nbatch_sizes=[1,true]", (2, 13)),
         ("backend='Show'\n  max='x'", (2, 8)),
+        ("backend='Show'\n\"m x\" = 1", (2, 1)),
     ],
 )
 def test_the_place_is_found_however_the_value_is_written(lines, at, tmp_path):

@@ -169,7 +169,7 @@ def _pieces_of(file: str) -> _Pieces:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"""["'\s]""", "", name)
+    return ".".join(part.strip("\"'") for part in re.findall(_PART, name))
 
 
 def _placed(problem: Problem, path: str, pieces: _Pieces) -> Problem:
