@@ -788,6 +788,41 @@ def test_what_stands_in_a_front_keeps_its_own_range(first, most):
     assert outcomes[2].max == most
 
 
+backend("ReadsOther", lambda r: r["other"], reads=("other",))
+
+
+@pytest.mark.parametrize("front", ["S[DagDispatcher,Identity]", "Restart[DagDispatcher]"])
+@pytest.mark.parametrize("keys", [{}, {"timeout": 60}, {"priority": 1}])
+def test_behind_a_front_the_node_of_the_entry_says_what_a_request_needs(front, keys):
+    config = {
+        "global": {"entrypoint": front},
+        "a": {"backend": "ReadsOther", "next": "b"},
+        "b": {"backend": "Identity"},
+        "c": {"backend": "Inc", "each": "values"},
+    }
+    with headrace.pipe(config) as pipe:
+        request = {"node_name": "a", "other": 1}
+        assert pipe(request, **keys) == {"node_name": "a", "other": 1, "result": 1}
+        assert pipe({"node_name": "c", "values": [1, 2]}, **keys)["result"] == [2, 3]
+        for node, missing in [("a", "other"), ("b", "data")]:
+            with pytest.raises(errors.InputError) as caught:
+                pipe({"node_name": node}, **keys)
+            assert (caught.value.node, caught.value.key) == (node, missing)
+
+
+def test_what_a_front_reads_itself_is_needed_by_its_requests():
+    config = {
+        "global": {"entrypoint": "S[ReadsOther,DagDispatcher]"},
+        "a": {"backend": "Identity", "next": "b"},
+        "b": {"backend": "Inc"},
+    }
+    with headrace.pipe(config) as pipe:
+        assert pipe({"other": 1}) == {"other": 1, "result": 2}
+        with pytest.raises(errors.InputError) as caught:
+            pipe({"data": 1})
+    assert caught.value.key == "other"
+
+
 def test_deadline_and_priority_go_with_what_cat_split_has_gathered():
     config = {
         "a": {"backend": "CatSplit[Identity,Forward[node.b],Identity]", "max": 2},

@@ -145,9 +145,7 @@ class Builder(Build):
         if isinstance(callee, NodeCall):
             scheduler = callee.scheduler
             if node.instance is not None:
-                needs = needed_keys(node.backend, builder.by_element)
-                if needs != ("data",):
-                    scheduler.need(needs)
+                scheduler.need(needed_keys(node.backend, builder.by_element))
         else:
             scheduler = put_queue([callee])
         self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].levels)
@@ -177,6 +175,7 @@ class Builder(Build):
             # FRONT_WIDTH instances of one request each, all of the same backend.
             most = None if front.max == 1 else front.max
             scheduler = schedule([Instance(i, front, most=most) for i in range(FRONT_WIDTH)])
+            scheduler.need(needed_keys(root, builder.by_element))
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
 
 

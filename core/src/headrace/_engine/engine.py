@@ -274,8 +274,7 @@ class Engine:
         same = (was.batch_policy, was.dispatch_policy) == (will.batch_policy, will.dispatch_policy)
         retired = Signal()
         old = scheduler.exchange(new.scheduler, retired, keeps_policies=same)
-        if scheduler.needs != new.scheduler.needs:
-            scheduler.need(new.scheduler.needs)
+        scheduler.need(new.scheduler.needs)
         retirement = Retirement(before, old, retired)
         self._retirements = [one for one in self._retirements if not one.over]
         self._retirements.append(retirement)

@@ -14,7 +14,7 @@ from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.entry import NOBODY, Entry
+from headrace._scheduling.entry import NOBODY, Entry, checked_weight
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.threads import cycle_of, noted, terms_here
 from headrace.errors import HeadraceError
@@ -235,10 +235,11 @@ def run_from_front(graph: Graph, request: Request) -> None:
     """
     route = graph.route_of(request)
     terms = terms_here()(request)
-    if terms == (None, 0):
+    if terms == (None, 0) and "data" in request:
         run_in_caller(graph, route, request, internal=True)
         return
-    entry = Entry(request, NOBODY, route.first.checked(request), *terms)
+    weight = checked_weight(request, route.first.name, route.needs)
+    entry = Entry(request, NOBODY, weight, *terms)
     run_and_wait(graph, [(route, entry)], internal=True)
     if entry.error is not None:
         raise entry.take_error()  # type: ignore[misc]

@@ -59,9 +59,11 @@ class FastPath(SchedulerBase):
     _run_alone = staticmethod(run_alone)
 
     def need(self, keys: Sequence[str]) -> None:
-        """Set the keys that a request must have, where these are not ``data`` alone."""
-        self.needs = keys
-        self.call = self._call_with_keys  # type: ignore[method-assign]
+        """Set the keys that a request must have; `call` by itself looks for ``data`` only."""
+        if keys != self.needs:
+            self.needs = keys
+            if keys:
+                self.call = self._call_with_keys  # type: ignore[method-assign]
 
     def _call_with_keys(self, request: Request, **how: Any) -> Rest | None:
         self.checked(request)

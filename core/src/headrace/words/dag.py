@@ -14,12 +14,13 @@ from headrace.errors import ContractError, LimitError
 from headrace.keys import NODE_NAME, REPOST, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from headrace._backend import InitContext
+    from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._checked import Answers, Outcomes
+    from headrace._plan.declared import Needs
     from headrace._plan.element import Element
 
 __all__ = ["DagDispatcher", "Loop", "Repost", "Restart"]
@@ -69,6 +70,11 @@ class DagDispatcher(Word):
             message = f"DagDispatcher walks through all nodes, so node {node!r} would call itself"
             hint = "Write it in entrypoint; from inside a node, Forward[node.x] calls another one."
             use.add("circle", message, hint=hint)
+
+    @classmethod
+    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
+        """Give nothing: the node at which a request enters says what it needs."""
+        return {}
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Ask to be given the graph once all nodes are built."""
