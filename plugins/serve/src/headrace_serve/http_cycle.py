@@ -217,7 +217,7 @@ class Cycle(RequestResponseCycle):
 
         Args:
             status: The HTTP status.
-            kind: The header ``content-type``.
+            kind: The header ``content-type``, which holds no end of a line.
             headers: The other headers of the answer, without ``content-length``; names in lower case.
             parts: The body. The parts of a large body are not copied, so they must not change any more.
             length: The number of bytes of the body.
@@ -228,10 +228,10 @@ class Cycle(RequestResponseCycle):
             return
         lines = f"content-type: {kind}\r\ncontent-length: {length}\r\n"
         if headers:
-            lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()]) + lines
-        ends = len(headers) + 2
-        if lines.count("\n") != ends or lines.count("\r") != ends:
-            raise RuntimeError("the value of a header holds the end of a line")
+            more = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+            if more.count("\n") != len(headers) or more.count("\r") != len(headers):
+                raise RuntimeError("the value of a header holds the end of a line")
+            lines = more + lines
         close = "\r\n" if self.keep_alive else "connection: close\r\n\r\n"
         head = STATUS_LINE[status] + (lines + close).encode("latin-1")
         self.waiting_for_100_continue = False

@@ -49,7 +49,8 @@ __all__ = ["application", "asgi"]
 logger = logging.getLogger("headrace.serve")
 
 _CLOSE_S = 30.0
-_RUN = "/run/"
+_MOST_PATHS = 256
+_LONGEST_PATH = 256
 _HEADER_LENGTH = HEADER_LENGTH.encode()
 
 
@@ -155,24 +156,34 @@ class _Application(Starlette):
     def __init__(self, infer: tuple[ASGIApp, ...], **settings: Any) -> None:
         super().__init__(**settings)
         self._infer = infer
+        self._known: dict[str, tuple[ASGIApp, dict[str, str]]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._infer and scope["type"] == "http" and scope["method"] == "POST":
-            path: str = scope["path"]
-            if path.startswith(_RUN) and path.find("/", len(_RUN)) < 0 and path != _RUN:
-                scope["path_params"] = {"model": path[len(_RUN) :]}
-                await self._infer[2](scope, receive, send)
+            path = scope["path"]
+            found = self._known.get(path) or self._find(path)
+            if found is not None:
+                answer, scope["path_params"] = found
+                await answer(scope, receive, send)
                 return
-            match path.split("/"):
-                case ["", "v2", "models", model, "infer"] if model:
-                    scope["path_params"] = {"model": model}
-                    await self._infer[0](scope, receive, send)
-                    return
-                case ["", "v2", "models", model, "versions", version, "infer"] if model and version:
-                    scope["path_params"] = {"model": model, "version": version}
-                    await self._infer[1](scope, receive, send)
-                    return
         await super().__call__(scope, receive, send)
+
+    def _find(self, path: str) -> tuple[ASGIApp, dict[str, str]] | None:
+        """Give the application for a path, and what the path names; None if the path is of no inference."""
+        match path.split("/"):
+            case ["", "run", model] if model:
+                found = self._infer[2], {"model": model}
+            case ["", "v2", "models", model, "infer"] if model:
+                found = self._infer[0], {"model": model}
+            case ["", "v2", "models", model, "versions", version, "infer"] if model and version:
+                found = self._infer[1], {"model": model, "version": version}
+            case _:
+                return None
+        if len(path) <= _LONGEST_PATH:
+            if len(self._known) >= _MOST_PATHS:
+                self._known.clear()
+            self._known[path] = found
+        return found
 
 
 _SENT_HEADERS = (
