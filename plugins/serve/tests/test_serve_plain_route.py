@@ -77,6 +77,7 @@ def test_a_request_id_in_the_query_is_the_id_of_the_request(serving, caplog):
     for content, told in ((b"x", None), (b"bad", "r7"), (b"y", None)):
         answer = httpx.post(f"{server.url}/run/m?request_id=r7", content=content)
         assert answer.json().get("id") == told
+    server.close()  # a line is written after the answer
     assert ["id='r7'" in one.getMessage() for one in caplog.records] == [True] * 3
 
 
