@@ -1,7 +1,7 @@
 """The predictions of `headrace simulate`, beside real runs of the same configuration.
 
 - ``sleep``: the backend sleeps, so that instances do not slow each other down, as is assumed.
-- ``jpeg``: JPEG to class on a light network, where instances share the processors, as times show.
+- ``jpeg``: JPEG to class on a light network, where instances share the processors, as times by ``beside`` show.
 
 The times of batches are measured by the probe ``BatchTimes`` while the cells run; every cell is then
 simulated. Printed are the ratios of simulation to run; aimed at are 5 % for throughput and mean batch, 10 % for

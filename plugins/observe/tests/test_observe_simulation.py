@@ -161,6 +161,39 @@ def test_times_of_batches_have_how_long_threads_wake_up(tmp_path):
     assert found["main"].seconds(2, 0.5) == pytest.approx(0.004)
 
 
+def test_batches_that_share_processors_take_longer_beside_others(tmp_path):
+    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
+
+    def ran(started, ended, size=1):
+        found = [BatchRequest({}, started, started, 1)] * size
+        probe.batch_ran(BatchRecord("main", 0, 1, found, started, ended, size, [None] * size))
+
+    for turn in range(30):
+        for k in range(5):  # alone
+            ran(turn + 0.1 * k, turn + 0.1 * k + 0.010)
+        for k in range(10):  # each beside the end of one and the beginning of another
+            ran(turn + 0.6 + 0.008 * k, turn + 0.616 + 0.008 * k)
+    probe.close()
+    written = json.loads((tmp_path / "times.json").read_text())["nodes"]["main"]["1"]
+    assert written["count"] == 450
+    assert set(written["beside"]) == {"0", "1"}
+    config = {"backend": "Identity", "instance_num": 2}
+    for clients, p50_ms in ((1, 10.0), (2, 16.0)):
+        times = read_times(tmp_path / "times.json")
+        found = simulated(config, times).closed_loop(clients, 2000, 200).to_dict()
+        assert found["latency_ms"]["p50"] == pytest.approx(p50_ms)
+
+
+def test_times_beside_others_may_be_written_by_hand(tmp_path):
+    path = tmp_path / "times.json"
+    spread = {"1": {"ms": 2.0, "beside": {"0": 2.0, "2": [6.0]}}, "3": 4.0}
+    path.write_text(json.dumps({"main": spread}))
+    times = read_times(path)["main"]
+    alone, one, two, more = (1000 * times.seconds(1, 0.5, beside) for beside in (0, 1, 2, 9))
+    assert (alone, one, two, more) == pytest.approx((2, 2, 6, 6))
+    assert 1000 * times.seconds(2, 0.5, 2) == pytest.approx(5)
+
+
 def test_a_line_of_nodes_joins_its_branches():
     config = {
         "a": {"backend": "Identity", "next": "b,c"},
@@ -405,6 +438,9 @@ def test_sizes_between_and_above_lie_on_lines():
         ('{"main": {"1": {"ms": 2, "count": -1}}}', "main.1.count: expected how many"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"main": -1}}', "wake_ms: expected a time"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": 1}', "wake_ms: expected a time"),
+        ('{"main": {"1": {"ms": 2, "beside": 3}}}', "main.1.beside: expected times by how many"),
+        ('{"main": {"1": {"ms": 2, "beside": {"x": 3}}}}', "main.1.beside: expected times by how"),
+        ('{"main": {"1": {"ms": 2, "beside": {"1": -3}}}}', "main.1.beside.1: expected a time"),
     ],
 )
 def test_times_that_cannot_be_read_are_refused_with_the_place(tmp_path, text, message):

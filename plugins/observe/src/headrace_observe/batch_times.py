@@ -13,7 +13,7 @@ from headrace_observe.figures import percentile
 from headrace_observe.files import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace.hookspecs import BatchRecord
 
@@ -24,6 +24,12 @@ _KEPT = 2000
 
 _WRITTEN = 200
 """For each size, at most so many times are written."""
+
+_ENOUGH = 20
+"""So many batches of a size tell how long it takes beside so many others."""
+
+_LATEST = 256
+"""So many batches that ended last are looked through for those that ran beside a batch."""
 
 _HANDED_OVER_S = 20e-6
 """A batch that begins sooner after its cut is taken to run in the thread that has cut it, not in a woken one."""
@@ -41,12 +47,47 @@ def quantiles(values: Sequence[float], count: int) -> list[float]:
     return [values[int((k + 0.5) * len(values) / count)] for k in range(count)]
 
 
+class _Noted:
+    """A batch that has run: when it began and ended, and how long others ran meanwhile, in sum."""
+
+    __slots__ = ("ended", "shared_s", "started")
+
+    def __init__(self, started: float, ended: float) -> None:
+        self.started, self.ended, self.shared_s = started, ended, 0.0
+
+    @property
+    def beside(self) -> int:
+        """How many other batches ran beside it on average, as a whole number."""
+        return round(self.shared_s / (self.ended - self.started)) if self.shared_s > 0 else 0
+
+
+def _spreads(batches: Iterable[_Noted]) -> dict[str, Any]:
+    """Give the spread of the times of batches of one size, in all and by how many others ran beside."""
+    groups: dict[int, list[float]] = {}
+    for one in batches:
+        groups.setdefault(one.beside, []).append(1000 * (one.ended - one.started))
+    whole = [value for group in groups.values() for value in group]
+    found: dict[str, Any] = {"ms": _written(whole, _WRITTEN)}
+    often = {beside: group for beside, group in sorted(groups.items()) if len(group) >= _ENOUGH}
+    if len(often) > 1:
+        found["beside"] = {
+            str(beside): _written(group, _WRITTEN) for beside, group in often.items()
+        }
+    return found
+
+
+def _written(values: list[float], count: int) -> list[float]:
+    return [round(value, 5) for value in quantiles(sorted(values), count)]
+
+
 class BatchTimes:
     """The probe that notes the time of every batch without an error, and writes the times when the pipeline closes.
 
     The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: w}}``. For each
     node and number of requests in a batch, ``count`` is the number of batches, and ``ms`` has the spread of
     their times in milliseconds, ascending. The clock covers a batch on its instance, without the queue.
+    ``beside`` has the same by how many other batches, of any node, ran meanwhile (on average): batches that share
+    processors or a device take longer beside others.
     ``wake_ms`` is the median time, in milliseconds, from the cut of a batch to its start, over the batches for which
     a thread was woken.
     """
@@ -59,7 +100,8 @@ class BatchTimes:
     def __init__(self, options: Options) -> None:
         self._path = options.path
         self._lock = threading.Lock()
-        self._noted: dict[tuple[str, int], deque[float]] = {}
+        self._noted: dict[tuple[str, int], deque[_Noted]] = {}
+        self._latest: deque[_Noted] = deque(maxlen=_LATEST)
         self._counts: dict[tuple[str, int], int] = {}
         self._wakes: dict[str, deque[float]] = {}
 
@@ -70,8 +112,16 @@ class BatchTimes:
         key = (record.node, len(record.errors))
         last = record.requests[-1]
         woken = record.started - last.cut if last.cut > last.arrival else 0.0
+        noted = _Noted(record.started, record.ended)
         with self._lock:
-            self._noted.setdefault(key, deque(maxlen=_KEPT)).append(record.ended - record.started)
+            for other in reversed(self._latest):  # batches are told of at their ends
+                if other.ended <= noted.started:
+                    break
+                shared_s = min(noted.ended, other.ended) - max(noted.started, other.started)
+                noted.shared_s += shared_s
+                other.shared_s += shared_s
+            self._latest.append(noted)
+            self._noted.setdefault(key, deque(maxlen=_KEPT)).append(noted)
             self._counts[key] = self._counts.get(key, 0) + 1
             if woken > _HANDED_OVER_S:
                 self._wakes.setdefault(record.node, deque(maxlen=_KEPT)).append(woken)
@@ -81,10 +131,9 @@ class BatchTimes:
         nodes: dict[str, dict[str, Any]] = {}
         with self._lock:
             for node, size in sorted(self._noted):
-                spread = quantiles(sorted(self._noted[node, size]), _WRITTEN)
                 nodes.setdefault(node, {})[str(size)] = {
                     "count": self._counts[node, size],
-                    "ms": [round(1000 * value, 5) for value in spread],
+                    **_spreads(self._noted[node, size]),
                 }
             wakes = {
                 node: round(1000 * percentile(sorted(found), 50), 5)

@@ -29,6 +29,8 @@ class ServiceTimes:
     Args:
         node: The name of the node, for errors.
         measured: The times of each batch size, in milliseconds; sizes from 1, at least one time each.
+        beside: The times of a batch size by how many other batches ran meanwhile, as far as they are known; between
+            two known numbers the lower one counts, and above the largest that one.
         origin: The file of the times, for errors.
         requests: The number of requests in all these batches; None if it is not known.
         wake_s: The median time in which a woken thread goes on, in seconds; 0 if it is not known.
@@ -45,36 +47,48 @@ class ServiceTimes:
         origin: str,
         requests: int | None = None,
         wake_s: float = 0.0,
+        beside: Mapping[int, Mapping[int, Sequence[float]]] | None = None,
     ) -> None:
         self.requests, self.wake_s = requests, wake_s
         self._node, self._origin = node, origin
         self._spread = {size: _spread(times) for size, times in measured.items()}
+        self._beside = {
+            size: {number: _spread(times) for number, times in sorted(known.items())}
+            for size, known in (beside or {}).items()
+        }
         self._sizes = sorted(self._spread)
-        self._tables: dict[int, list[float]] = {}
+        self._tables: dict[tuple[int, int], list[float]] = {}
         self.extrapolated: set[int] = set()
 
-    def seconds(self, size: int, part: float) -> float:
+    def seconds(self, size: int, part: float, beside: int = 0) -> float:
         """Give the time of a batch, in seconds.
 
         Args:
             size: The number of requests in the batch.
             part: The share of batches of this size that are quicker, from 0 to below 1.
+            beside: How many other batches run.
 
         Raises:
             InputError: Only one size was measured, and ``size`` is larger.
         """
-        table = self._tables.get(size)
+        table = self._tables.get((size, beside))
         if table is None:
-            table = self._tables[size] = self._table(size)
+            table = self._tables[size, beside] = self._table(size, beside)
         return table[int(part * len(table))]
 
-    def _table(self, size: int) -> list[float]:
+    def _measured(self, size: int, beside: int) -> list[float]:
+        known = self._beside.get(size)
+        if not known:
+            return self._spread[size]
+        return known[max((number for number in known if number <= beside), default=min(known))]
+
+    def _table(self, size: int, beside: int) -> list[float]:
         sizes = self._sizes
         if size in self._spread:
-            return self._spread[size]
+            return self._measured(size, beside)
         self.extrapolated.update([size] if not sizes[0] < size < sizes[-1] else [])
         if size < sizes[0]:
-            return self._spread[sizes[0]]
+            return self._measured(sizes[0], beside)
         if len(sizes) == 1:
             raise InputError(
                 f"{self._origin}: node {self._node!r} has times for batches of {sizes[0]} alone, and a "
@@ -83,7 +97,7 @@ class ServiceTimes:
         above = min(bisect_left(sizes, size), len(sizes) - 1)
         low, high = sizes[above - 1], sizes[above]
         share = (size - low) / (high - low)
-        pairs = zip(self._spread[low], self._spread[high], strict=True)
+        pairs = zip(self._measured(low, beside), self._measured(high, beside), strict=True)
         return [max(a + share * (b - a), min(a, b)) for a, b in pairs]
 
 
@@ -98,7 +112,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
 
     The file is JSON, as ``bench --save-times`` writes it, ``{"nodes": {"main": {"8": {"ms": [4.1,
     4.3]}}}, "wake_ms": {"main": 0.1}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
-    milliseconds.
+    milliseconds. Beside ``ms``, ``beside`` may have the times by how many other batches ran meanwhile.
 
     Raises:
         InputError: The file cannot be read or is wrong; the error says at which place.
@@ -126,6 +140,7 @@ def _node(node: str, sizes: Any, origin: str, wake_s: float) -> ServiceTimes:
     if not isinstance(sizes, dict) or not sizes:
         raise InputError(f"{origin}: {node}: expected an object with times by batch size")
     measured: dict[int, list[float]] = {}
+    shared: dict[int, dict[int, list[float]]] = {}
     requests: int | None = 0
     for size, found in sizes.items():
         place = f"{origin}: {node}.{size}"
@@ -134,14 +149,25 @@ def _node(node: str, sizes: Any, origin: str, wake_s: float) -> ServiceTimes:
         times, count = found, None
         if isinstance(found, dict):
             times, count = found.get("ms"), found.get("count")
+            shared[int(size)] = _by_number(found.get("beside", {}), f"{place}.beside")
         if count is not None and (type(count) is not int or count < 0):
             raise InputError(f"{place}.count: expected how many batches there were, got {count!r}")
-        times = times if isinstance(times, list) else [times]
-        if not times or not all(_is_time(one) for one in times):
-            raise InputError(f"{place}: expected a time in milliseconds, or a list of them")
-        measured[int(size)] = times
+        measured[int(size)] = _times(times, place)
         requests = None if requests is None or count is None else requests + int(size) * count
-    return ServiceTimes(node, measured, origin, requests, wake_s)
+    return ServiceTimes(node, measured, origin, requests, wake_s, shared)
+
+
+def _by_number(found: Any, place: str) -> dict[int, list[float]]:
+    if not isinstance(found, dict) or not all(str(number).isdecimal() for number in found):
+        raise InputError(f"{place}: expected times by how many other batches ran")
+    return {int(number): _times(times, f"{place}.{number}") for number, times in found.items()}
+
+
+def _times(found: Any, place: str) -> list[float]:
+    times = found if isinstance(found, list) else [found]
+    if not times or not all(_is_time(one) for one in times):
+        raise InputError(f"{place}: expected a time in milliseconds, or a list of them")
+    return times
 
 
 def _is_time(value: Any) -> bool:

@@ -28,7 +28,7 @@ __all__ = ["SIMULATED_CLOCK", "Line", "Simulation"]
 SIMULATED_CLOCK = (
     "virtual: from the arrival of a request to the end of its last batch; threads take turns as in the real "
     "scheduler, but switches of threads take no time (in an open loop `wake_ms` of the times) nor does the "
-    "work of clients, and instances do not slow each other down"
+    "work of clients; instances slow each other down as far as `beside` of the times says"
 )
 
 _LATE, _END, _ARRIVE, _WAKE, _AWAKE = range(5)
@@ -99,7 +99,7 @@ class Simulation(Threads):
         self._wake_s = wake_s
         self._events: list[tuple[float, int, int, Any, Any]] = []
         self._number = 0
-        self._waiting = 0
+        self._waiting = self._running = 0
         self._outside: deque[Request] = deque()
         self._seen = _Seen(
             batches={name: [] for name in line.nodes}, busy=dict.fromkeys(line.nodes, 0.0)
@@ -145,6 +145,7 @@ class Simulation(Threads):
         while events:
             now, kind, _, a, b = pop(events)
             if kind == _END:
+                self._running -= 1
                 self._ended(a, b, now)
             elif kind == _ARRIVE:
                 self._send(now, a)
@@ -269,7 +270,8 @@ class Simulation(Threads):
     def _start(self, node: SimulatedNode, batch: Batch, now: float) -> None:
         name, count = node.rules.name, len(batch.items)
         size = node.rules.size_run(count) or count
-        batch.seconds = self._times[name].seconds(size, self._draw())
+        batch.seconds = self._times[name].seconds(size, self._draw(), self._running)
+        self._running += 1
         self._seen.batches[name].append((now, count))
         self._seen.busy[name] += batch.seconds
         self._push(now + batch.seconds, _END, node, batch)

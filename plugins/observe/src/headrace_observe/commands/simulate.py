@@ -105,8 +105,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     batches take as long as --times says, drawn from the spread of their size, and a size that is
     not there lies on the line between its neighbours. So loads and numbers of instances can be tried
     that this machine does not have: `--set instance_num=8`. Clients take no time here, and switches of
-    threads none but in an open loop, where it was measured; instances do not slow each other down:
-    what they share (processors, a device) must be in the times. Figures leave out the warm-up and what ends after the last request is sent.
+    threads none but in an open loop, where it was measured; batches take longer beside others as far as
+    that was measured. Figures leave out the warm-up and what ends after the last request is sent.
 
     \b
     Examples:
