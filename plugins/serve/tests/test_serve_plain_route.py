@@ -90,7 +90,7 @@ def test_a_traceparent_in_the_query_reaches_the_context(serving):
 
 @pytest.mark.parametrize(
     "query", ["data=1", "result=1", "node_name=main", "request_size=5", "context=1", "a-b=1",
-              "timeout=x", "priority=-1", "color=a&color=b", "restart=main",
+              "timeout=x", "timeout=%D9%A3", "priority=-1", "color=a&color=b", "restart=main",
               "&".join(f"k{n}=1" for n in range(101))],
 )  # fmt: skip
 def test_keys_that_are_not_the_clients_are_refused(serving, query):

@@ -225,13 +225,16 @@ def _read_file(path: Path) -> dict[str, Any]:
     tables = document.get("models")
     if set(document) != {"models"} or not isinstance(tables, dict):
         raise ConfigError(Problem("serve", "it holds tables [models.NAME] alone", file=str(path)))
+    problems = []
     for name, table in tables.items():
         if not isinstance(table, dict) or "config" not in table:
-            raise ConfigError(
-                Problem("serve", f"[models.{name}] needs a key `config`", file=str(path))
-            )
-        if isinstance(table["config"], str):
+            hint = f"It has: {', '.join(table)}." if table and isinstance(table, dict) else None
+            what = f"[models.{name}] needs a key `config`"
+            problems.append(Problem("serve", what, file=str(path), hint=hint))
+        elif isinstance(table["config"], str):
             table["config"] = str(path.parent / table["config"])
+    if problems:
+        raise ConfigError(problems)
     return tables
 
 

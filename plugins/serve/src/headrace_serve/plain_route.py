@@ -200,7 +200,7 @@ def _given(query: bytes) -> dict[str, str]:
 
 
 def _whole(name: str, value: str) -> int:
-    if not value.isdecimal() or len(value) > 18:
+    if not (value.isascii() and value.isdecimal()) or len(value) > 18:
         raise InputError(f"query parameter {name!r}", expected="a whole number")
     return int(value)
 
