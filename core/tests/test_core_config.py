@@ -272,6 +272,14 @@ def test_keys_of_a_node_alone_cannot_be_global(key):
     assert [p.path for p in found] == [f"global.{key}"]
 
 
+@pytest.mark.parametrize(
+    "source", [{"backend": "Show", "threds": 3}, {"n": {"backend": "Show", "threds": 3}}]
+)
+def test_a_misspelt_key_of_the_pipeline_gets_the_nearest_wherever_it_stands(source):
+    (problem,) = problems(source)
+    assert (problem.code, problem.suggestion) == ("unknown_key", "threads")
+
+
 def test_a_key_of_the_pipeline_in_a_node_is_an_error_that_says_where_it_goes():
     (problem,) = problems({"n": {"backend": "Show", "threads": 3}})
     assert problem.code == "global_key"

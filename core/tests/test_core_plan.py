@@ -339,6 +339,20 @@ def test_a_parameter_that_reaches_itself_is_an_error(keys):
     assert problem(keys).code == "circle"
 
 
+@pytest.mark.parametrize(
+    ("keys", "near"),
+    [
+        ({"backend": "Reflect[befor]", "before": "X"}, "before"),
+        ({"backend": "X", "node_entrypoint": "Reflect[bakend]"}, "backend"),
+        ({"node_entrypoint": "Reflect[backend]"}, None),
+        ({"backend": "IoC[X;InstanceFromParam[whic]]", "which": "X"}, "which"),
+    ],
+)
+def test_a_misspelt_parameter_gets_the_nearest_key_of_its_node(keys, near):
+    first = problems({"a": keys})[0]
+    assert (first.code, first.suggestion) == ("missing_option", near)
+
+
 def test_an_instance_may_be_named_by_a_parameter():
     assert run("IoC[X;A[InstanceFromParam[who]]]", who="X") == "A[X]"
     assert problem("IoC[X;A[InstanceFromParam[who]]]", who="Nope").code == "unknown_instance"

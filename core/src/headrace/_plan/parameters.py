@@ -251,14 +251,14 @@ def _report_unknown(
 ) -> None:
     """Report the keys of a node, or of ``[global]``, that belong elsewhere or to no backend."""
     used = {path for one in nodes for path in one.used}
-    known = {*NODE_KEYS, *LINK_KEYS}.union(*(one.asked for one in nodes))
+    known = OWN_KEYS.union(*(one.asked for one in nodes))
     excused = any(one.excused for one in nodes)
     incomplete = any(one.unresolved for one in nodes)
     nobody = f"no backend in node {owner!r}"
     elsewhere: dict[str, Any] = {"code": "global_key", "hint": "Move it to [global]."}
     others, belongs = GLOBAL_KEYS, "belongs to the pipeline, not to a node"
     if owner == "global":
-        known, nobody, elsewhere = known | {*GLOBAL_KEYS}, "no node", {"code": "node_key"}
+        nobody, elsewhere = "no node", {"code": "node_key"}
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
     for key, written in table.items():
         found = key_of(owner, key, written, owner)

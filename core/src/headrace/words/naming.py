@@ -122,7 +122,8 @@ class InstanceFromParam(Word):
                 return use.element
             message = f"{use.element.name} needs the parameter {key!r}"
             hint = f"Write {key} = ... in the node, with the name of an instance."
-            use.add("missing_option", message, child, hint=hint)
+            near = nearest(key, use.planning.parameters.unused())
+            use.add("missing_option", message, child, suggestion=near, hint=hint)
             return None
         call = use.planning.read(found.value, found.source)
         if call is None:
@@ -234,4 +235,6 @@ def _report_missing(planning: Planning, call: Call, key: str) -> None:
         file = planning.shape.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:
-        planning.add("missing_option", message, call, hint=hint)
+        others = [one for one in ("backend", *planning.parameters.unused()) if one != key]
+        near = nearest(key, others)
+        planning.add("missing_option", message, call, suggestion=near, hint=hint)
