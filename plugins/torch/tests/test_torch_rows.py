@@ -93,6 +93,18 @@ def test_numpy_arrays_of_a_batch_become_one_tensor(words, monkeypatch):
 
 @pytest.mark.parametrize(
     "words",
+    ["ResizeTensor(9,8)", "CvtColorTensor(rgb)", "PadTensor(9,8)", "S[PadTensor(9,8),SyncTensor]"],
+)
+def test_arrays_with_which_nothing_is_to_be_done_become_tensors_in_any_company(words):
+    given = [{"data": image.numpy(), "color": "rgb"} for image in images(3)]
+    for results in (one_by_one(words, given), piped(words, given, max=3)):
+        for result, request in zip(results, given, strict=True):
+            assert type(result) is torch.Tensor
+            assert np.array_equal(result.numpy(), request["data"])
+
+
+@pytest.mark.parametrize(
+    "words",
     [
         "S[NormalizeTensor(2.0),RowsSpy,SoftmaxTensor]",
         "S[NormalizeTensor(2.0),CropTensor(box=[0,0,8,9]),RowsSpy]",

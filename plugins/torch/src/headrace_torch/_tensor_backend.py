@@ -252,7 +252,10 @@ class PerTensor(TensorBackend):
             result = self.compute(whole, how)
         except InputError:
             return False  # read one by one, so that each request gets its own error
-        if result is whole and (hands_on or type(batch[0]["data"]) is not Row):
+        first = batch[0]["data"]  # of a numpy array the result is a tensor, as if it came alone
+        if result is whole and (
+            isinstance(first, type(whole)) or (hands_on and type(first) is Row)
+        ):
             put_in_each(batch, "result", of_each(batch, "data"))
         else:
             self.give(batch, result, hands_on=hands_on)
