@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._portable import error_text
-from headrace._scheduling.calls import served_by
+from headrace._scheduling.calls import reset, served_by
 from headrace._scheduling.locks import main_thread
 from headrace.keys import Request
 
@@ -198,8 +198,8 @@ class Reporter:
         self.returning: dict[Entry, float] = {}
         self._node = node
         self._clock = clock
-        # In how many calls of probes each thread is now; a thread changes only its own number.
-        self._inside: dict[int, int] = {}
+        # The threads that are inside a probe; a thread changes only its own entry.
+        self._inside: dict[int, bool] = {}
 
     def settled(self, entry: Entry) -> None:
         """Note the time at which an entry is settled; `answers` is called once the lock is left."""
@@ -225,13 +225,11 @@ class Reporter:
 
     def _end(self, request: Any, started: float, ended: float, error: BaseException | None) -> None:
         me = get_ident()
-        self._inside[me] = self._inside.get(me, 0) + 1
+        outer, self._inside[me] = self._inside.get(me), True
         try:
             self.probes.request_done(self._node, request, started, ended, error)
         finally:
-            self._inside[me] -= 1
-            if not self._inside[me]:
-                del self._inside[me]
+            reset(self._inside, me, outer)
 
     def changed(self, state: str, instances: Iterable[Instance]) -> None:
         """Report that instances have come into ``state``: see `Probes.instance_changed`."""

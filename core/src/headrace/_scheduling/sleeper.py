@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._portable import caused
 from headrace._scheduling.admission import admit, enter, held_here, interrupted, refuse
+from headrace._scheduling.calls import reset
 from headrace._scheduling.entry import (
     DATA_ALONE,
     DONE,
@@ -108,10 +109,7 @@ class Sleeper(Blocked):
                 raise
             raise
         finally:
-            if outer is None:
-                del waiting[me]
-            else:
-                waiting[me] = outer
+            reset(waiting, me, outer)
         kept_signals[me] = self._signal
         _, entry, rest = self.at
         entry.owner = NOBODY  # no cycle of references between this sleeper and its entry
