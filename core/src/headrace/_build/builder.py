@@ -188,8 +188,11 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     low, high = narrowed((backend.min, backend.max), keys)
     if low > high:
         name, least, most = backend._label(), backend.min, backend.max or "any number"
-        what = f"no batch fits: {name} takes {least} to {most}, the node leaves {low} to {high}"
-        raise backend._located(SetupError(what, hint="Change the node's min and max."))
+        says = f"leaves {low} to {high}"
+        if keys.batch_sizes:
+            says = f"says batch_sizes = {[*keys.batch_sizes]}"
+        what = f"no batch fits: {name} takes {least} to {most}, the node {says}"
+        raise backend._located(SetupError(what, hint="Change the node's min, max or batch_sizes."))
     thread = None
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child
