@@ -125,6 +125,8 @@ def test_keys_hold_for_grpc_too(serving, keys):
         ):
             headers = {} if key is None else {"authorization": f"Bearer {key}"}
             if not status:
+                for blank in ({"x-api-key": f" {key}"}, {"authorization": f" Bearer {key}"}):
+                    assert c.get_model_metadata("a", headers=blank).name == "a"
                 assert c.get_model_metadata("a", headers=headers).name == "a"
                 continue
             with pytest.raises(InferenceServerException) as caught:
