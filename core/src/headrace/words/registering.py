@@ -40,7 +40,8 @@ class _Building(_Registering):
 class Register(_Registering):
     """Register an instance for the whole pipeline, as ``node.{node_name}`` or a name of its own.
 
-    Belongs in ``init`` or ``node_entrypoint``.
+    Belongs in ``init`` or ``node_entrypoint``. The name stands in ``( )`` only: a key ``name`` of the node is
+    meant for its backends.
 
     Reads:
         What the instance reads.
