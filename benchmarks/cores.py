@@ -11,10 +11,10 @@ processors alone: they have fewer cold caches, and the other processes use all.
    a `ProcessPoolExecutor`; LitServe over HTTP with one worker per core, if installed (``benchmarks/requirements.txt``).
 2. ``python``: a backend of 2 ms of pure Python in `Process`: an instance per core, beside one instance.
 3. ``pipe``: the round trip of `Process[Identity]`, beside the same bytes through two bare pipes between two processes.
-4. ``lock``: time under the interpreter lock of this process per request, of 60 kB to another process and 600 kB back and of
-   a call in this process: the progress that a thread that counts in Python loses while requests run. Then the
-   same time of the JPEG request with its native calls replaced by recorded answers, and the number of these
-   calls, each of which releases the lock once: see `benchmarks.recorded`.
+4. ``lock``: time under the interpreter lock of this process per request, at most: the processor time of the calling
+   thread, of 60 kB to another process and 600 kB back and of a call in this process. Then that of the JPEG
+   request with its native calls replaced by recorded answers, and the number of these calls, each of which
+   releases the lock once: see `benchmarks.recorded`.
 
 All sides take turns; a ratio is the median of those within a round.
 """
@@ -25,7 +25,6 @@ import multiprocessing
 import os
 import struct
 import tempfile
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -209,42 +208,20 @@ def bare_pipe(content: bytes, seconds: float) -> Load:
     return load
 
 
-class Counter:
-    """A thread that counts in Python as fast as it gets the interpreter lock."""
+def lock_us(config: dict[str, Any], content: bytes, requests: int) -> float:
+    """Give the processor time of the calling thread per request, in microseconds.
 
-    def __init__(self) -> None:
-        self._counting = True
-        self._count = 0
-        self._begun = time.perf_counter()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while self._counting:
-            self._count += 1
-
-    def rate(self) -> float:
-        """Stop the thread, and give how far it counted per second."""
-        self._counting = False
-        self._thread.join()
-        return self._count / (time.perf_counter() - self._begun)
-
-
-def lock_us(config: dict[str, Any], content: bytes, seconds: float) -> float:
-    """Give the microseconds under the interpreter lock that a request costs this process."""
+    The thread runs its request itself, so it holds the interpreter lock for at most that long; while it waits for
+    another process it uses no processor. A second thread that counts what progress it loses would also count
+    how long the system takes to wake it up, at each call that releases the lock.
+    """
     with headrace.pipe(config) as pipe:
-        pipe({"data": content})
-        counter = Counter()
-        time.sleep(seconds)
-        free = counter.rate()
-        counter = Counter()
-        requests, until = 0, time.perf_counter() + seconds
-        begun = time.perf_counter()
-        while time.perf_counter() < until:
+        for _ in range(requests // 10 + 1):
             pipe({"data": content})
-            requests += 1
-        spent = time.perf_counter() - begun
-        return max(0.0, 1 - counter.rate() / free) * spent / requests * 1e6
+        begun = time.thread_time()
+        for _ in range(requests):
+            pipe({"data": content})
+        return (time.thread_time() - begun) / requests * 1e6
 
 
 def show(loads: dict[str, list[Load]], base: str) -> None:
@@ -336,10 +313,10 @@ def lock(chosen: argparse.Namespace, folder: str) -> dict[str, Any]:
     far = "Process[Call(benchmarks.cores:ten_times)]"
     content = os.urandom(SMALL_BYTES)
     taken = {
-        name: lock_us({"backend": backend}, content, chosen.seconds)
+        name: lock_us({"backend": backend}, content, 50 if chosen.quick else 5000)
         for name, backend in (("here", "Identity"), ("Process, 60 kB in, 600 kB out", far))
     }
-    print("time under the interpreter lock of this process, in microseconds per request")
+    print("time under the interpreter lock of this process, at most, in microseconds per request")
     for name, one in taken.items():
         print(f"  {name:36} {one:7.0f}")
     model = Path(folder) / "recorded.onnx"
