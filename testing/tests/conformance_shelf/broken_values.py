@@ -230,3 +230,24 @@ class KeepsEveryBadRequest(Perfect):
         except InputError:
             self.kept.append(dict(request))
             raise
+
+
+@breaks("bad-item-alone")
+class TellsOnlyTheFirstError(Perfect):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        for place, (request, error) in enumerate(zip(batch, outcomes or (), strict=False)):
+            if error is not None and any(outcomes[:place]):
+                outcomes[place], request["result"] = None, 0
+        return outcomes
+
+
+@breaks("bad-item-alone")
+class FailsWhereAllAreBad(Perfect):
+    rerun = False
+
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        if len(batch) > 1 and not any("result" in request for request in batch):
+            raise ZeroDivisionError("the mean of no numbers")
+        return outcomes

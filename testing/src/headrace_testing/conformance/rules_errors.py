@@ -206,9 +206,11 @@ def bad_item_alone(subject: Subject) -> str:
 
     In a batch with one request that lacks a key, and in one with an object of an unknown type, that
     request fails as it does alone, wherever it stands, and the other requests get the result that
-    they get alone; the values that they came with stay as they were. Return a list with an exception or None per item, or raise and declare
-    `rerun = True`. Where `min` is above 1, the other requests may instead fail with BatchRangeError, since
-    too few are left. This is tried in a batch of four and in the largest one of `batch-equals-items`.
+    they get alone; the values that they came with stay as they were. Return a list with an exception or
+    None per item, or raise and declare `rerun = True`. Where `min` is above 1, the other requests may instead
+    fail with BatchRangeError, since too few are left. This is tried in a batch of four and in the largest
+    one of `batch-equals-items`. Where all requests of a batch are bad, or all but one, each of them fails, with
+    an error of the class that it has alone.
     """
     _needed(subject)
     live = subject.tried
@@ -217,9 +219,37 @@ def bad_item_alone(subject: Subject) -> str:
         for size, places in ((USUAL_BATCH, (0, 1, -1)), (live.weights[-1], (-2,))):
             for place in places:
                 tried += _judge_batch(subject, spoil, size, place)
+        for good in (0, None):
+            tried += _judge_bad_ones(subject, spoil, good)
         if live.backend.max == 1:
             subject.must_equal(live.result_alone(subject.item(1)), subject.expected(1), "request 1")
     return f"{tried} batches with a bad request"
+
+
+def _judge_bad_ones(
+    subject: Subject, spoil: Callable[[Subject, Request], Request | None], good: int | None
+) -> bool:
+    """Run a batch in which all requests are bad, but for the one at ``good``; False when they are taken."""
+    live = subject.tried
+    batch = live.take(subject.item)
+    spoiled = [spoil(subject, request) for request in batch]
+    alone = None if spoiled[0] is None else live.alone(dict(spoiled[0]))
+    if alone is None:
+        return False
+    batch = [
+        whole if k == good or bad is None else bad
+        for k, (whole, bad) in enumerate(zip(batch, spoiled, strict=True))
+    ]
+    for k, outcome in enumerate(live.call(batch)):
+        if k != good and (
+            outcome is None or (type(outcome) is not type(alone) and live.backend.min == 1)
+        ):
+            got = "no error" if outcome is None else _said(outcome)
+            raise Broken(
+                f"alone a bad request gives {_said(alone)}; among {len(batch)} requests of which "
+                f"{len(batch) - (good is not None)} are bad, item {k} gets {got}"
+            )
+    return True
 
 
 def _judge_batch(
