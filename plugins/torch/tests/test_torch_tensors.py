@@ -1,6 +1,7 @@
 """Arrays of other libraries come in and go out without a copy where the device is the same."""
 
 import array
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from headrace.errors import InputError, SetupError
 from headrace_torch.batching import CatTensor, ContiguousTensor, SplitTensor
 from headrace_torch.memory import unless_lost
 from headrace_torch.moving import CpuTensor, FixTensor, GpuTensor
+from headrace_torch.place import Passing, Place
 from headrace_torch.selection import ArgMaxTensor, IndexSelectTensor, SoftmaxTensor, TopKTensor
 from headrace_torch.streams import StreamPool, SyncTensor
 from headrace_torch.tensors import as_tensor
@@ -344,6 +346,20 @@ def test_split_without_a_note_goes_by_the_weights(bench):
     for wrong in ("0:1", (3, 1, False), (-1, 0, True), (2, 2, False), (0.0, 1, True)):
         error = one.error(split, {"data": whole, "cat_rows": wrong})
         assert error.key == "cat_rows"
+
+
+@pytest.mark.parametrize(("place", "expected"), [(Place, 1), (Passing, 3)])
+def test_an_array_of_another_device_is_ordered_behind_its_own_library(monkeypatch, place, expected):
+    """On the instance's device DLPack orders the instance's stream; elsewhere the default stream, array by array."""
+    waited = []
+    stream = SimpleNamespace(wait_stream=waited.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    cpu = torch.device("cpu")
+    found = place(cpu) if place is Passing else place(cpu, None)
+    found._default = SimpleNamespace(query=lambda: False)
+    for _ in range(3):
+        found._order()
+    assert waited == [found._default] * expected
 
 
 def test_sync_and_pool_change_no_result(bench):

@@ -303,6 +303,15 @@ class Passing(Place):
             self.stream = self._owner.stream
             self._watch(device)
 
+    def _order(self) -> None:
+        """Order the stream behind the device's default stream, for each array anew.
+
+        An array of another library comes by DLPack, which orders the default stream behind that library's: here the
+        default stream is the one that is current.
+        """
+        self._ordered = False
+        super()._order()
+
     def on_stream(self) -> AbstractContextManager[Any]:
         """Give a context manager that makes the stream and its device current."""
         return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
