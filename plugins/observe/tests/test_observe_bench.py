@@ -233,6 +233,8 @@ def test_a_benchmark_from_python_counts_what_was_asked_for():
             bench.benchmark()
         with pytest.raises(ValueError, match="add_input"):
             bench.run_once()
+        with pytest.raises(TypeError, match=r"a request is a dict.*got int"):
+            bench.add_input(5)
         bench.add_input({"data": 1})
         bench.add_input({"data": 2})
         assert bench.run_once({"data": 3})["result"] == 3

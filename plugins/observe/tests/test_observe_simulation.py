@@ -438,6 +438,7 @@ def test_sizes_between_and_above_lie_on_lines():
         ('{"main": {"1": {"ms": 2, "count": -1}}}', "main.1.count: expected how many"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"main": -1}}', "wake_ms: expected a time"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": 1}', "wake_ms: expected a time"),
+        ('{"main": {"1": 0, "4": [0, 0.0]}}', "main: all times are 0"),
         ('{"main": {"1": {"ms": 2, "beside": 3}}}', "main.1.beside: expected times by how many"),
         ('{"main": {"1": {"ms": 2, "beside": {"x": 3}}}}', "main.1.beside: expected times by how"),
         ('{"main": {"1": {"ms": 2, "beside": {"1": -3}}}}', "main.1.beside.1: expected a time"),

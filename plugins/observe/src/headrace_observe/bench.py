@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from headrace_observe.usage import meter
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -56,7 +57,14 @@ class Benchmark:
         self._clock = clock
 
     def add_input(self, request: Mapping[str, Any]) -> None:
-        """Add a request to send; several are sent in turn, each as a copy of its dict."""
+        """Add a request to send; several are sent in turn, each as a copy of its dict.
+
+        Raises:
+            TypeError: It is no dict.
+        """
+        if not isinstance(request, Mapping):
+            kind = type(request).__name__
+            raise TypeError(f'a request is a dict, as {{"data": ...}}; got {kind}')
         self._samples.append(dict(request))
 
     def run_once(self, request: Mapping[str, Any] | None = None) -> dict[str, Any]:

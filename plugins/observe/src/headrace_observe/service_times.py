@@ -154,6 +154,10 @@ def _node(node: str, sizes: Any, origin: str, wake_s: float) -> ServiceTimes:
             raise InputError(f"{place}.count: expected how many batches there were, got {count!r}")
         measured[int(size)] = _times(times, place)
         requests = None if requests is None or count is None else requests + int(size) * count
+    if not any(any(times) for times in measured.values()):
+        raise InputError(
+            f"{origin}: {node}: all times are 0, so there is no throughput to foretell"
+        )
     return ServiceTimes(node, measured, origin, requests, wake_s, shared)
 
 
