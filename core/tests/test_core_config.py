@@ -905,6 +905,32 @@ def test_base_is_where_the_relative_paths_of_a_dict_start(tmp_path, monkeypatch)
     assert ", got" not in found.message
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("wrods.txt", "words.txt"),
+        ("WORDS.text", "words.txt"),
+        ("other/words.txt", None),
+        ("x", None),
+    ],
+)
+def test_the_file_beside_a_missing_one_that_has_a_like_name_is_suggested(tmp_path, written, meant):
+    write(tmp_path / "words.txt", 'backend = "Show"\n')
+    suggestion = None if meant is None else str(tmp_path / meant)
+    sources = [
+        {"backend": "Show", "model": written},
+        {"backend": "Show", "extends": written},
+    ]
+    for source in sources:
+        with pytest.raises(headrace.errors.ConfigError) as caught:
+            headrace.PipelineConfig.load(source, base=tmp_path)
+        (found,) = caught.value.problems
+        assert found.suggestion == suggestion
+    with pytest.raises(headrace.errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(str(tmp_path / written))
+    assert caught.value.problems[0].suggestion == suggestion
+
+
 def test_base_is_for_dicts_only(tmp_path):
     path = write(tmp_path / "c.toml", 'backend = "Show"\n')
     for source in (path, str(path), headrace.PipelineConfig.load(path)):

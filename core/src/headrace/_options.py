@@ -20,6 +20,9 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     field_validator,
 )
+from pydantic_core import PydanticCustomError
+
+from headrace._portable import nearest_file
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -88,7 +91,8 @@ def _existing(path: Path, info: ValidationInfo) -> Path:
     if path.is_dir():
         raise ValueError(f"{str(path)!r} is a folder, not a file")
     if not path.exists():
-        raise ValueError(f"no such file: {str(path)!r}")
+        about = {"file": repr(str(path)), "nearest": nearest_file(path)}
+        raise PydanticCustomError("no_file", "no such file: {file}", about)
     return path
 
 

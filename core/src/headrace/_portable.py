@@ -10,9 +10,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from itertools import islice
 from operator import index
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MOST_SHOWN = 200
 
@@ -117,6 +121,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         by_lower.setdefault(one.lower(), one)
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
+
+
+def nearest_file(path: Path) -> str | None:
+    """Give the file beside a missing one whose name is most like its name; None when there is none."""
+    try:
+        beside = [one.name for one in islice(path.parent.iterdir(), 1000)]
+    except OSError:
+        return None
+    near = nearest(path.name, beside)
+    return None if near is None else str(path.with_name(near))
 
 
 # Working with errors of any class, whose methods may raise.

@@ -15,6 +15,7 @@ from headrace._config.problems import MAX_DEPTH, Problems, key_place, shown_valu
 from headrace._expression.templates import substitute_text
 from headrace._expression.tree import MAX_DIGITS
 from headrace._options import TextWithBase, mapped
+from headrace._portable import nearest_file
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -144,6 +145,7 @@ class _Reader:
             text = _text_of(resolved)
         except FileNotFoundError:
             hint = "A path is relative to the file that extends it." if by else _NO_EXPRESSION
+            by = {**by, "suggestion": nearest_file(path)}
             return self._refused("no_file", f"no such file: {str(path)!r}", by, hint)
         except IsADirectoryError:
             return self._refused("unreadable", f"{str(path)!r} is a folder, not a TOML file", by)

@@ -184,11 +184,11 @@ class OptionsReader:
             return
         inner = "".join(f"[{part!r}]" for part in location[1:])
         message = detail["msg"]
-        got = "" if "no such file" in message else f", got {shown_value(detail['input'])}"
+        got = "" if detail["type"] == "no_file" else f", got {shown_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
         place = {} if found is None else found.place()
-        near = nearest_choice(detail)
+        near = nearest_choice(detail) or detail.get("ctx", {}).get("nearest")
         self._add("option", f"{self.call.name}: {what}", suggestion=near, **place)
 
     def _report_missing(self, key: str) -> None:
