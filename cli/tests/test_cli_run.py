@@ -225,6 +225,10 @@ def test_what_names_no_input_is_refused_before_anything_is_built(tree, arguments
     assert result.exit_code == 2
     told = f"no such file: 'no-such.toml'; {caught.value}"
     assert result.stderr == f"error: {told}\n"
+    (tree / "no-much.toml").touch()
+    assert (
+        "'no-such.toml' (did you mean 'no-much.toml'?); " in run("no-such.toml", *arguments).stderr
+    )
 
 
 # Output

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 import headrace
-from headrace.errors import ClosedError, InputError, RequestError
+from headrace.errors import ClosedError, ConfigError, InputError, RequestError
 from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
 from headrace_cli.console import (
@@ -110,7 +110,7 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
         check_arguments(inputs)
     except WrongArgument as wrong:
         if is_file(config) and not Path(config).exists():
-            raise WrongArgument(f"no such file: {config!r}; {wrong}") from None
+            raise WrongArgument(f"{_missing(config)}; {wrong}") from None
         raise
     source = source_of(config, settings or ())
     folder = None if output is None else Output(output, inputs)
@@ -128,6 +128,16 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
             # At a normal exit the interpreter would wait for the hanging backend, and lose the exit status.
             exit_now(status)
     return status
+
+
+def _missing(config: str) -> str:
+    """Say that a configuration is not there, and which file may be meant."""
+    near = None
+    try:
+        headrace.PipelineConfig.load(config)
+    except ConfigError as error:
+        near = error.problems[0].suggestion
+    return f"no such file: {config!r}" + (f" (did you mean {near!r}?)" if near else "")
 
 
 class _Run:
