@@ -104,7 +104,8 @@ class Cycle(RequestResponseCycle):
             else:
                 await self.send_500_response()
         finally:
-            self.on_response = _nothing  # which ends the circle of references with the connection
+            # It refers to the connection, which refers to this: no reference cycle is left.
+            self.on_response = _nothing
             self._tasks.discard(self.task)
 
     @property
