@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace_testing.conformance.subject import Subject
 
 _BATCHES = 16
-"""How many batches, and bad requests, are run before the memory is looked at again."""
+"""How many batches, and bad requests, are run before the memory is looked at for the first time."""
 
 _CYCLES = 5
 
@@ -121,8 +121,10 @@ def requests_released(subject: Subject) -> str | None:
     for what, run in (("request", valid), ("request that fails", bad)):
         gc.collect()
         before = counted()
-        for _ in range(_CYCLES):
-            requests = sum(run() for _ in range(_BATCHES))
+        for cycle in range(1, _CYCLES + 1):
+            # Each cycle is longer than the one before: what grows with the requests grows with it, and what
+            # another thread of the process allocates meanwhile does not.
+            requests = sum(run() for _ in range(cycle * _BATCHES))
             gc.collect()
             grown, before = counted() - before, counted()
             if grown < requests:
