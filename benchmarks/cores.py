@@ -39,12 +39,13 @@ from benchmarks.load import (
     arguments,
     drive,
     environment,
+    first_cores,
     in_turn,
     middle,
+    on_cores,
     print_environment,
     ratio,
     save,
-    threads_on,
     usable_cpus,
 )
 from benchmarks.recorded import lock_per_request
@@ -145,7 +146,7 @@ def piped(
     front_cpus: int | None = None,
 ) -> Load:
     """Let clients call a pipeline, whose threads use so many processors alone (None: all)."""
-    with headrace.pipe(config) as pipe, threads_on(front_cpus):
+    with headrace.pipe(config) as pipe, on_cores(first_cores(front_cpus), all_threads=True):
         return drive(lambda i: pipe({"data": data[i % len(data)]}), clients, seconds)
 
 

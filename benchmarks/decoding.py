@@ -44,7 +44,7 @@ class Decoding:
         """
         found = _TEXT.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r} is not [p]INSTANCES[xMAX][@CPUS]")
+            raise ValueError(f"{text!r} is not [p]INSTANCES[xMAX][@CPUS[s]]")
         process, instances, most, cpus, separate = found.groups()
         front = int(cpus) if cpus else None
         return cls(text, int(instances), int(most or 1), bool(process), front, bool(separate))

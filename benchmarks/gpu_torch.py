@@ -51,11 +51,12 @@ from benchmarks.load import (
     arguments,
     drive,
     environment,
+    first_cores,
     middle,
+    on_cores,
     print_environment,
     ratio,
     save,
-    threads_on,
     usable_cpus,
 )
 from benchmarks.two_stages import TwoStages
@@ -226,7 +227,7 @@ class Bench:
         """Load the pipeline that decodes another way."""
         with (
             headrace.pipe(self.pipeline(name, half=half, way=way)) as pipe,
-            threads_on(way.front_cpus),
+            on_cores(first_cores(way.front_cpus), all_threads=True),
         ):
             return self.headrace(pipe)
 

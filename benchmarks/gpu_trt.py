@@ -46,7 +46,15 @@ import numpy as np
 from benchmarks.decoding import Decoding, by_processes, picture_of
 from benchmarks.gpu_engine import EngineRunner
 from benchmarks.gpu_networks import mean_only, resnet, tiny
-from benchmarks.load import arguments, drive, environment, print_environment, save, threads_on
+from benchmarks.load import (
+    arguments,
+    drive,
+    environment,
+    first_cores,
+    on_cores,
+    print_environment,
+    save,
+)
 from benchmarks.two_stages import TwoStages
 
 import headrace
@@ -254,7 +262,7 @@ class Bench:
         self, way: Decoding, config: dict[str, Any], pictures: list[bytes], most: int, limit: float
     ) -> dict[str, Any]:
         """Measure the pipeline in a closed loop, and in an open one at half of that or of ``limit``."""
-        with headrace.pipe(config) as pipe, threads_on(way.front_cpus):
+        with headrace.pipe(config) as pipe, on_cores(first_cores(way.front_cpus), all_threads=True):
             whole, wide = (
                 drive(lambda i: pipe({"data": pictures[i % len(pictures)]}), clients, self.seconds)
                 for clients in (CLIENTS, 4 * CLIENTS)

@@ -25,19 +25,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "Load",
     "arguments",
     "drive",
     "environment",
+    "first_cores",
     "in_turn",
     "middle",
+    "on_cores",
     "print_environment",
     "ratio",
     "save",
-    "threads_on",
     "usable_cpus",
 ]
 
@@ -181,27 +182,33 @@ def usable_cpus() -> int:
 
 
 @contextlib.contextmanager
-def threads_on(cpus: int | None) -> Iterator[None]:
-    """Keep all threads of this process to its first so many processors meanwhile; None changes nothing.
+def on_cores(cores: Collection[int] | None, *, all_threads: bool = False) -> Iterator[None]:
+    """Let this thread, and the threads and processes that it starts meanwhile, use some cores alone.
 
-    Threads that are started meanwhile inherit that; processes that were started before keep theirs. It is
-    for Linux, which gives each thread processors of its own.
+    None changes nothing. It is for systems that tell a thread its cores, as Linux does; with ``all_threads`` it
+    holds for all threads of this process. Processes that were started before keep theirs.
     """
-    if cpus is None:
+    if cores is None:
         yield
         return
-    before = sorted(os.sched_getaffinity(0))
-    _use(before[:cpus])
+    before = os.sched_getaffinity(0)
+    _use(cores, all_threads=all_threads)
     try:
         yield
     finally:
-        _use(before)
+        _use(before, all_threads=all_threads)
 
 
-def _use(cpus: Iterable[int]) -> None:
-    for thread in Path("/proc/self/task").iterdir():
+def _use(cores: Collection[int], *, all_threads: bool) -> None:
+    threads = [int(one.name) for one in Path("/proc/self/task").iterdir()] if all_threads else [0]
+    for thread in threads:
         with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.sched_setaffinity(int(thread.name), cpus)
+            os.sched_setaffinity(thread, cores)
+
+
+def first_cores(count: int | None) -> list[int] | None:
+    """Give so many of the processors that this process may use, the lowest numbers; None for None."""
+    return None if count is None else sorted(os.sched_getaffinity(0))[:count]
 
 
 def environment(packages: Iterable[str]) -> dict[str, Any]:

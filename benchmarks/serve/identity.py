@@ -34,13 +34,14 @@ from benchmarks.load import (
     environment,
     in_turn,
     middle,
+    on_cores,
     print_environment,
     ratio,
     save,
 )
 from benchmarks.serve.floor import METHOD
 from benchmarks.serve.ours import SIDES
-from benchmarks.servers.process import on_cores, read_cores
+from benchmarks.servers.process import read_cores
 
 from headrace_serve.grpc_messages import message
 

@@ -45,12 +45,13 @@ from benchmarks.load import (
     environment,
     in_turn,
     middle,
+    on_cores,
     print_environment,
     ratio,
     save,
     usable_cpus,
 )
-from benchmarks.servers.process import RefusedError, Server, on_cores, read_cores
+from benchmarks.servers.process import RefusedError, Server, read_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.load import on_cores
 from benchmarks.servers.network import MODEL
 
 if TYPE_CHECKING:
@@ -30,23 +31,6 @@ def paths_for(python: str | Path) -> str:
     """Give PYTHONPATH of a server: that of this process too, where the interpreter is the same."""
     own = os.environ.get("PYTHONPATH", "") if str(python) == sys.executable else ""
     return os.pathsep.join(part for part in (SOURCES, own) if part)
-
-
-@contextlib.contextmanager
-def on_cores(cores: Collection[int] | None) -> Iterator[None]:
-    """Let this thread, and the threads and processes that it starts meanwhile, use some cores alone.
-
-    None changes nothing. It is for systems that tell a thread its cores, as Linux does.
-    """
-    if cores is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def read_cores(text: str) -> list[int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import cv2
 from benchmarks.jpeg_sides import SIDE
-from benchmarks.load import threads_on
+from benchmarks.load import first_cores, on_cores
 from benchmarks.servers.network import MODEL
 
 from headrace_serve import Server
@@ -60,7 +60,7 @@ def serve(
         file.write_text("\n".join(lines), encoding="utf-8")
         command = ["-m", "headrace", "serve", f"light={file}", "--port", str(port)]
         os.execv(sys.executable, [sys.executable, *command, "--workers", str(workers)])
-    with Server({"light": config}, port=port), threads_on(front_cpus):
+    with Server({"light": config}, port=port), on_cores(first_cores(front_cpus), all_threads=True):
         threading.Event().wait()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -929,6 +930,20 @@ def test_the_file_beside_a_missing_one_that_has_a_like_name_is_suggested(tmp_pat
     with pytest.raises(headrace.errors.ConfigError) as caught:
         headrace.PipelineConfig.load(str(tmp_path / written))
     assert caught.value.problems[0].suggestion == suggestion
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names of any bytes")
+def test_a_name_that_no_error_can_show_is_not_suggested(tmp_path):
+    (tmp_path / os.fsdecode(b"w\xfford.txt")).touch()
+    (found,) = problems({"backend": "Show", "model": str(tmp_path / "word.txt")})
+    assert found.message == f"Show: model: no such file: {str(tmp_path / 'word.txt')!r}"
+    assert found.suggestion is None
+
+
+def test_a_path_that_the_system_refuses_is_a_problem_of_its_option():
+    (found,) = problems({"backend": "Show", "model": "x" * 5000})
+    assert "it cannot be looked for: File name too long" in found.message
+    assert found.path == "main.model"
 
 
 def test_base_is_for_dicts_only(tmp_path):

@@ -88,12 +88,15 @@ def _against_base(path: Path, info: ValidationInfo) -> Path:
 
 def _existing(path: Path, info: ValidationInfo) -> Path:
     path = _against_base(path, info)
-    if path.is_dir():
-        raise ValueError(f"{str(path)!r} is a folder, not a file")
-    if not path.exists():
-        about = {"file": repr(str(path)), "nearest": nearest_file(path)}
-        raise PydanticCustomError("no_file", "no such file: {file}", about)
-    return path
+    try:
+        if path.is_dir():
+            raise ValueError(f"{str(path)!r} is a folder, not a file")
+        if path.exists():
+            return path
+    except OSError as error:  # the name is too long, or a folder of it may not be read
+        raise ValueError(f"it cannot be looked for: {error.strerror}") from error
+    about = {"file": repr(str(path)), "nearest": nearest_file(path)}
+    raise PydanticCustomError("no_file", "no such file: {file}", about)
 
 
 FilePath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_existing)]

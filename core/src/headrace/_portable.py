@@ -124,9 +124,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest_file(path: Path) -> str | None:
-    """Give the file beside a missing one whose name is most like its name; None when there is none."""
+    """Give the file beside a missing one whose name is most like its name; None when there is none.
+
+    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it.
+    """
     try:
-        beside = [one.name for one in islice(path.parent.iterdir(), 1000)]
+        names = (one.name for one in islice(path.parent.iterdir(), 1000))
+        beside = [name for name in names if name.isprintable()]
     except OSError:
         return None
     near = nearest(path.name, beside)

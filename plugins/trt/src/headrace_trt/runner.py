@@ -283,9 +283,8 @@ class Runner:
             execution.bind(name, pointer)
         targets = self.outputs
         raws = [targets.target(execution, port, shapes[port.name]) for port in targets.ports]
-        self._kept.append(
-            raws
-        )  # the engine may write an output on the host until the stream is waited for
+        # The engine may write an output on the host until the stream is waited for.
+        self._kept.append(raws)
         execution.enqueue()
         return [targets.told(raw) for raw in raws[: len(self.signature.outputs)]]
 
