@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def resnet(folder: Path, *, width: int = 1, name: str = "resnet50") -> Path:
-    """Write ResNet-50 (its layers ``width`` times as wide), batch normalisation folded in."""
+def resnet(folder: Path, *, width: int = 1, depth: int = 1, name: str = "resnet50") -> Path:
+    """Write ResNet-50, batch normalisation folded in; ``width`` times as wide, ``depth`` times the blocks but the last.
+
+    The blocks of the last stage stay three, for they hold most of the weights.
+    """
     random = np.random.default_rng(0)
     nodes: list[Any] = []
     weights: list[Any] = []
@@ -44,7 +47,7 @@ def resnet(folder: Path, *, width: int = 1, name: str = "resnet50") -> Path:
         )
     )
     last = "pool"
-    for stage, blocks in enumerate((3, 4, 6, 3)):
+    for stage, blocks in enumerate((3 * depth, 4 * depth, 6 * depth, 3)):
         inner = 64 * width * 2**stage
         for block in range(blocks):
             stride = 2 if stage and not block else 1
