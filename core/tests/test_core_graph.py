@@ -378,6 +378,7 @@ def test_a_line_of_two_hundred_nodes_runs():
         ),
         ({"a": {"backend": "Inc", "or": True}}, "a.or", "predecessor"),
         ({"a": {"backend": "Inc", "each": "data:result"}}, "a.each", "'result'"),
+        ({"a": {"backend": "Inc", "each": "result:data"}}, "a.each", "'result'"),
         (
             {
                 "a": {"backend": "Inc", "next": "b"},

@@ -200,3 +200,10 @@ def test_a_typed_dict_that_says_not_required_as_text_is_believed():
     make("RTypedOpen", reads=Open)
     cls = headrace.PipelineConfig.load({"backend": "RTypedOpen"})._plan.nodes["main"].backend.cls
     assert list(keys_named(cls, None, "reads")) == ["data"]
+
+
+def test_a_missing_key_is_reported_beside_what_is_wrong_with_the_graph():
+    config = {**graph("RMask"), "c": {"backend": "RUnsaid", "next": "d"}}
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    assert {problem.path for problem in caught.value.problems} == {"b.map", "c.next"}

@@ -49,8 +49,9 @@ def plan_links(
     graph = _Graph(shape, nodes, problems)
     good = graph.check()
     graph.add_calls()
-    if good and len(nodes) == len(shape.nodes):
-        graph.check_reposts()
+    if len(nodes) == len(shape.nodes):
+        if good:
+            graph.check_reposts()
         graph.check_keys_read()
         if front is not None:
             graph.check_front(front)
@@ -160,6 +161,9 @@ class _Graph:
             return None
         if match[2] == "result":
             self.wrong(name, "each", f"elements cannot go to 'result': {_WRITES_IT}")
+        if match[1] == "result":
+            hint = "Write data: the result of the node before is the data of this one."
+            self.wrong(name, "each", f"there is no list under 'result': {_WRITES_IT}", hint=hint)
         return Each(name, match[1], match[2] or "data", keys.each_errors == "none")
 
     # Checking the keys of all nodes together.
