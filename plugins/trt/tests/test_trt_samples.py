@@ -24,7 +24,7 @@ from headrace_trt.placing import _gather
 from headrace_trt.runner import Runner, RunSettings
 from headrace_trt.signature import read_signature
 from headrace_trt.spans import SpannedRunner, Spans
-from headrace_trt.tools.profiling import run_once, running
+from headrace_trt.tools.profiling import profile_layers, run_once, running
 
 pytest.importorskip("onnxruntime")
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32)
@@ -261,6 +261,13 @@ def test_tools_run_engines_with_values_that_decide_shapes_and_leave_nothing(save
         assert run_once(engine, cuda, feeds)["y"].tolist() == [[7, 7, 7]]
         with pytest.raises(SetupError, match="the values of input 'size' decide shapes"):
             bench_engine(engine, cuda, shapes={"size": (1, 2)})
+        for run in (bench_engine, profile_layers):
+            with pytest.raises(SetupError, match=r"there is no input 'z'"):
+                run(engine, cuda, shapes={"z": (1, 1)})
+            with pytest.raises(SetupError, match=r"input 'x' takes float32 \[1, 1\], not \[9, 1\]"):
+                run(engine, cuda, shapes={"x": (9, 1)})
+            with pytest.raises(SetupError, match="it has no optimization profile -1"):
+                run(engine, cuda, profile=-1)
         free = cuda.most_bytes
         cuda.most_bytes = 256  # for one buffer, not for two
         with pytest.raises(CudaError, match="out of memory"):

@@ -13,6 +13,7 @@ from onnx import TensorProto as T
 
 from headrace.errors import SetupError
 from headrace_trt import BuildSettings, build_engine
+from headrace_trt.network import prepare_model
 from headrace_trt.tactics import TacticFile, read_tactics, using_tactics
 from headrace_trt.tools.capability import capability, save_parts
 from headrace_trt.tools.comparing import compare, differences, random_inputs, reference
@@ -246,6 +247,101 @@ def test_comparing_finds_the_first_layer_that_differs(small_net):
     assert all(entry["ok"] for entry in told["inner"] if entry["name"] != "y")
     assert compare(settings, run=run_of(model))["same"]
     assert random_inputs(model, {"x": (4, 3, 16, 16)})["x"].shape == (4, 3, 16, 16)
+
+
+def stand_in(settings, feeds):
+    """ONNX Runtime in the engine's place, with the graph that TensorRT would get."""
+    model = prepare_model(settings) or onnx.load(settings.model)
+    return reference(model, feeds, settings.mark_outputs)
+
+
+@pytest.mark.parametrize(
+    "folded", [{"mean": (1, 2, 3), "std": 2}, {"image_input": True, "mean": 9}]
+)
+def test_comparing_folds_the_same_into_both(small_net, folded):
+    shape = "1x16x16x3" if "image_input" in folded else "1x3x16x16"
+    settings = BuildSettings(model=small_net, profiles=({"max": f"x:{shape}"},), **folded)
+    assert compare(settings, run=stand_in)["same"]
+    other = settings.with_(mean=(3, 2, 1))
+    assert not compare(other, run=lambda _, feeds: stand_in(settings, feeds))["same"]
+
+
+def test_comparing_leaves_constants_out_and_says_why_layers_cannot_be_compared(rtx, save):
+    two = onnx.numpy_helper.from_array(np.float32([2, 2]))
+    model = save(
+        [
+            ("Constant", [], ["c"], {"value": two}),
+            ("Relu", ["c"], ["d"], {}),
+            ("Mul", ["x", "d"], ["h"], {}),
+            ("Relu", ["h"], ["i"], {}),
+            ("Exp", ["i"], ["y"], {}),
+        ],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["n", 2])],
+    )
+    marked = []
+
+    def run(settings, feeds):
+        marked.append(settings.mark_outputs)
+        return {name: value + 1 for name, value in stand_in(settings, feeds).items()}
+
+    told = compare(BuildSettings(model=model), run=run)
+    assert (marked, told["first"]["node"]) == ([(), ("h", "i")], "mul_2")
+    build_engine(BuildSettings(model=model, mark_outputs=marked[1], optimization_level=0))
+
+    def fails(settings, feeds):
+        if settings.mark_outputs:
+            raise SetupError("no memory for that")
+        return run(settings, feeds)
+
+    told = compare(BuildSettings(model=model), run=fails)
+    assert told["first"] is None
+    assert told["note"] == "layers cannot be compared: no memory for that"
+
+
+def test_comparing_draws_what_a_profile_tells(save):
+    model = save(
+        [("Expand", ["x", "size"], ["e"], {}), ("Mul", ["e", "m"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 1]), ("size", T.INT64, [2]), ("m", T.FLOAT, ["n", 1])],
+        [("y", T.FLOAT, ["n", "k"])],
+    )
+    drawn = []
+
+    def run(settings, feeds):
+        drawn.append(feeds)
+        return stand_in(settings, feeds)
+
+    profile = {"opt": "x:2x1,size:1x4", "max": "x:2x1,size:1x8", "min": "x:2x1,size:1x1"}
+    assert compare(BuildSettings(model=model, profiles=(profile,)), run=run)["same"]
+    (feeds,) = drawn
+    assert feeds["size"].tolist() == [1, 4]
+    assert feeds["x"].shape == feeds["m"].shape == (2, 1)
+
+
+def test_tools_keep_and_load_engines_as_they_are_told(small_net, tmp_path, monkeypatch):
+    asked = []
+
+    def engine_of_settings(settings, **where):
+        asked.append(where)
+        raise SetupError("enough")
+
+    monkeypatch.setattr("headrace_trt.tools.opening.engine_of_settings", engine_of_settings)
+    where = ("--cache-dir", tmp_path, "--weight-streaming-bytes", 5, "--device", "cuda:1")
+    for command in ("bench", "profile", "compare"):
+        with pytest.raises(SetupError, match="enough"):
+            trt(command, small_net, *SHAPES, *where)
+        told = asked.pop()
+        assert (told["cache_dir"], told["weight_streaming_bytes"]) == (tmp_path, 5)
+        assert told["device"] == "cuda:1"
+    for words in (("fix", small_net, "f"), ("bisect", small_net, small_net, small_net)):
+        done = CliRunner().invoke(app, ["tactics", *map(str, words), "--tactics", "other"])
+        assert (done.exit_code, "No such option" in done.output) == (2, True)
+
+
+def test_a_library_of_another_name_is_never_imported(small_net, rtx):
+    with pytest.raises(SetupError, match="there is no TensorRT named 'os'") as caught:
+        trt("capability", small_net, "--library", "os")
+    assert "tensorrt_rtx" in caught.value.hint
 
 
 def test_differences_of_nan_shape_and_zero():

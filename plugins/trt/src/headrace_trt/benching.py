@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
 
-__all__ = ["EngineBench", "bench_engine"]
+__all__ = ["EngineBench", "bench_engine", "shapes_to_run"]
 
 _DEPTH = 2
 """Runs that are queued ahead on each stream, as trtexec does, so that the device never waits."""
@@ -241,7 +241,7 @@ def bench_engine(  # noqa: PLR0913 - all by name
         SetupError: The profile does not take a shape, or the size of an output depends on the data.
     """
     signature = read_signature(engine, profile)
-    chosen = _shapes(signature, shapes or {})
+    chosen = shapes_to_run(signature, shapes or {})
     lanes: list[_Lane] = []
     try:
         for _ in range(streams):
@@ -289,7 +289,14 @@ def _drawn(dtype: str, shape: Sequence[int]) -> NDArray[np.uint8]:
     return np.zeros(item_bytes(dtype) * int(np.prod(shape)), np.uint8)
 
 
-def _shapes(signature: Signature, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+def shapes_to_run(
+    signature: Signature, given: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """Give the shape of every input: the given one, else the profile's best.
+
+    Raises:
+        SetupError: An input is unknown, or the profile does not take a shape.
+    """
     names = [port.name for port in signature.inputs]
     for name in given:
         if name not in names:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.errors import SetupError
-from headrace_trt.cli_options import File, Json, settings_from, with_build_options
+from headrace_trt.cli_options import (
+    Device,
+    File,
+    Json,
+    kept_where,
+    settings_from,
+    with_build_options,
+)
 from headrace_trt.cli_printing import phases, show, table
 from headrace_trt.cli_tactics import tactics
 from headrace_trt.timing import keep_apart
@@ -31,7 +39,6 @@ app = typer.Typer(
 app.info.help = "Build, inspect, measure and compare TensorRT engines."
 app.add_typer(tactics, name="tactics", help="Files that fix the choice of tactics.")
 
-Device = Annotated[str | None, typer.Option(help="The device; default: cuda:0.")]
 Library = Annotated[str, typer.Option(help="auto, tensorrt, tensorrt_rtx or tensorrt_lean.")]
 Trust = Annotated[bool, typer.Option(help="Allow plans that hold code for the host.")]
 ShapesOption = Annotated[str | None, typer.Option(help="Shapes to run at, as x:1x3x224x224.")]
@@ -179,7 +186,8 @@ def compare_command(
         Path | None, typer.Option(exists=True, help="An .npz of inputs; default: random.")
     ] = None,
     limit: Annotated[float, typer.Option(help="Largest difference over the largest value.")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
+    device: Device = None,
     as_json: Json = False,
     build: Any = None,
 ) -> None:
@@ -196,7 +204,8 @@ def compare_command(
         feeds = read_arrays(inputs)
         if not isinstance(feeds, dict):
             raise SetupError(f"{inputs} is one array; an .npz names each of the inputs")
-    told = compare(options.settings(**rows), run=run_built, feeds=feeds, limit=limit, seed=seed)
+    run = functools.partial(run_built, device=device, **kept_where(options))
+    told = compare(options.settings(**rows), run=run, feeds=feeds, limit=limit, seed=seed)
     show(told if as_json else {k: v for k, v in told.items() if k != "inner"}, as_json=as_json)
     if not told["same"]:
         raise typer.Exit(_DIFFERENT)
@@ -288,11 +297,7 @@ def _engine(
         options, rows = settings_from(str(file), build)
         with phases() as progress:
             engine, cuda = engine_of_settings(
-                options.settings(**rows),
-                device=device,
-                cache_dir=options.cache_dir,
-                cache_size_bytes=options.cache_size_bytes,
-                progress=progress,
+                options.settings(**rows), device=device, progress=progress, **kept_where(options)
             )
     try:
         yield engine, cuda

@@ -14,11 +14,12 @@ from headrace.errors import SetupError
 from headrace_trt.options import BuildOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["File", "Json", "settings_from", "with_build_options"]
+__all__ = ["Device", "File", "Json", "kept_where", "settings_from", "with_build_options"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Device = Annotated[str | None, typer.Option(help="The device; default: cuda:0.")]
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file.")]
 
 _OWN: Final = ("model", "profiles", "engine")
@@ -38,14 +39,18 @@ _ROWS: Final = {
 }
 
 
-def with_build_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def with_build_options(
+    command: Callable[..., Any], *, without: Sequence[str] = ()
+) -> Callable[..., Any]:
     """Add the options of a build to a command, which gets the given ones as one dict, ``build``.
 
-    The last parameter of ``command`` must be ``build``.
+    Args:
+        command: The command; its last parameter must be ``build``.
+        without: Options that mean nothing to the command.
     """
     own = inspect.signature(command, eval_str=True)
     first = [p for name, p in own.parameters.items() if name != "build"]
-    made = [_parameter(name) for name in BuildOptions.model_fields if name not in _OWN]
+    made = [_parameter(name) for name in BuildOptions.model_fields if name not in (*_OWN, *without)]
     made += [_listed(name, text) for name, text in _SHAPES.items()]
     made += [_option(name, Optional[int], text, min=1) for name, text in _ROWS.items()]  # noqa: UP045
     names = {parameter.name for parameter in made}
@@ -119,6 +124,12 @@ def settings_from(
             for e in error.errors()
         )
         raise SetupError(problems, hint="`headrace trt build --help` lists the options.") from error
+
+
+def kept_where(options: BuildOptions) -> dict[str, Any]:
+    """Give the options of a build that say where the engine is kept and how it is loaded, as `engine_of_settings` takes them."""
+    names = ("cache_dir", "cache_size_bytes", "weight_streaming_bytes")
+    return {name: getattr(options, name) for name in names}
 
 
 def _profiles(shapes: Mapping[str, list[str]]) -> list[dict[str, str]]:

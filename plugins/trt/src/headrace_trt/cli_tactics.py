@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headrace.errors import SetupError
-from headrace_trt.cli_options import File, Json, settings_from, with_build_options
+from headrace_trt.cli_options import (
+    Device,
+    File,
+    Json,
+    kept_where,
+    settings_from,
+    with_build_options,
+)
 from headrace_trt.cli_printing import phases, show
 
 __all__ = ["tactics"]
@@ -25,7 +33,7 @@ def tacticsshow(file: File, as_json: Json = False) -> None:
 
 
 @tactics.command("fix")
-@with_build_options
+@functools.partial(with_build_options, without=("tactics", "cache_dir", "cache_size_bytes"))
 def tactics_fix(
     model: File,
     file: Annotated[Path, typer.Argument(help="The file of tactics.")],
@@ -54,12 +62,13 @@ def tactics_exclude(
 
 
 @tactics.command("bisect")
-@with_build_options
+@functools.partial(with_build_options, without=("tactics",))
 def tactics_bisect(
     model: File,
     good: Annotated[Path, typer.Argument(exists=True, help="Tactics with right answers.")],
     bad: Annotated[Path, typer.Argument(exists=True, help="Tactics with wrong answers.")],
     limit: Annotated[float, typer.Option(help="Largest difference over the largest value.")] = 1e-3,
+    device: Device = None,
     as_json: Json = False,
     build: Any = None,
 ) -> None:
@@ -80,7 +89,8 @@ def tactics_bisect(
         def is_wrong(mixed: TacticFile) -> bool:
             mixed.write(path)
             settings = options.settings(**rows).with_(tactics=path)
-            return not compare(settings, run=run_built, limit=limit)["same"]
+            run = functools.partial(run_built, device=device, **kept_where(options))
+            return not compare(settings, run=run, limit=limit)["same"]
 
         layers = bisect_tactics(files[0], files[1], is_wrong)
     chosen = {layer: files[1].chosen[layer] for layer in layers}

@@ -112,8 +112,13 @@ def find_library(name: str = "auto", *, build: bool = True) -> Library:
 
     Raises:
         MissingDependencyError: The package is not installed, or cannot be imported.
-        SetupError: The package is too old for Headrace.
+        SetupError: ``name`` is another one, or the package is too old for Headrace.
     """
+    if name not in ("auto", *LIBRARIES):
+        raise SetupError(
+            f"there is no TensorRT named {name!r}",
+            hint=f"`library` is auto or one of {', '.join(LIBRARIES)}.",
+        )
     names = (LIBRARIES[:2] if build else LIBRARIES) if name == "auto" else (name,)
     return load_library(names, importlib.import_module)
 

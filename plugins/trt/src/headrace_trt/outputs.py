@@ -96,7 +96,7 @@ class Outputs:
         execution.bind(port.name, pointer)
         return Raw(port, shape, pointer, None, None)
 
-    def told(self, raw: Raw) -> Raw:
+    def resolved(self, raw: Raw) -> Raw:
         """Give an output with its shape and block after the run, if its size depended on the data; else as it is.
 
         Raises:

@@ -29,10 +29,23 @@ _log = logging.getLogger("headrace.trt")
 _TYPES: Final = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 _MOST_FP16: Final = 65504.0
 
-_IN_FP32: Final = frozenset(
-    {"NonMaxSuppression", "RandomNormal", "RandomUniform", "EyeLike", "Multinomial", "Bernoulli"}
+_TYPE_IS_AN_ATTRIBUTE: Final = frozenset(
+    {
+        *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
+        *("Bernoulli", "Multinomial", "EyeLike"),
+        *("BlackmanWindow", "HammingWindow", "HannWindow"),
+    }
 )
-"""Operators that are defined for float32 alone, or whose type is an attribute."""
+_IN_FP32: Final = _TYPE_IS_AN_ATTRIBUTE | {
+    *("Celu", "DynamicQuantizeLinear", "MeanVarianceNormalization", "NonMaxSuppression", "Range")
+}
+"""Operators that stay in float32: ONNX or TensorRT's parser has no other type for them, or an attribute is the type."""
+
+_NOT_IN_BF16: Final = frozenset({"GRU", "HardSwish", "LpNormalization", "LpPool", "Mish", "Shrink"})
+"""Operators that TensorRT's parser takes in fp16, and not in bf16."""
+
+_SEQUENCE_LENGTHS: Final = 4
+"""The input of LSTM with the lengths of its sequences; with it TensorRT's parser takes float32 alone."""
 
 _FP32_INPUTS: Final = {"Resize": (1, 2), "Upsample": (1,)}
 """Inputs (scales and regions) that are float32 even if the others are not, by operator."""
@@ -103,6 +116,9 @@ class _Conversion:
         self.floats = _float_tensors(graph)
         self.weights = {t.name: t for t in graph.initializer}
         self.border = {v.name for v in (*graph.input, *graph.output)}
+        self.produced: dict[str, bool] = {
+            v.name: True for v in graph.input if v.name in self.floats
+        }  # name to "is it made in float32"
         self.needed: dict[tuple[str, bool], str] = {}
         self.clamped = 0
 
@@ -110,9 +126,6 @@ class _Conversion:
         """Rewrite the graph."""
         graph = self.graph
         self._lift_constants()
-        produced: dict[str, bool] = {
-            v.name: True for v in graph.input if v.name in self.floats
-        }  # name to "is it made in float32"
         nodes = list(graph.node)
         converted = 0
         for place, node in enumerate(nodes):
@@ -127,7 +140,7 @@ class _Conversion:
                 self._rename_captured(inside)
             for i, name in enumerate(node.output):
                 if name in self.floats:
-                    produced[name] = high
+                    self.produced[name] = high
                     node.output[i] = self._name(name, high=high)
         if not converted:
             raise SetupError(
@@ -137,13 +150,18 @@ class _Conversion:
         for value in graph.output:
             if value.name in self.floats:
                 self._name(value.name, high=True)
-        self._write(nodes, produced)
+        self._write(nodes)
 
     def _stays(self, place: int, node: onnx.NodeProto) -> bool:
         return (
             place in self.kept
             or node.name.startswith(FOLDED)
             or node.op_type in _IN_FP32
+            or (node.op_type in _NOT_IN_BF16 and self.low == TensorProto.BFLOAT16)
+            or (
+                node.op_type == "LSTM"
+                and any(node.input[_SEQUENCE_LENGTHS : _SEQUENCE_LENGTHS + 1])
+            )
             or next(_graphs_of(node), None) is not None
         )
 
@@ -151,10 +169,14 @@ class _Conversion:
         return any(name in self.floats for name in (*node.input, *node.output))
 
     def _name(self, name: str, *, high: bool) -> str:
-        """Give the name of a float32 tensor in one of the two types, and note that it is used."""
+        """Give the name of a float32 tensor in one of the two types, and note that it is used.
+
+        A tensor keeps its name in the type in which a node makes it, so that `mark_outputs` finds it; inputs and outputs
+        of the graph keep theirs in float32.
+        """
         key = (name, high)
         if key not in self.needed:
-            own = high if name in self.border else not high
+            own = high if name in self.border else high is self.produced.get(name, False)
             self.needed[key] = name if own else f"{name}/{'fp32' if high else 'low'}"
         return self.needed[key]
 
@@ -172,15 +194,15 @@ class _Conversion:
                     value.name = self._name(value.name, high=True)
 
     def _lift_constants(self) -> None:
-        """Turn Constant nodes of type float32 into weights."""
+        """Turn Constant nodes of type float32 into weights, but for those that stay in float32."""
         left = []
         for place, node in enumerate(self.graph.node):
-            if node.op_type == "Constant" and node.output[0] in self.floats:
+            constant = node.op_type == "Constant" and node.output[0] in self.floats
+            if constant and place not in self.kept:
                 tensor = _constant_of(node)
                 if tensor is not None:
                     tensor.name = node.output[0]
                     self.weights[tensor.name] = tensor
-                    self.kept.discard(place)
                     continue
             left.append((place, node))
         self.kept = {new for new, (old, _) in enumerate(left) if old in self.kept}
@@ -218,8 +240,8 @@ class _Conversion:
             name, TensorProto.BFLOAT16, array.shape, rounded.tobytes(), raw=True
         )
 
-    def _write(self, nodes: list[onnx.NodeProto], produced: dict[str, bool]) -> None:
-        graph = self.graph
+    def _write(self, nodes: list[onnx.NodeProto]) -> None:
+        graph, produced = self.graph, self.produced
         others = [t for t in graph.initializer if t.name not in self.floats]
         weights = []
         for name, tensor in self.weights.items():

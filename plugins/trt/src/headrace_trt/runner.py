@@ -286,7 +286,7 @@ class Runner:
         # The engine may write an output on the host until the stream is waited for.
         self._kept.append(raws)
         execution.enqueue()
-        return [targets.told(raw) for raw in raws[: len(self.signature.outputs)]]
+        return [targets.resolved(raw) for raw in raws[: len(self.signature.outputs)]]
 
     def _execute_graph(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
         graphs, targets = self._graphs, self.outputs

@@ -137,8 +137,14 @@ def read_signature(
         unbatched: Names of inputs and outputs without batch axis.
 
     Raises:
-        SetupError: A name is unknown, a tensor has a type that no array has, or no input has a batch axis.
+        SetupError: There is no such profile, a name is unknown, a tensor has a type that no array has, or no input has a
+            batch axis.
     """
+    if not 0 <= profile < max(engine.profiles, 1):
+        raise SetupError(
+            f"{engine.label} has no optimization profile {profile}",
+            hint=f"It has {engine.profiles}, counted from 0.",
+        )
     takes, gives = io_names(engine.engine, engine.library)
     named = frozenset(unbatched)
     refuse_unknown("unbatched", named, [*takes, *gives])

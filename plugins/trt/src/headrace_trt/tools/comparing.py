@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
 
-from headrace.errors import MissingDependencyError, SetupError
-from headrace_trt.onnx_model import all_graphs, load_model, port_of
+from headrace.errors import HeadraceError, MissingDependencyError, SetupError
+from headrace_trt.image_input import fold_image_input
+from headrace_trt.onnx_model import load_model, port_of
+from headrace_trt.profiles import NetworkInput, choose_profiles, parse_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -140,26 +143,33 @@ def compare(
 ) -> dict[str, Any]:
     """Compare an engine with ONNX Runtime; if outputs differ, find the first layer whose values differ.
 
+    ONNX Runtime runs the model with ``mean``, ``std`` and ``image_input`` folded into it, so both take the same inputs.
+
     Args:
         settings: The settings of the build, whose profiles must take the inputs.
         run: Builds settings and runs the engine once: ``run(settings, feeds) -> outputs``.
-        feeds: Inputs by name; None: random ones at the ``opt`` (else ``max``) of the first profile.
+        feeds: Inputs of the engine by name; None: random ones at the ``opt`` (else ``max``) of the first profile.
         limit: The largest allowed difference, divided by the largest value of the reference.
         seed: The seed of the random inputs.
 
     Returns:
         ``same``, ``outputs`` (a dict per output); and if outputs differ, ``first`` (the first inner
-        tensor in the order of the graph that differs, with its node) and ``inner`` (a dict per compared inner
-        tensor).
+        tensor in the order of the graph that differs, with its node), ``inner`` (a dict per compared inner
+        tensor), and where nothing more can be told, ``note``.
 
     Raises:
         SetupError: There is no model, or it cannot be run.
     """
     if settings.model is None:
         raise SetupError("only an ONNX model can be compared")
-    model = load_model(settings.model)
+    model = fold_image_input(
+        load_model(settings.model),
+        mean=settings.mean,
+        std=settings.std,
+        image_input=settings.image_input,
+    )
     _refuse_open_axes(model, settings)
-    given = dict(feeds) if feeds is not None else random_inputs(model, _shapes_of(settings), seed)
+    given = dict(feeds) if feeds is not None else _drawn(settings, model, seed)
     expected = reference(model, given)
     outputs = differences(run(settings, given), expected, limit=limit)
     told: dict[str, Any] = {
@@ -194,13 +204,53 @@ def _refuse_open_axes(model: onnx.ModelProto, settings: BuildSettings) -> None:
         )
 
 
-def _shapes_of(settings: BuildSettings) -> dict[str, Any]:
-    from headrace_trt.profiles import parse_shapes
+def _drawn(settings: BuildSettings, model: onnx.ModelProto, seed: int) -> dict[str, Any]:
+    """Make random inputs at the best shapes of the first profile, or at a batch of 1.
 
+    An input that the other inputs of the profile tell may be left out of it. For an input that decides shapes the profile
+    has values instead.
+    """
     if not settings.profiles:
-        return {}
+        return random_inputs(model, seed=seed)
     first = settings.profiles[0]
-    return dict(parse_shapes(first.get("opt") or first["max"]))
+    best = parse_shapes(first.get("opt") or first["max"])
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs, values = [], {}
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        port = port_of(value)
+        shape = tuple(n if isinstance(n, int) and n >= 0 else -1 for n in port["shape"] or [])
+        told = best.get(value.name, shape)
+        is_shape = "int" in port["dtype"] and -1 not in shape and told != shape
+        is_shape = is_shape and len(shape) <= 1 and len(told) == math.prod(shape)
+        inputs.append(NetworkInput(value.name, shape, is_shape))
+        if is_shape:
+            values[value.name] = np.asarray(told, port["dtype"]).reshape(shape)
+    chosen = choose_profiles(inputs, [first])
+    shapes = {name: found.opt for profile in chosen for name, found in profile.ranges.items()}
+    others = {name: shape for name, shape in shapes.items() if name not in values}
+    return {**random_inputs(model, others, seed), **values}
+
+
+_FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+
+
+def inner_tensors(model: onnx.ModelProto) -> list[str]:
+    """Give the floating tensors between the nodes of a graph that depend on its inputs, in the order of the graph.
+
+    The others are constants, which an engine does not compute.
+    """
+    typed = onnx.shape_inference.infer_shapes(model).graph
+    floats = {v.name for v in typed.value_info if v.type.tensor_type.elem_type in _FLOATS}
+    weights = {tensor.name for tensor in typed.initializer}
+    varying = {value.name for value in typed.input} - weights
+    found = []
+    for node in typed.node:
+        if varying.intersection(node.input):
+            varying.update(node.output)
+            found += [name for name in node.output if name in floats]
+    return found
 
 
 def _first_difference(
@@ -210,19 +260,15 @@ def _first_difference(
     run: Callable[[BuildSettings, Mapping[str, Any]], Mapping[str, Any]],
     limit: float,
 ) -> dict[str, Any]:
-    """Mark every float32 inner tensor as an output, and compare these tensors in the order of the graph."""
-    typed = onnx.shape_inference.infer_shapes(model)
-    floats = {
-        value.name
-        for graph in all_graphs(typed.graph)
-        for value in graph.value_info
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    }
+    """Mark every floating inner tensor as an output, and compare these tensors in the order of the graph."""
     maker = {name: node for node in model.graph.node for name in node.output}
-    inner = [name for node in model.graph.node for name in node.output if name in floats]
-    marked = settings.with_(mark_outputs=tuple(inner))
-    got = run(marked, feeds)
-    expected = reference(model, feeds, inner)
+    inner = inner_tensors(model)
+    try:
+        got = run(settings.with_(mark_outputs=tuple(inner)), feeds)
+        expected = reference(model, feeds, inner)
+    except HeadraceError as error:
+        why = str(error).splitlines()[0]
+        return {"inner": [], "first": None, "note": f"layers cannot be compared: {why}"}
     ordered = {name: got[name] for name in [*inner, *got] if name in got and name in expected}
     found = differences(ordered, expected, limit=limit)
     first = next((entry for entry in found if not entry.ok), None)
@@ -241,12 +287,21 @@ def _first_difference(
     return told
 
 
-def run_built(settings: BuildSettings, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Build settings (or take them from the cache) and run the engine once."""
+def run_built(
+    settings: BuildSettings, feeds: Mapping[str, Any], *, device: str | None = None, **where: Any
+) -> dict[str, Any]:
+    """Build settings (or take them from the cache) and run the engine once.
+
+    Args:
+        settings: The settings of the build.
+        feeds: Inputs by name.
+        device: The device, as ``"cuda:1"``; None: ``"cuda:0"``.
+        where: More arguments of `engine_of_settings`.
+    """
     from headrace_trt.tools.opening import engine_of_settings
     from headrace_trt.tools.profiling import run_once
 
-    engine, cuda = engine_of_settings(settings)
+    engine, cuda = engine_of_settings(settings, device=device, **where)
     try:
         return run_once(engine, cuda, feeds)
     finally:

@@ -47,9 +47,19 @@ def open_engine(
 
 
 def engine_of_settings(
-    settings: BuildSettings, *, device: str | None = None, **where: Any
+    settings: BuildSettings,
+    *,
+    device: str | None = None,
+    weight_streaming_bytes: int | None = None,
+    **where: Any,
 ) -> tuple[Engine, Cuda]:
     """Build the engine of some settings for a tool, or take it from the cache.
+
+    Args:
+        settings: The settings of the build.
+        device: The device, as ``"cuda:1"``; None: ``"cuda:0"``.
+        weight_streaming_bytes: Bytes of weights that stay on the device; None: all.
+        where: More arguments of `build_engine`.
 
     Raises:
         SetupError: There is no device, or the build fails.
@@ -73,5 +83,6 @@ def engine_of_settings(
         ordinal=ordinal,
         trust=settings.version_compatible,
         weights=weights,
+        weight_streaming_bytes=weight_streaming_bytes,
     )
     return engine, cuda

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from headrace.errors import SetupError
 from headrace_trt.arrays import item_bytes
+from headrace_trt.benching import shapes_to_run
 from headrace_trt.execution import Execution
 from headrace_trt.memory import Buffer, DevicePool, Stream, close_all
 from headrace_trt.outputs import nbytes_of
@@ -51,8 +53,7 @@ def profile_layers(
         without the profiler, by the host's clock.
 
     Raises:
-        SetupError: The size of an output depends on the data.
-        BackendError: The engine refuses a shape.
+        SetupError: The profile does not take a shape, or the size of an output depends on the data.
     """
     signature = read_signature(engine, profile)
     with running(engine, cuda, signature, profile, shapes or {}) as (execution, stream):
@@ -106,6 +107,7 @@ def running(
     shapes: Mapping[str, Sequence[int]],
 ) -> Iterator[tuple[Execution, int]]:
     """Give a context that has run twice on inputs of zeros, and its stream."""
+    chosen = shapes_to_run(signature, shapes)
     stream = Stream(cuda)
     pool = DevicePool(cuda, stream.handle)
     execution: Execution | None = None
@@ -113,15 +115,14 @@ def running(
     kept = []
     try:
         execution = Execution(engine, profile, signature, stream.handle, pool=pool)
-        pointers, chosen = {}, {}
+        pointers = {}
         for port in signature.inputs:
             if port.is_shape:
                 kept.append(np.asarray(port.best, port.dtype))
                 pointers[port.name] = kept[-1].ctypes.data
-                chosen[port.name] = tuple(n for n in port.shape if n is not None)
                 continue
-            shape = chosen[port.name] = tuple(shapes.get(port.name, port.best))
-            zeros = np.zeros(item_bytes(port.dtype) * int(np.prod(shape)), np.uint8)
+            count = math.prod(chosen[port.name])
+            zeros = np.zeros(item_bytes(port.dtype) * count, np.uint8)
             pointers[port.name] = _filled(cuda, buffers, zeros, stream.handle)
         outputs = execution.set_shapes(chosen, pointers)
         for port in (*signature.outputs, *signature.unwanted):
@@ -138,6 +139,7 @@ def running(
         cuda.stream_synchronize(stream.handle)
         yield execution, stream.handle
     finally:
+        cuda.stream_synchronize(stream.handle)
         if execution is not None:
             execution.close()
         close_all([stream, pool, *buffers])

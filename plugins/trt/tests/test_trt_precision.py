@@ -1,0 +1,98 @@
+"""Graphs in a lower precision: what TensorRT's parser takes in float32, it takes converted."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+from onnx import helper, numpy_helper
+
+from headrace_trt import BuildSettings
+from headrace_trt.logs import collecting, logger_for
+from headrace_trt.network import make_network
+
+W = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+
+
+def constant(name, value):
+    return helper.make_node(
+        "Constant", [], [name], f"{name}_node", value=numpy_helper.from_array(value)
+    )
+
+
+BETWEEN = {
+    "Range": [
+        *(
+            constant(*pair)
+            for pair in (("s", np.float32(0)), ("l", np.float32(4)), ("d", np.float32(1)))
+        ),
+        helper.make_node("Range", ["s", "l", "d"], ["r"]),
+        helper.make_node("Mul", ["x", "r"], ["h"]),
+    ],
+    "HannWindow": [
+        constant("n", np.int64(4)),
+        helper.make_node("HannWindow", ["n"], ["r"]),
+        helper.make_node("Mul", ["x", "r"], ["h"]),
+    ],
+    "RandomNormalLike": [
+        helper.make_node("RandomNormalLike", ["x"], ["r"], dtype=T.FLOAT),
+        helper.make_node("Mul", ["x", "r"], ["h"]),
+    ],
+    "RandomUniformLike": [
+        helper.make_node("RandomUniformLike", ["x"], ["r"]),
+        helper.make_node("Mul", ["x", "r"], ["h"]),
+    ],
+    "MeanVarianceNormalization": [
+        helper.make_node("MeanVarianceNormalization", ["x"], ["h"], axes=[1])
+    ],
+    **{
+        name: [helper.make_node(name, ["x"], ["h"], **more)]
+        for name, more in (
+            ("Celu", {}),
+            ("HardSwish", {}),
+            ("Mish", {}),
+            ("Shrink", {"lambd": 0.5}),
+            ("LpNormalization", {"axis": 1}),
+        )
+    },
+}
+
+
+def network_of(library, path, nodes, **settings):
+    ports = [helper.make_tensor_value_info(name, T.FLOAT, ["b", 4]) for name in "xy"]
+    last = helper.make_node("MatMul", ["h", "w"], ["y"], "last")
+    weights = [numpy_helper.from_array(W, "w")]
+    graph = helper.make_graph([*nodes, last], "graph", ports[:1], ports[1:], weights)
+    opset = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    with collecting() as collected:
+        found = BuildSettings(model=path, **settings)
+        return make_network(library, logger_for(library), found, collected)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("operator", BETWEEN)
+def test_operators_without_a_lower_type_stay_in_float32(rtx, tmp_path, operator, precision):
+    network = network_of(rtx, tmp_path / "m.onnx", BETWEEN[operator], precision=precision)
+    types = network.tensor_types()
+    assert {"fp16": "HALF", "bf16": "BF16"}[precision] in types
+    outputs = [
+        network.definition.get_output(0).dtype.name,
+        network.definition.get_input(0).dtype.name,
+    ]
+    assert outputs == ["FLOAT", "FLOAT"]
+
+
+def test_a_tensor_keeps_its_name_in_the_type_in_which_it_is_made(rtx, tmp_path):
+    """`mark_outputs` names tensors of the model, whatever `keep_fp32` does to their types."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "first"),
+        helper.make_node("Exp", ["a"], ["b"], "second"),
+        constant("c", np.float32([1, 2, 3, 1e6])),
+        helper.make_node("Add", ["b", "c"], ["h"], "third"),
+    ]
+    keep = {"keep_fp32": ("first", "second", "c_node")}
+    marks = {"mark_outputs": ("a", "b", "h")}
+    network = network_of(rtx, tmp_path / "m.onnx", nodes, precision="fp16", **keep, **marks)
+    given = [network.definition.get_output(i) for i in range(network.definition.num_outputs)]
+    types = {tensor.name: tensor.dtype.name for tensor in given}
+    assert types == {"y": "FLOAT", "a": "FLOAT", "b": "FLOAT", "h": "HALF"}
