@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def resnet(folder: Path, *, width: int = 1, depth: int = 1, name: str = "resnet50") -> Path:
-    """Write ResNet-50, batch normalisation folded in; ``width`` times as wide, ``depth`` times the blocks but the last.
+    """Write ResNet-50, batch normalisation folded in: ``width`` times as wide, with ``depth`` times the blocks.
 
-    The blocks of the last stage stay three, for they hold most of the weights.
+    The last two stages, which hold most of the weights, stay as they are.
     """
     random = np.random.default_rng(0)
     nodes: list[Any] = []
@@ -47,7 +47,7 @@ def resnet(folder: Path, *, width: int = 1, depth: int = 1, name: str = "resnet5
         )
     )
     last = "pool"
-    for stage, blocks in enumerate((3 * depth, 4 * depth, 6 * depth, 3)):
+    for stage, blocks in enumerate((3 * depth, 4 * depth, 6, 3)):
         inner = 64 * width * 2**stage
         for block in range(blocks):
             stride = 2 if stage and not block else 1
