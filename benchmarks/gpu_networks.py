@@ -23,7 +23,7 @@ def resnet(folder: Path, *, width: int = 1, depth: int = 1, name: str = "resnet5
 
     def conv(source: str, taken: int, given: int, size: int, stride: int, *, relu: bool) -> str:
         number = len(weights) // 2
-        scale = np.sqrt(2 / (taken * size * size)) * (1.0 if relu else 0.5)
+        scale = np.sqrt(2 / (taken * size * size)) * (1.0 if relu else 0.5 / depth)
         kernel = random.standard_normal((given, taken, size, size), np.float32) * np.float32(scale)
         weights.append(numpy_helper.from_array(kernel, f"w{number}"))
         weights.append(numpy_helper.from_array(np.zeros(given, np.float32), f"b{number}"))
