@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, PROBE_METHODS, Plugin, qualifier
+from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
 from headrace._registry.registry import registry
+from headrace._scheduling.probes import PROBE_METHODS
 from headrace.errors import Problem
 from headrace.keys import Request
 

@@ -19,12 +19,12 @@ from headrace._portable import error_text, nearest
 from headrace._registry.discovery import (
     CORE_POLICIES,
     KNOWN_PROBES,
-    PROBE_METHODS,
     found,
     how_to_install,
     load,
 )
 from headrace._registry.registry import Offer, registry
+from headrace._scheduling.probes import PROBE_METHODS
 from headrace.errors import ConfigError, PluginError
 from headrace.policies import BatchPolicy, DispatchPolicy
 

@@ -43,12 +43,6 @@ _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 TABLES = ("definitions", "batch_policies", "dispatch_policies", "probes", "commands")
 """The hooks that give tables, without the ``headrace_`` in front; ``node_entrypoint`` gives a text."""
 
-PROBE_METHODS = (
-    *("batch_done", "request_done", "batch_ran"),
-    *("element_began", "element_done", "span_done", "instance_changed", "pipeline_started"),
-)
-"""A probe is a class with any of these methods; see `headrace.hookspecs.headrace_probes`."""
-
 
 @dataclass(frozen=True)
 class Plugin:

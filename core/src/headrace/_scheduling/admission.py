@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError
 from functools import partial
 from operator import attrgetter
 from threading import get_ident
@@ -129,6 +130,13 @@ def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
 def interrupted(node: Node, *, running: bool) -> BackendError:
     """Make the error of a request for which its caller, interrupted, waits no more."""
     return BackendError("the caller was interrupted", node=node.name, abandoned=running)
+
+
+def withdrawn(_: Node, *, running: bool) -> CancelledError:
+    """Make the error of a request whose owner has taken it back."""
+    error = CancelledError()
+    error.abandoned = running  # type: ignore[attr-defined]
+    return error
 
 
 def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
+from concurrent.futures import CancelledError
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
@@ -205,7 +206,7 @@ class Node(FreeInstances):
         if error is not None:
             entry.error = error
             failures = self.failures if at is None else at.failures
-            code = entry.code or code_of(error)
+            code = code_of(error) if at is None else entry.code or code_of(error)
             failures[code] = failures.get(code, 0) + 1
         if entry.alarm is not None:
             entry.alarm.cancel()
@@ -225,8 +226,6 @@ class Node(FreeInstances):
 
     def _cancel_group(self, group: list[Entry]) -> None:
         """Cancel the entries of a group that still wait: one of the group has failed, they are of no use."""
-        from concurrent.futures import CancelledError
-
         waiting = [entry for entry in group if entry.state in (QUEUED, OUTSIDE)]
         group.clear()
         if waiting:

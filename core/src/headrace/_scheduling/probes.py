@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._portable import error_text
 from headrace._scheduling.calls import reset, served_by
+from headrace._scheduling.entry import NOBODY
 from headrace._scheduling.locks import main_thread
 from headrace.keys import Request
 
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.probes")
 _make = tuple.__new__
+
+PROBE_METHODS = (
+    *("batch_done", "request_done", "batch_ran"),
+    *("element_began", "element_done", "span_done", "instance_changed", "pipeline_started"),
+)
+"""A probe is a class with any of these methods; see `headrace.hookspecs.headrace_probes`."""
 
 
 class BatchRequest(NamedTuple):
@@ -124,8 +130,8 @@ class Probes:
     def __init__(self, probes: Sequence[Guarded] = ()) -> None:
         self.all = probes
         self.in_service: dict[tuple[str, int], None] = {}
-        self._heard = {name: _with(probes, name) for name in _METHODS}
-        self.listening = any(self.hears(what) for what in _METHODS if what != "pipeline_started")
+        self._heard = {name: _with(probes, name) for name in PROBE_METHODS}
+        self.listening = any(map(self.hears, {*PROBE_METHODS} - {"pipeline_started"}))
         self.reentrant = all(getattr(one.probe, "reentrant", False) is True for one in probes)
         self.batch_done = self.notifier("batch_done") if self.hears("batch_done") else None
         self.batch_ran = self.notifier("batch_ran") if self.hears("batch_ran") else None
@@ -206,17 +212,17 @@ class Reporter:
         self.returning[entry] = self._clock()
 
     def answers(self, entry: Entry) -> None:
-        """Report a settled entry before its owner is notified; a second call does nothing."""
+        """Report a settled entry before its owner is notified; a second call does nothing.
+
+        The dict of a request that was withdrawn is left to the owner who has done so.
+        """
         if entry in self.returning:
             try:
-                entry.give_back()
+                if entry.owner is not NOBODY:
+                    entry.give_back()
             finally:
                 ended = self.returning.pop(entry)
             self._end(entry.request, entry.arrival, ended, entry.error)
-
-    def cancelled(self, entry: Entry) -> None:
-        """Report a request that its owner has cancelled, or whose owner was freed."""
-        self._end(entry.request, entry.arrival, self._clock(), CancelledError())
 
     def refused(self, request: Any, error: BaseException) -> None:
         """Report a request that was refused before it entered."""
@@ -283,13 +289,6 @@ class Reporter:
                 probes.batch_ran(_make(BatchRecord, about))
         finally:
             probes.request_done(node, request, started, ended, error)
-
-
-_METHODS = (
-    *("batch_done", "request_done", "batch_ran", "element_began", "element_done", "span_done"),
-    *("instance_changed", "pipeline_started"),
-)
-"""The methods that a probe may have, besides ``close``."""
 
 
 def _with(probes: Sequence[Guarded], name: str) -> list[tuple[Guarded, Callable[..., Any]]]:

@@ -20,9 +20,9 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.admission import enter, held_here, refuse, unfit
+from headrace._scheduling.admission import enter, held_here, refuse, unfit, withdrawn
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, RUNNING, WAITING
+from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, RUNNING, WAITING
 from headrace._scheduling.fast_path import FastPath
 from headrace._scheduling.instance import RETURNING, Counts, add_counts, new_idle_lists, summary
 from headrace._scheduling.locks import Signal, taking
@@ -112,12 +112,10 @@ class Scheduler(FastPath):
                     self._take_back(entry)
             self._dispatcher.dispatch(None)
 
-    def _take_back(self, entry: Entry) -> None:
-        node = self._node
-        if entry.state == NEW:
-            node.entered += 1
-        node.take_out(entry)
-        self._drop(entry)
+    def _take_back(self, entry: Entry) -> bool:
+        """End an entry whose owner wants no outcome; True if a backend still runs on it. Under the lock."""
+        entry.owner = NOBODY
+        return self._node.end(entry, withdrawn)
 
     def place(self, entry: Entry | None) -> tuple[Node, object]:
         """Give where an entry waits or runs, for `headrace._scheduling.threads`."""
@@ -128,25 +126,10 @@ class Scheduler(FastPath):
         """Drop an entry whose owner was freed; True when a backend still runs on its request."""
         with self._node.section, self._node.lock:
             if entry.state == RUNNING:
-                abandoned = not entry.take_back()
-                self._drop(entry)
-                return abandoned
+                return self._take_back(entry)
         reporter = self._node.reporter
         returning = reporter is not None and entry in reporter.returning
         return returning or getattr(entry.error, "abandoned", False) is True
-
-    def _drop(self, entry: Entry) -> None:
-        """End an entry whose owner wants no outcome any more. Under the lock."""
-        failures, reporter = self._node.failures, self._node.reporter
-        if reporter is not None:
-            self._node.afterwards.append(partial(reporter.cancelled, entry))
-        failures["cancelled"] = failures.get("cancelled", 0) + 1
-        entry.state = DONE
-        entry.owner = NOBODY
-        if entry.alarm is not None:
-            entry.alarm.cancel()
-        if entry.room is not None:
-            entry.room.wake()
 
     def _expire(self, entry: Entry) -> None:
         with self._node.section, self._node.lock:
