@@ -213,14 +213,10 @@ def policies(
         ConfigError: The configuration is wrong.
         SetupError: The class of a policy raised.
     """
-    from headrace._build.compose import policy_factory
+    from headrace._build.compose import compose
 
-    made: dict[str, tuple[headrace.policies.BatchPolicy, headrace.policies.DispatchPolicy]] = {}
-    for name, node in headrace.PipelineConfig.load(source)._plan.nodes.items():
-        batch = policy_factory(node.batch_policy, name)()
-        one = node.dispatch_policy.cls is node.batch_policy.cls
-        made[name] = (batch, batch if one else policy_factory(node.dispatch_policy, name)())
-    return made
+    blueprint = compose(headrace.PipelineConfig.load(source))
+    return {name: node.policies() for name, node in blueprint.nodes.items()}
 
 
 def _only_node(config: headrace.PipelineConfig) -> NodePlan:

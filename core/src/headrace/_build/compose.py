@@ -26,7 +26,7 @@ from headrace.policies import BatchPolicy, BestFit, Cut
 if TYPE_CHECKING:
     from headrace._build.builder import ComposedNode, Schedule
     from headrace._options import Options
-    from headrace._plan.element import NamedPlan, NodePlan, PipelinePlan
+    from headrace._plan.element import NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
     from headrace.policies import InstanceView, Queue
 
@@ -88,10 +88,12 @@ def _blueprint(config: PipelineConfig, builder: Builder, of_nodes: Builder) -> B
 def _node(
     plan: PipelinePlan, node: NodePlan, build: Callable[[Schedule], ComposedNode]
 ) -> NodeBlueprint:
-    batch, dispatch = node.batch_policy, node.dispatch_policy
-    first = policy_factory(batch, node.name)
-    other = policy_factory(dispatch, node.name) if dispatch.cls is not batch.cls else None
-    return NodeBlueprint(plan.links[node.name], build, first, other, limits_of(node))
+    batch, dispatch = (
+        _Factory(f"the policy {one.cls.__name__}", one.cls, one.options, node.name)
+        for one in (node.batch_policy, node.dispatch_policy)
+    )
+    other = dispatch if dispatch.cls is not batch.cls else None
+    return NodeBlueprint(plan.links[node.name], build, batch, other, limits_of(node))
 
 
 def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
@@ -164,11 +166,6 @@ class _Factory:
         except Exception as error:
             message = f"{self.what} could not be made: {error_text(error)}"
             raise SetupError(message, node=self.node) from error
-
-
-def policy_factory(plan: NamedPlan, node: str) -> Callable[[], Any]:
-    """Give the factory of a policy of a node."""
-    return _Factory(f"the policy {plan.cls.__name__}", plan.cls, plan.options, node)
 
 
 # Reload: a node is built anew beside the one in service.

@@ -113,6 +113,11 @@ class NodeBlueprint:
     dispatch_policy: Callable[[], DispatchPolicy] | None = None
     limits: Limits = field(default_factory=Limits)
 
+    def policies(self) -> tuple[BatchPolicy, DispatchPolicy]:
+        """Make its policies."""
+        batch: Any = self.batch_policy()
+        return batch, batch if self.dispatch_policy is None else self.dispatch_policy()
+
 
 @dataclass(frozen=True)
 class Change:
@@ -269,9 +274,7 @@ def _scheduler(node: NodeBlueprint, instances: Sequence[Instance]) -> Scheduler:
     """Put the queue of a node before its instances."""
     name = node.links.name
     _check_coverage(instances, name)
-    batch: Any = node.batch_policy()
-    dispatch: Any = batch if node.dispatch_policy is None else node.dispatch_policy()
-    return Scheduler(name, instances, batch, dispatch, node.limits)
+    return Scheduler(name, instances, *node.policies(), node.limits)
 
 
 def _check_coverage(instances: Sequence[Instance], node: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.admission import inside
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import RUNNING, Entry
-from headrace._scheduling.locks import Watchers, claimed
+from headrace._scheduling.locks import Watchers, claimed, shared_out
 from headrace._scheduling.process_threads import callbacks, errands
 from headrace._scheduling.threads import cycle_of, noted
 
@@ -90,11 +90,7 @@ class _Waiters(list[Any]):
 
     def notify(self, future: RequestFuture) -> None:
         """Notify all waiters."""
-        while True:
-            try:
-                waiter = self.pop()
-            except IndexError:
-                return
+        for waiter in shared_out(self.pop):
             if future.cancelled():
                 waiter.add_cancelled(future)
             elif future._exception is not None:
@@ -277,11 +273,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     def _call_all(self) -> None:
         """Call all callbacks; of two threads that do so at a time, the one that pops a callback calls it."""
-        while True:
-            try:
-                call = self._calls.popleft()
-            except IndexError:
-                return
+        for call in shared_out(self._calls.popleft):
             try:
                 call(self)
             except Exception as error:  # noqa: BLE001 - as concurrent.futures does

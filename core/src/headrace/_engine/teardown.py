@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace._scheduling.locks import Signal, Watchers, taking
+from headrace._scheduling.locks import Signal, Watchers, shared_out, taking
 from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
@@ -47,15 +47,12 @@ class _Pass:
 
     def run(self) -> None:
         """Take one step after the other, also after one that has raised."""
-        while True:
-            try:
-                self._current, close = self._steps.popleft()
-            except IndexError:
-                break
+        for what, close in shared_out(self._steps.popleft):
+            self._current = what
             try:
                 close()
             except Exception as error:  # noqa: BLE001 - the others must be closed as well
-                _log.warning("closing %s failed", self._current, exc_info=error)
+                _log.warning("closing %s failed", what, exc_info=error)
             except BaseException as error:  # noqa: BLE001 - after an interrupt, too
                 self.interrupt = self.interrupt or error
         self.over = True

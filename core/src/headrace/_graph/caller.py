@@ -20,8 +20,6 @@ from headrace._scheduling.threads import cycle_of, noted, terms_here
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from headrace._graph.graph import Graph
     from headrace._graph.route import Ends, Route
     from headrace._graph.traversal import Visit
@@ -188,11 +186,7 @@ def may_wait(route: Route, entry: Entry) -> bool:
     return True
 
 
-def _refuse_inside(_: Graph, entries: list[tuple[Route, Entry]], **__: Any) -> None:
-    refuse_inside(entries[0][0].first)
-
-
-@reentrant(later=_refuse_inside)
+@reentrant(later=lambda _, items, **__: refuse_inside(items[0][0].first))
 def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bool = False) -> None:
     """Let several requests run, none of them in this thread, and wait for all.
 

@@ -19,6 +19,7 @@ from headrace._scheduling.entry import (
     put_back,
     refuses_change,
 )
+from headrace._scheduling.locks import shared_out
 from headrace._scheduling.scheduler import cancel_all
 from headrace.errors import OverloadedError
 
@@ -133,11 +134,7 @@ class GraphRequest:
                     step.scheduler.let_in(*entries, internal=True)
                 except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
                     self.end(unable(step, raised))
-        while self._to_notify:
-            try:
-                owner = self._to_notify.pop()
-            except IndexError:  # another thread was quicker
-                return
+        for owner in shared_out(self._to_notify.pop):
             try:
                 owner.finished(self._entry)
             finally:
@@ -190,12 +187,13 @@ class GraphRequest:
         self._over = True
         if error is None:
             error = self._finish()
-        self._entry.error = error
         self._abandoned = getattr(error, "abandoned", False) is True
         try:
             if self.open:
                 self._cancel_open()
         finally:
+            # Only now: where the entry of the call was still open, it has got the error of a cancelled one.
+            self._entry.error = error
             self._leave(self._owner, give_back=error is not None and not self._abandoned)
 
     def _still_open(self) -> list[tuple[Entry, Scheduler]]:

@@ -144,7 +144,7 @@ class Route:
             schedulers: The schedulers of the nodes, by name.
             lenient: The nodes that may end without a result.
         """
-        before: dict[str, list[str]] = {name: [] for name in _reached(links, [entry])}
+        before: dict[str, list[str]] = {name: [] for name in reached(links, entry)}
         for name in links:
             for following in links[name].next if name in before else ():
                 before[following].append(name)
@@ -163,7 +163,7 @@ class Route:
                 tuple(made[following] for following in one.next),
                 _input_of(one, before[name], before, lenient, copies=copies),
                 copies,
-                frozenset(_reached(links, [name])) if one.reposts else frozenset(),
+                frozenset(reached(links, name)) if one.reposts else frozenset(),
             )
         self.steps = tuple(made[name] for name in order)
         self.entry = self.steps[0]
@@ -278,11 +278,11 @@ def _check_results(names: Sequence[str], links: Links, ends: Ends) -> None:
 
 def _parallel(links: Mapping[str, Links], entry: str) -> list[str]:
     """Give all nodes on the way from ``entry`` that may run at the same time as another one."""
-    all_reached = _reached(links, [entry], reposts=True)
+    all_reached = reached(links, entry, reposts=True)
     found: set[str] = set()
     for name in all_reached:
         if len(links[name].next) > 1:
-            branches = [_reached(links, [following]) for following in links[name].next]
+            branches = [reached(links, following) for following in links[name].next]
             common = branches[0].intersection(*branches[1:])
             found.update(one for branch in branches for one in branch - common)
     return [name for name in links if name in found]
@@ -298,31 +298,37 @@ def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
     following = {name for one in links.values() for name in one.next}
     found: list[str] = []
     candidates = [name for name in links if name not in following]
-    reached = {name: _reached(links, [name], reposts=True, calls=True) for name in candidates}
+    behind = {name: reached(links, name, reposts=True, calls=True) for name in candidates}
     for name in candidates:
-        leads = [other for other in candidates if other != name and name in reached[other]]
+        leads = [other for other in candidates if other != name and name in behind[other]]
         # Two nodes of a cycle lead to each other: of these only the first in the file, found before, counts.
-        if not any(other not in reached[name] or other in found for other in leads):
+        if not any(other not in behind[name] or other in found for other in leads):
             found.append(name)
     return tuple(found)
 
 
-def _reached(
-    links: Mapping[str, Links], start: Iterable[str], *, reposts: bool = False, calls: bool = False
+def reached(
+    links: Mapping[str, Links], start: str, *, reposts: bool = False, calls: bool = False
 ) -> set[str]:
-    """Give the nodes to which the nodes ``start`` lead, and these themselves."""
-    start = list(start)
-    found, todo = set(start), list(start)
-    while todo:
-        name = todo.pop()
+    """Give the nodes to which the node ``start`` leads, and itself."""
+
+    def ways(name: str) -> list[str]:
         one = links[name]
-        ways = [*one.next, *(one.reposts if reposts else ())]
-        if calls and not (name in start and _is_another_entry(links, one)):
-            ways += one.calls
-        for following in ways:
-            if following in links and following not in found:
-                found.add(following)
-                todo.append(following)
+        found = [*one.next, *(one.reposts if reposts else ())]
+        if calls and not (name == start and _is_another_entry(links, one)):
+            found += one.calls
+        return [following for following in found if following in links]
+
+    return closure(start, ways)
+
+
+def closure(start: str, ways: Callable[[str], Iterable[str]]) -> set[str]:
+    """Give ``start`` and all to which it leads, where ``ways(name)`` gives what follows a name."""
+    found, todo = {start}, [start]
+    while todo:
+        new = set(ways(todo.pop())) - found
+        found |= new
+        todo += new
     return found
 
 

@@ -16,14 +16,14 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.shape import LINK_KEYS, LinkKeys, Shape
-from headrace._graph.route import KEPT, Each, Links, Pairs
+from headrace._graph.route import KEPT, Each, Links, Pairs, closure, reached
 from headrace._plan.declared import OPTIONAL, Needs
 from headrace._plan.element import Element, NodePlan, doors, elements_run, nodes_named, place_of
 from headrace._plan.parameters import check_keys, written_key
 from headrace._plan.word import needs_of, word_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from headrace._config.problems import Problems
     from headrace._expression.tree import Call
@@ -236,10 +236,9 @@ class _Graph:
     def check_reposts(self) -> None:
         """Check that every request that a `Repost` sends on can go on. The nodes must form no cycle."""
         links = self.links
-        following = {name: one.next for name, one in links.items()}
-        after = {name: _closure(name, following) for name in links}
-        ways = {name: (*one.next, *one.reposts) for name, one in links.items()}
-        ends = {name: {n for n in _closure(name, ways) if not links[n].next} for name in links}
+        after = {name: reached(links, name) for name in links}
+        reposted = {name: reached(links, name, reposts=True) for name in links}
+        ends = {name: {n for n in reposted[name] if not links[n].next} for name in links}
         for one in (links[name] for name, calls in self.reposts.items() if calls):
             behind = after[one.name]
             before = {name for name in links if one.name in after[name]}
@@ -345,13 +344,4 @@ def _cycle(before: Mapping[str, list[str]]) -> list[str] | None:
 def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:
     """Tell whether every way from a root to ``node`` goes through ``name``."""
     others = {one: [n for n in names if n != name] for one, names in before.items()}
-    return name in before[node] or all(before[one] for one in _closure(node, others))
-
-
-def _closure(start: str, ways: Mapping[str, Iterable[str]]) -> set[str]:
-    found, todo = {start}, [start]
-    while todo:
-        new = [name for name in ways[todo.pop()] if name not in found and name in ways]
-        found.update(new)
-        todo += new
-    return found
+    return name in before[node] or all(before[one] for one in closure(node, others.__getitem__))

@@ -93,21 +93,20 @@ class SchedulerBase:
     def _watch(self) -> None:
         """Have `_look_at` called when an instance in service goes away, comes back or is lost."""
         for instance in self.instances:
-            if instance.lost is not None:
-                instance.lost.changed = partial(self._look_at, instance)
-                instance.away = False
+            instance.lost.changed = partial(self._look_at, instance)
+            instance.away = False
 
     def _look_at(self, instance: Instance) -> None:
         """Take an instance out of service, or back into it, after its `Presence` has changed."""
-        node, presence = self._node, instance.lost
+        node = self._node
         with node.section, node.lock:
             node.collect()
-            if instance not in node.instances or presence is None:
+            if instance not in node.instances:
                 return
-            if presence.gone:
+            if instance.lost.gone:
                 if instance.holder is None:
                     node.lose(instance)
-            elif presence.away:
+            elif instance.lost.away:
                 if instance in node.free:
                     node.free.remove(instance)
                     instance.away = True

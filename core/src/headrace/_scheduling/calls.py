@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import suppress
 from functools import partial, wraps
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +25,7 @@ from headrace._scheduling.locks import (
     main_thread,
     near_stack_end,
     no_room,
+    shared_out,
 )
 from headrace._scheduling.process_threads import errands
 
@@ -234,9 +234,8 @@ class HandOver:
         try:
             with self._turn:
                 while box or not box.left:
-                    with suppress(IndexError):  # the box is empty
-                        while True:
-                            box.popleft().run()
+                    for call in shared_out(box.popleft):
+                        call.run()
                     box.left = True
         except BaseException:  # it hit this thread: another helper looks into the box
             errands.add((self._run_all, box))

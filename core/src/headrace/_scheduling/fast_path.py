@@ -139,7 +139,7 @@ class FastPath(SchedulerBase):
             if error is None and (
                 idle is self._idle_list
                 if instance.mean_s < SWIFT_S
-                else idle is self._slow_list and (instance.lost is None or instance.serves)
+                else idle is self._slow_list and instance.serves
             ):
                 # atomic: an interrupt finds the instance held, or free.
                 instance.ident = 0

@@ -8,6 +8,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace._checked import Presence
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -196,7 +198,7 @@ class Instance(Counts):
         busy_s: How long batches have run, in seconds; a batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
         limits: The keys under which its batches are cut and filled up; set by its node.
-        lost: The `Presence` of the backend: whether it is lost, or away for now; None if it is always there.
+        lost: The `Presence` of the backend: whether it is lost, or away for now.
         away: Whether the node keeps the instance from the free ones, since its backend is away.
         retired: Wakes the thread that closes the instance after its last batch; None while in service.
     """
@@ -237,9 +239,8 @@ class Instance(Counts):
         self.busy_s = 0.0
         self.since = time.perf_counter()
         self.limits: Limits
-        self.lost = backend._lost
-        if self.lost is not None:
-            self.lost.entries = lambda: self.entries or ()
+        self.lost = backend._lost or Presence()
+        self.lost.entries = lambda: self.entries or ()
         self.away = False
         self.retired: Signal | None = None
 
@@ -261,14 +262,12 @@ class Instance(Counts):
     @property
     def living(self) -> bool:
         """Whether the instance can run batches: its backend is not lost, and its own thread, if any, lives."""
-        if self.lost is not None and self.lost.gone:
-            return False
-        return self.thread is None or self.thread.alive
+        return not self.lost.gone and (self.thread is None or self.thread.alive)
 
     @property
     def serves(self) -> bool:
         """Whether the backend is neither lost nor away."""
-        return self.lost is None or not (self.lost.gone or self.lost.away)
+        return not (self.lost.gone or self.lost.away)
 
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""

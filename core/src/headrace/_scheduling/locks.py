@@ -15,10 +15,12 @@ import threading
 import time
 from sys import _getframe, getrecursionlimit
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 _ROOM = 100
 """How many nested calls must fit on the stack before a thread takes a lock: more than any section needs."""
@@ -31,6 +33,16 @@ def claimed(items: list[None]) -> bool:
     except IndexError:
         return False
     return True
+
+
+def shared_out(pop: Callable[[], T]) -> Iterator[T]:
+    """Give what ``pop()`` takes out of a list or deque, until it is empty; threads may share that out."""
+    while True:
+        try:
+            item = pop()
+        except IndexError:  # it is empty, or another thread was quicker
+            return
+        yield item
 
 
 class Signal:

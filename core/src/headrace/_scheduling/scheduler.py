@@ -251,7 +251,7 @@ class Scheduler(FastPath):
             for instance in node.every:
                 for entry in instance.entries or ():
                     node.end(entry, left_open)
-                if instance.holder is not None and instance.lost is not None:
+                if instance.holder is not None:
                     node.afterwards.extend(instance.lost.ends)
 
     @reentrant()
