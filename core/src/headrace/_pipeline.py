@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import headrace
 from headrace._engine.blueprint import Blueprint
@@ -18,6 +18,9 @@ from headrace._portable import without_inner_frames
 from headrace._scheduling.probes import Guarded, Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
+
+if TYPE_CHECKING:
+    from headrace._engine.entrance import Admitted
 
 
 def _at_least_0(timeout: float) -> float:
@@ -95,8 +98,7 @@ class Pipeline:
                 run_in_caller(self._graph, only, data)
                 return data
         if isinstance(data, list):
-            self._engine.check_open(data)
-            admitted = self._entrance.admitted(data, timeout, priority)
+            admitted = self._admitted(data, timeout, priority)
             self._entrance.run(admitted)
             raise_failed([entry for entry, _ in admitted])
             return data
@@ -125,13 +127,10 @@ class Pipeline:
         Raises:
             ClosedError: The pipeline is closed.
         """
-        single = not isinstance(data, list)
-        items = [data] if single else data
-        self._engine.check_open(items)
-        admitted = self._entrance.admitted(items, timeout, priority)
+        admitted = self._admitted(data, timeout, priority)
         futures = [RequestFuture() for _ in admitted]
         self._entrance.submit(admitted, futures)
-        return futures[0] if single else futures
+        return futures if isinstance(data, list) else futures[0]
 
     @overload
     async def call_async(
@@ -160,11 +159,8 @@ class Pipeline:
                 still runs on a request. Python 3.10 gives who awaits the task another one,
                 whose ``__context__`` is this.
         """
-        single = not isinstance(data, list)
-        items = [data] if single else data
-        self._engine.check_open(items)
         loop = asyncio.get_running_loop()
-        admitted = self._entrance.admitted(items, timeout, priority)
+        admitted = self._admitted(data, timeout, priority)
         entries = [entry for entry, _ in admitted]
         waiting: list[AsyncOwner] = []
         try:
@@ -183,11 +179,17 @@ class Pipeline:
             raise
         for entry in entries:
             entry.give_back()
-        if not single:
+        if isinstance(data, list):
             raise_failed(entries)
         elif entries[0].error is not None:
             raise entries[0].take_error()  # type: ignore[misc]
         return data
+
+    def _admitted(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
+        """Check the requests of a call, one or a list of them, unless the pipeline is closed."""
+        items = data if isinstance(data, list) else [data]
+        self._engine.check_open(items)
+        return self._entrance.admitted(items, timeout, priority)
 
     def stats(self) -> dict[str, Any]:
         """Give counts and times since the start, per node, as a dict that can be written as JSON."""

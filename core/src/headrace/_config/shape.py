@@ -178,7 +178,7 @@ MAIN = "main"
 """The name of the only node of a configuration without tables."""
 
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_RESERVED = ("global", "define")
+RESERVED_TABLES = ("global", "define")
 _BACKEND = ("backend",)
 
 
@@ -216,7 +216,7 @@ def read_shape(document: Document, problems: Problems) -> Shape:
             part.update(table.keys)
         elif table is not None:
             problems.add("type", f"[{name}] is a table", **_place(name, table))
-    rest = {key: value for key, value in document.top.items() if key not in _RESERVED}
+    rest = {key: value for key, value in document.top.items() if key not in RESERVED_TABLES}
     if "backend" in rest and not isinstance(rest["backend"], Table):
         shape.single = True
         _one_node(rest, shape, problems)
@@ -289,16 +289,11 @@ def _table_place(name: str, table: Table) -> dict[str, Any]:
     return {"file": table.file, "path": name, "text": f"[{name}]", "span": span}
 
 
-def misspelt_table(name: str) -> str | None:
-    """Give the reserved table that a table was probably meant to be, or None."""
-    return nearest(name, _RESERVED)
-
-
 def _misspelt_by(name: str, table: Table, shape: Shape, problems: Problems) -> str | None:
     """Give the reserved table that was probably meant by a table that cannot be a node, or None."""
     callable_by = ("backend", "init", "node_entrypoint")
     makes_a_node = any(key in table.keys or key in shape.globals for key in callable_by)
-    return None if makes_a_node else problems.nearest(name, _RESERVED)
+    return None if makes_a_node else problems.nearest(name, RESERVED_TABLES)
 
 
 def _read_as(meant: str, name: str, table: Table, shape: Shape, problems: Problems) -> None:

@@ -18,10 +18,10 @@ from headrace._config.shape import (
     LINK_KEYS,
     NODE_KEYS,
     NODE_ONLY,
+    RESERVED_TABLES,
     TOP_KEYS,
     NodeKeys,
     Shape,
-    misspelt_table,
 )
 from headrace._expression.templates import substitute_text
 from headrace._options import Options, TextWithBase, keys_of, mapped, wrong_values
@@ -285,7 +285,7 @@ def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: b
     """
     key = str(found.key)
     scope, _, part = key.rpartition("::")
-    table = misspelt_table(key) if isinstance(found.value, dict) else None
+    table = nearest(key, RESERVED_TABLES) if isinstance(found.value, dict) else None
     if table is not None and found.origin != "global":
         return table
     if scope and part in NODE_KEYS:

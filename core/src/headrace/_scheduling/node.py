@@ -153,12 +153,9 @@ class Node(FreeInstances):
 
     def arrived(self, entry: Entry) -> None:
         """Dispatch after an entry has come, unless it cannot make a batch due."""
-        if entry.state == QUEUED:
-            (swift,), (other,) = self.idle_lists
-            idle = self.free or (self.publishes and (swift or other))
-            if not idle or self.queue.weight < self.enough:
-                return
-        self.dispatch(None)
+        stays = not self.has_idle or self.queue.weight < self.enough
+        if entry.state != QUEUED or not stays:
+            self.dispatch(None)
 
     def take_out(self, entry: Entry) -> None:
         """Take an entry out of the queue, or from outside it; an entry in neither is left alone."""
@@ -173,8 +170,7 @@ class Node(FreeInstances):
     @property
     def full(self) -> bool:
         """Whether `bounded` has reached ``queue_size``."""
-        queue = self.queue
-        return queue.count - queue.guests + len(self.quota.waiting) >= self.limits.queue_size
+        return self.bounded >= self.limits.queue_size
 
     def let_in(self) -> None:
         """Let entries that wait for room into the queue, first come first served."""

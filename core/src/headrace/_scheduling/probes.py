@@ -18,6 +18,7 @@ from headrace.keys import Request
 if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
+    from headrace._scheduling.threads import Work
 
 _log = logging.getLogger("headrace.probes")
 _make = tuple.__new__
@@ -248,22 +249,15 @@ class Reporter:
         return any(one in inside for one in served_by(ident))
 
     def ran(
-        self,
-        instance: int,
-        requests: Iterable[tuple[Any, ...]],
-        started: float,
-        ended: float,
-        errors: Sequence[BaseException | None],
+        self, work: Work, started: float, ended: float, errors: Sequence[BaseException | None]
     ) -> None:
-        """Report a batch that has run, while its thread still holds the instance.
-
-        ``requests`` gives the fields of a `BatchRequest` for each request.
-        """
-        node, probes = self._node, self.probes
+        """Report a batch that has run, while its thread still holds the instance."""
+        node, instance, probes = self._node, work.instance.index, self.probes
         if probes.batch_done is not None:
             probes.batch_done(node, instance, len(errors), started, ended, [*errors])
         if probes.batch_ran is not None:
-            batch, me = [*map(BatchRequest._make, requests)], get_ident()
+            batch = [BatchRequest(e.request, e.arrival, e.cut, e.weight) for e in work.entries]
+            me = get_ident()
             weight = sum([one.weight for one in batch])
             about = (node, instance, me, batch, started, ended, weight, [*errors])
             probes.batch_ran(BatchRecord(*about))

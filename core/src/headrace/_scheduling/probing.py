@@ -79,10 +79,8 @@ def _run(reporter: Reporter, work: Work, node: Node) -> Outcome:
     """Run a batch, and report it while the thread still holds the instance."""
     started = node.clock()
     errors, interrupt = run(work, node)
-    requests = ((e.request, e.arrival, e.cut, e.weight) for e in work.entries)
-    each = errors or [None] * len(work.entries)
     try:
-        reporter.ran(work.instance.index, requests, started, node.clock(), each)
+        reporter.ran(work, started, node.clock(), errors or [None] * len(work.entries))
     except KeyboardInterrupt as raised:
         interrupt = interrupt or raised
     return errors, interrupt
