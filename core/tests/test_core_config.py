@@ -1223,6 +1223,12 @@ def test_the_place_is_found_however_the_value_is_written(lines, at, tmp_path):
     assert (found.line - 1, found.column) == at
 
 
+def test_a_key_of_an_inline_table_is_not_found_at_the_end_of_another_one(tmp_path):
+    file = write(tmp_path / "c.toml", 'a = {backend = "Show", queue_size = 5, size = 5}\n')
+    (found,) = problems(file)
+    assert (found.path, found.line, found.column) == ("a.size", 1, 40)
+
+
 def test_the_line_is_that_of_the_table_where_a_key_is_missing(tmp_path):
     file = write(tmp_path / "c.toml", "max = 1\n\n[node]\nmax = 2\n")
     (found,) = problems(file)

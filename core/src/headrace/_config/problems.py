@@ -187,8 +187,8 @@ def _placed(problem: Problem, path: str, pieces: _Pieces) -> Problem:
 def _offset(problem: Problem, piece: str) -> int:
     """Find the text of a problem in the lines of its key, else the wrong part of it, else where the value begins."""
     text, (first, last) = problem.text or "", problem.span or (0, 0)
-    if text and (at := piece.find(text)) >= 0:
-        return at + first
+    if text and (found := re.search(rf"(?<![\w-]){re.escape(text)}", piece)):
+        return found.start() + first
     wrong, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
     once = wrong != "" and piece.count(wrong, begin) == 1
     return piece.find(wrong, begin) if once else len(piece) - len(piece[begin:].lstrip())
