@@ -335,6 +335,8 @@ def test_all_kinds_of_problems_are_reported_together():
             "x": {"backend": "S[Shwo,Show(a=x),Identity[Show]]", "max": 0, "instnce_num": 2},
             "y": {"backend": "Show", "mx": 1},
             "z": {"backend": "Show(", "instanc_num": 1},
+            "v": {"backend": "Show(a=x)", "init": "Nope"},
+            "w": {"backend": "Show(a=x)", "node_entrypoint": "Nope"},
         }
     )
     assert {(p.code, p.path) for p in found} == {
@@ -348,6 +350,8 @@ def test_all_kinds_of_problems_are_reported_together():
         ("unknown_key", "y.mx"),
         ("syntax", "z.backend"),
         ("unknown_key", "z.instanc_num"),
+        *(("option", "v.backend"), ("unknown_backend", "v.init")),
+        *(("option", "w.backend"), ("unknown_backend", "w.node_entrypoint")),
     }
 
 

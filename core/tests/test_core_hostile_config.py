@@ -161,9 +161,13 @@ def test_what_a_validator_raises_is_a_problem_that_names_the_class(what):
     assert found.path == "main.backend"
 
 
-def test_what_a_default_raises_is_a_problem_that_names_the_class():
+@pytest.mark.parametrize(
+    "config",
+    [{"backend": "DefaultRaises"}, {"backend": "Identity", "define": {"Z": "DefaultRaises"}}],
+)
+def test_what_a_default_raises_is_a_problem_that_names_the_class(config):
     headrace.register(DefaultRaises, replace=True)
-    (found,) = problems({"backend": "DefaultRaises"})
+    (found,) = problems(config)
     assert "ZeroDivisionError" in found.message
     assert "DefaultRaises.Options" in found.hint
 

@@ -95,7 +95,7 @@ class OptionsReader:
                 values[key], origins[key] = given[key]
         options = self._validated(values)
         # A missing option becomes None, any other has its default.
-        if options is None and self.lenient:
+        if options is None and not self._wrong:
             options = self.options.model_construct(**dict.fromkeys(self._lacking) | values)
         return None if self._wrong else options, origins
 

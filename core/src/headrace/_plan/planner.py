@@ -129,6 +129,10 @@ class Planner(Resolver):
         if init is None and self.parameters.key("init") is not None:
             self.register_wrong(self.node, keys.instance_num)
         entry = self._entry() if alias_of is None else self._key("backend")
+        backend, *others = map(self.parameters.key, ("backend", "init", "node_entrypoint"))
+        if entry is None and backend is not None and any(others):
+            # What is wrong there has hidden what is wrong in `backend`, and perhaps instances that it names.
+            self.planned(backend.value, backend.source, Scope(lenient=True))
         if entry is None or policies is None:
             return None
         plan = NodePlan(self.node, keys, origins, entry, *policies, init, alias_of)
