@@ -298,6 +298,27 @@ def test_an_error_is_json_too(command, code, tmp_path, monkeypatch):
     assert f"error: {found['error']['message']}" in plain.stderr
 
 
+@pytest.mark.parametrize("charset", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("name", ["Gruß", "\u2192", "byte\udcff"])
+def test_stdout_of_any_encoding_takes_any_name_and_json_stays_json(charset, name):
+    done = CliRunner(charset=charset).invoke(app, ["plugins", "info", name, "--json"])
+    assert (done.exit_code, done.exception.__class__) == (2, SystemExit)
+    told = json.loads(done.stdout_bytes.decode("utf-8"))  # JSON is UTF-8 by its standard
+    assert repr(name) in told["error"]["message"]
+
+
+def test_a_drawing_is_written_with_escapes_where_the_encoding_lacks_letters(tmp_path):
+    path = tmp_path / "größe\udcff.toml"
+    try:
+        path.write_text('backend = "Identity"\n', encoding="utf-8")
+    except OSError:
+        pytest.skip("the file system takes text alone")
+    for charset, shown in (("ascii", r"gr\xf6\xdfe\udcff.toml"), ("utf-8", r"größe\udcff.toml")):
+        done = CliRunner(charset=charset).invoke(app, ["explain", str(path)])
+        assert done.exit_code == 0
+        assert shown.encode() in done.stdout_bytes
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
     "command",

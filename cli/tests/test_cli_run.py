@@ -201,6 +201,19 @@ def test_patterns_files_and_the_order_of_arguments(tree):
     assert paths("t/.hidden", "-") == ["t/.hidden", "-"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a right of their own")
+def test_a_link_that_leads_to_itself_fails_alone(tree):
+    (tree / "t" / "a" / "0").symlink_to("0")
+    assert paths("t") == ["t/a/0", "t/a/1.txt", "t/a/2.txt", "t/b.txt", "t/c.jpg"]
+    result = run("Identity", "t", "--json")
+    assert result.exit_code == 1
+    first, *others = map(json.loads, result.stdout.splitlines())
+    assert first["error"]["code"] == "input"
+    assert first["error"]["message"].startswith("it cannot be read: ")
+    assert len(others) == 4
+    assert all("result" in one for one in others)
+
+
 def test_a_file_whose_name_looks_like_a_pattern(tree):
     (tree / "x[1].txt").write_bytes(b"")
     assert paths("x[1].txt") == ["x[1].txt"]

@@ -13,7 +13,7 @@ from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import building
 from headrace_cli.console import OK, WRONG, counted, print_data, print_message
 from headrace_cli.findings import findings
-from headrace_cli.printing import as_json
+from headrace_cli.printing import print_json
 from headrace_cli.reporting import error_as_dict
 from headrace_cli.source import hinting_at_a_file, source_of
 
@@ -55,11 +55,11 @@ def check(
     except HeadraceError as error:
         if not json:
             raise
-        print_data(as_json({**error_as_dict(error), "warnings": warnings}))
+        print_json({**error_as_dict(error), "warnings": warnings})
         return WRONG
     if json:
         report = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(found["nodes"])}
-        print_data(as_json(report if built is None else {**report, "built": built}))
+        print_json(report if built is None else {**report, "built": built})
         return OK
     own = [node for node in found["nodes"].values() if node["alias_of"] is None]
     instances = sum(node["instance_num"] for node in own)

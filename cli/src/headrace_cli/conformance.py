@@ -25,7 +25,7 @@ from headrace_cli.console import (
     print_message,
 )
 from headrace_cli.names import all_names, backends_named, plugins_named
-from headrace_cli.printing import as_json
+from headrace_cli.printing import as_json, print_json
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -103,11 +103,12 @@ def conformance(
         "certified": all(one.certified for one in certificates),
         "certificates": [one.to_dict() for one in certificates],
     }
-    text = as_json(whole)
     if certificate is not None:
-        Path(certificate).write_text(text + "\n", encoding="utf-8")
+        Path(certificate).write_text(
+            as_json(whole) + "\n", encoding="utf-8", errors="backslashreplace"
+        )
     if json:
-        print_data(text)
+        print_json(whole)
     failed = sum(not one.certified for one in certificates)
     if failed and not json:
         print_message(f"{failed} of {counted(len(certificates), 'backend')} not certified")

@@ -36,6 +36,18 @@ class FileError(Exception):
     code = "file"
 
 
+def let_stdout_take_any_text() -> None:
+    """Have stdout write as escapes what its encoding lacks, and bytes of file names that are no text."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def is_utf8(stream: Any) -> bool:
+    """Tell whether a stream of text is written in UTF-8, the encoding of JSON."""
+    return (getattr(stream, "encoding", None) or "").lower() in {"utf-8", "utf8"}
+
+
 def print_data(text: str) -> None:
     """Write one line of data to stdout."""
     sys.stdout.write(text + "\n")

@@ -11,7 +11,7 @@ from headrace.errors import Problem
 from headrace_cli.arguments import Json, NoImport, Settings
 from headrace_cli.console import OK, WrongArgument, counted, print_data, print_drawing
 from headrace_cli.graph import FORMATS
-from headrace_cli.printing import as_json, escaped, shown
+from headrace_cli.printing import as_json, escaped, print_json, shown
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
 if TYPE_CHECKING:
@@ -63,9 +63,12 @@ def explain(
             found = headrace.explain(headrace.parse(what))
     if graph is not None:
         picture = FORMATS[graph](found)
-        print_data(as_json({"format": graph, "graph": picture}) if json else picture)
+        if json:
+            print_json({"format": graph, "graph": picture})
+        else:
+            print_data(picture)
     elif json:
-        print_data(as_json(found))
+        print_json(found)
     elif "nodes" in found:
         print_drawing(_pipeline(what, found), width=100_000, emoji=False, markup=False)
     else:

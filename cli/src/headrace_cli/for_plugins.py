@@ -20,6 +20,7 @@ from headrace_cli.console import (
 )
 from headrace_cli.graph import FORMATS
 from headrace_cli.inputs import check_arguments, expand
+from headrace_cli.printing import print_json
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "hinting_at_a_file",
     "is_file",
     "print_data",
+    "print_json",
     "print_message",
     "printing_warnings",
     "showing_progress",

@@ -131,8 +131,12 @@ def _files_below(folder: str, root: str) -> Iterator[Input]:
             yield entry
         elif entry.is_dir(follow_symlinks=False):
             levels.append(_entries(entry.path))
-        elif entry.is_file():
-            yield Input(entry.path, root=root)
+        else:
+            try:
+                if entry.is_file():
+                    yield Input(entry.path, root=root)
+            except OSError as error:  # a link that leads back to itself
+                yield Input(entry.path, error, root)
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str] | Input]:

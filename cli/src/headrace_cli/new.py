@@ -16,7 +16,7 @@ from headrace.plugins import KNOWN_BACKENDS, qualifier
 from headrace_cli.arguments import EXITS, Json, group
 from headrace_cli.console import OK, print_data, print_message
 from headrace_cli.names import COMMANDS, all_plugins
-from headrace_cli.printing import as_json
+from headrace_cli.printing import print_json
 from headrace_cli.reporting import Command
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def backend(
     made = folder / names["distribution"]
     _write(made, files)
     if json:
-        print_data(as_json({**names, "path": str(made), "files": sorted(files)}))
+        print_json({**names, "path": str(made), "files": sorted(files)})
         return OK
     print_data(str(made))
     where = f'"{made}[test]"' if made.is_absolute() else f'"./{made.as_posix()}[test]"'

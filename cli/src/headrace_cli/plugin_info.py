@@ -14,7 +14,7 @@ from headrace_cli.console import print_data
 from headrace_cli.doctor import examined
 from headrace_cli.findings import HOOK_NOUNS
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named
-from headrace_cli.printing import as_json, shown
+from headrace_cli.printing import as_json, print_json, shown
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -53,7 +53,7 @@ def show_info(name: str, *, json: bool) -> None:
     backends = [_backend(one, plugin) for one, plugin in pairs]
     rows = [plugin.to_dict() for plugin in examined(found)[1]]
     if json:
-        print_data(as_json({"plugins": rows, "backends": backends}))
+        print_json({"plugins": rows, "backends": backends})
         return
     for row in rows:
         _print_plugin(row, backends)

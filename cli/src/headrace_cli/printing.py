@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import math
+import sys
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from headrace_cli.console import print_data
+from headrace_cli.console import is_utf8, print_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,8 +104,8 @@ def _alone(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> A
     return found[0] if isinstance(found, list) else found
 
 
-def as_json(value: Any, *, ascii_only: bool = False) -> str:
-    """Write a value as one line of JSON, in full.
+def as_json(value: Any, *, ascii_only: bool = False, indent: int | None = None) -> str:
+    """Write a value as JSON, in full: as one line, unless ``indent`` gives the spaces of a level.
 
     Values with ``tolist`` (arrays) become nested lists, bytes become base64, dataclasses and models of
     pydantic become objects, and a value that is no number, text, list or dict becomes its text. NaN and
@@ -112,15 +113,21 @@ def as_json(value: Any, *, ascii_only: bool = False) -> str:
     deep, is cut off with ``"..."``.
     """
     try:
-        return json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, default=_of_other_types)
+        return json.dumps(
+            value,
+            ensure_ascii=ascii_only,
+            allow_nan=False,
+            default=_of_other_types,
+            indent=indent,
+        )
     except (TypeError, ValueError, RecursionError):
         # A key is no text, a number is none of JSON's, or a value holds itself.
-        return json.dumps(_complete(value), ensure_ascii=ascii_only, allow_nan=False)
+        return json.dumps(_complete(value), ensure_ascii=ascii_only, allow_nan=False, indent=indent)
 
 
-def print_json(value: Any) -> None:
-    """Write a value to stdout as one line of JSON."""
-    print_data(as_json(value))
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    """Write a value to stdout as JSON: whole JSON in any encoding of stdout, as `as_json` writes it."""
+    print_data(as_json(value, ascii_only=not is_utf8(sys.stdout), indent=indent))
 
 
 def _of_other_types(value: Any) -> Any:

@@ -18,7 +18,7 @@ from headrace_cli.console import (
     UsageError,
     WrongArgument,
     discard_stdout,
-    print_data,
+    let_stdout_take_any_text,
     print_message,
 )
 
@@ -63,9 +63,9 @@ def print_usage_error(error: Any, args: Sequence[str]) -> None:
 
 
 def _print_error(error: Exception) -> None:
-    from headrace_cli.printing import as_json
+    from headrace_cli.printing import print_json
 
-    print_data(as_json(error_as_dict(error)))
+    print_json(error_as_dict(error))
 
 
 class Command(TyperCommand):
@@ -99,6 +99,7 @@ class Commands(Group):
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **extra: Any) -> Any:
         """Read the options before the command."""
         self._given = list(args)
+        let_stdout_take_any_text()
         with _reported(False, self._given):
             return super().make_context(info_name, args, *rest, **extra)
 

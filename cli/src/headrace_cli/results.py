@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import RequestError, code_of
-from headrace_cli.console import error_text, print_data, print_message
+from headrace_cli.console import error_text, is_utf8, print_data, print_message
 from headrace_cli.printing import as_json, as_line, escaped
 
 if TYPE_CHECKING:
@@ -33,11 +33,7 @@ class ResultPrinter:
         self._json = json
         self._traceback = traceback
         self._output = output
-        reconfigure = getattr(sys.stdout, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")  # a path may hold bytes that are no text
-        encoding = (getattr(sys.stdout, "encoding", None) or "").lower()
-        self._ascii_only = encoding not in ("utf-8", "utf8")
+        self._ascii_only = not is_utf8(sys.stdout)
 
     def result(self, one: Input, result: Any) -> None:
         """Print the result of an input, or write it to a file and print its path.

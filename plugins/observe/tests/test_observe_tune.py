@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
+import sys
 from array import array
 from collections import Counter
 
@@ -20,6 +22,11 @@ from headrace_observe.notes import Window
 from headrace_observe.search import search
 from headrace_observe.space import Dimension, as_layer, space_of
 from headrace_observe.tuning import Trials, as_toml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def figures(throughput=100.0, p99=40.0, failed=0.0):
@@ -60,6 +67,9 @@ def test_a_goal_ranks_what_keeps_its_limits_above_all_else():
         ("max throughput; failed < 0%", 17, "write failed <= 0% for none"),
         ("max throughput; p99 <= 0ms", 17, "p99 cannot be below 0"),
         ("max p50; throughput < 0", 10, "throughput cannot be below 0"),
+        ("max throughput; failed <= 100%", 17, "failed is a share of the requests"),
+        ("max throughput; p99 > 0ms", 17, "every result keeps it: p99 is never below 0"),
+        ("max throughput; failed >= 0", 17, "every result keeps it: failed is never below 0"),
         ("min p50; p99 < 50ms; p99 > 60ms", 22, "nothing keeps it and 'p99 < 50ms', too"),
         ("min p50; p99 > 0.06s; p99 < 50ms", 23, "nothing keeps it and 'p99 > 0.06s', too"),
     ],
@@ -74,6 +84,21 @@ def test_a_goal_that_cannot_be_read_is_refused_with_place_and_words(text, column
     shown, caret = said.splitlines()[1:3]
     assert shown == f"  {text}"
     assert caret.index("^") == column + 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "kept"),
+    [
+        ("failed < 1%", 0.01, False),
+        ("failed <= 1%", 0.01, True),
+        ("failed > 0%", 0.0, False),
+        ("failed < 1%", 0.009, True),
+    ],
+)
+def test_a_result_on_a_limit_keeps_it_only_where_the_limit_says_equal(limit, share, kept):
+    goal = read_goal(f"max throughput; {limit}")
+    assert (goal.excess(figures(failed=share)) == 0) is kept
+    assert (goal.rank(figures(failed=share)) > 0) is kept
 
 
 def nodes_of(config):
@@ -293,6 +318,16 @@ def test_the_file_is_read_as_it_was_meant(tmp_path):
     assert '"S::x" = [1, "two"]' in text
 
 
+def test_values_of_any_kind_are_read_back():
+    table = {
+        "a": [{"b c": 1, "d": [True, -0.5]}, {}],
+        "e": 'x\x7f\u0001"\\\n',
+        "f": [math.inf, -math.inf],
+        "g": {"h-1": {"i": 1e300}},
+    }
+    assert tomllib.loads(as_toml(table, "")) == table
+
+
 def run(*args):
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
@@ -320,6 +355,26 @@ def test_the_command_writes_the_best_as_a_file_that_extends(tmp_path, monkeypatc
     assert made["b"]["keys"]["instance_num"]["value"] == best["values"]["b.instance_num"]
     assert made["a"]["next"] == ["b"]
     assert (tmp_path / "f.svg").exists()
+
+
+def test_the_file_is_refused_where_its_paths_would_be_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "own.py").write_text("import headrace\nheadrace.register('TuneOwn', len)\n")
+    base = ["--goal", "max throughput", *QUICK, "--trials", "1"]
+    for more in ("import=own.py", f"import={tmp_path / 'own.py'}"):
+        args = ["TuneOwn", *base, "--set", more, "-o", "aside/tuned.toml"]
+        done = run("tune", *args)
+        made = tmp_path / "aside" / "tuned.toml"
+        if more == "import=own.py":
+            assert done.exit_code == 2
+            assert (
+                "the paths in --set and in an expression would start in its folder" in done.stderr
+            )
+            assert not made.exists()
+        else:
+            assert done.exit_code == 0, done.output
+            assert headrace.explain(str(made))["nodes"]["main"]["expression"] == "TuneOwn"
 
 
 def test_a_goal_out_of_reach_says_how_close_it_came_and_writes_nothing(tmp_path, monkeypatch):

@@ -56,4 +56,6 @@ def _beside(target: Path) -> Path:
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Write plain data as JSON."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_whole(
+        path, lambda part: part.write_text(text, encoding="utf-8", errors="backslashreplace")
+    )

@@ -24,6 +24,9 @@ FIGURES: dict[str, dict[str, float]] = {
 """The figures that a goal may name, each with its units. The number of a unit converts a value to the figure's own
 unit: requests per second, milliseconds, a share of the requests, processor cores."""
 
+_LEAST_EXCESS = 1e-6
+"""The excess of a result that lies just on a limit of ``<`` or ``>``."""
+
 _CLAUSE = re.compile(
     r"\s*(?:(?P<way>max|min)\s+(?P<of>\w+)"
     r"|(?P<figure>\w+)\s*(?P<sign><=?|>=?)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z%/]*))\s*\Z"
@@ -46,12 +49,19 @@ class Limit:
     value: float
     text: str
 
+    @property
+    def equal(self) -> bool:
+        """Whether a figure of just ``value`` keeps the limit."""
+        return "=" in self.text
+
     def excess(self, figures: dict[str, float | None]) -> float:
         """Give by how much a result misses the limit, as a share of ``value``; 0 if it keeps the limit."""
         found = figures[self.figure]
         if found is None:
             return 1e9
         over = found - self.value if self.below else self.value - found
+        if over == 0 and not self.equal:
+            return _LEAST_EXCESS
         return max(0.0, over / (self.value or 1.0))
 
 
@@ -153,11 +163,13 @@ def read_goal(text: str) -> Goal:
 def _impossible(limit: Limit, before: list[Limit]) -> str | None:
     """Say why no result, or every result, keeps a limit; None if some do and some do not."""
     name, value = limit.figure, limit.value
-    if name == "failed" and (value > 1 or (value == 1 and not limit.below)):
+    if name == "failed" and (value > 1 or (value == 1 and (limit.equal or not limit.below))):
         return "failed is a share of the requests, from 0 to 100%"
-    if limit.below and not value and (name != "failed" or "=" not in limit.text):
+    if limit.below and not value and (name != "failed" or not limit.equal):
         said = "write failed <= 0% for none" if name == "failed" else "it is always above 0"
         return f"{name} cannot be below 0; {said}"
+    if not limit.below and not value and (name != "failed" or limit.equal):
+        return f"every result keeps it: {name} is never below 0"
     for other in before:
         least, most = (other, limit) if limit.below else (limit, other)
         if other.figure == name and other.below != limit.below and least.value >= most.value:

@@ -94,7 +94,7 @@ def plot(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> N
             f'<!doctype html><html lang="en"><meta charset="utf-8">'
             f"<title>{html.escape(title)}</title><body>{as_svg(panels, title)}</body></html>\n"
         )
-        write_whole(path, lambda part: part.write_text(page, encoding="utf-8"))
+        write_whole(path, lambda part: part.write_text(page, "utf-8", "xmlcharrefreplace"))
         return
     figure = _drawn(panels, title)
     write_whole(path, lambda part: figure.savefig(part, dpi=120))

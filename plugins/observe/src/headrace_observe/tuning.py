@@ -193,13 +193,22 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) ->
     values = {key: value for key, value in table.items() if not isinstance(value, dict)}
     if path and values:
         lines += ["", f"[{'.'.join(map(_key, path))}]"]
-    # JSON writes texts, numbers, truth values and lists of them as TOML does.
-    lines += [
-        f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()
-    ]
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in values.items()]
     for key, value in table.items():
         if isinstance(value, dict):
             _lines(value, (*path, key), lines)
+
+
+def _value(value: Any) -> str:
+    """Write a value in one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(key)} = {_value(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    # JSON writes texts, numbers and truth values as TOML does, but for one control character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(key: str) -> str:

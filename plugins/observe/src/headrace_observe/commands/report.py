@@ -36,7 +36,7 @@ def report(
     """  # noqa: D301 - typer keeps the lines after a backspace character
     writable(output, "--output", files)
     page = as_page([(path, read_json(path)) for path in files], FORMATS["svg"])
-    write_whole(output, lambda part: part.write_text(page, encoding="utf-8"))
+    write_whole(output, lambda part: part.write_text(page, "utf-8", "xmlcharrefreplace"))
     if json:
         print_document({"report": output, "bytes": Path(output).stat().st_size})
     else:

@@ -17,7 +17,7 @@ from headrace_cli.for_plugins import (
     WrongArgument,
     check_arguments,
     expand,
-    print_data,
+    print_json,
     print_message,
 )
 from headrace_observe.arrivals import poisson, read_arrivals
@@ -176,7 +176,7 @@ def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], tit
 
 def print_document(document: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Write plain data to stdout as JSON."""
-    print_data(_json.dumps(document, indent=2, ensure_ascii=False))
+    print_json(document, indent=2)
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as _json
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from headrace.errors import HeadraceError
-from headrace_cli.for_plugins import INTERRUPTED, OK, print_data
+from headrace_cli.for_plugins import INTERRUPTED, OK, print_json
 from headrace_observe.extras import library
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def top(
     try:
         if json:
             for rows, state in looks:
-                print_data(_json.dumps({"state": state, "nodes": rows}, ensure_ascii=False))
+                print_json({"state": state, "nodes": rows})
         else:
             _show(looks, url)
     except KeyboardInterrupt:

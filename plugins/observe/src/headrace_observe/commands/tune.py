@@ -10,6 +10,7 @@ import typer
 
 import headrace
 import headrace_observe
+from headrace.errors import ConfigError
 from headrace_cli.for_plugins import (
     CLOSE_S,
     FAILED,
@@ -143,6 +144,9 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     source = source_of(config, settings or ())
     with hinting_at_a_file(config):
         loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
+    written = _extending(output, config, {} if isinstance(source, str) else source)
+    if written.keys() != {"extends"}:
+        _check_meaning(output, written, loaded, no_import=no_import)
     space = space_of(headrace.explain(loaded)["nodes"], ranges or ())
     one_node = "backend" in loaded.to_dict()
 
@@ -163,7 +167,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     best = tried.best
     reached = best is not None and tried.reached(best)
     if best is not None and reached:
-        _write(output, config, changed(best.values), best, goal)
+        _write(output, _extending(output, config, changed(best.values)), best, goal)
     document = {
         **tried.to_dict(how=found, interrupted=interrupted),
         "config": config,
@@ -210,12 +214,44 @@ def _measured(
     return points[0]
 
 
-def _write(output: str, config: str, table: dict[str, Any], best: Trial, goal: str) -> None:
-    """Write the values of the best trial as a TOML file, which extends the configuration if that is a file."""
-    if is_file(config):
-        folder = Path(output).absolute().parent
-        path = os.path.relpath(Path(config).absolute(), folder).replace(os.sep, "/")
-        table = {**table, "extends": path.replace("$", "$$")}
+def _extending(output: str, config: str, table: Any) -> dict[str, Any]:
+    """Give a table as it is written: one of a file extends that file, by the path from the folder of the output.
+
+    Raises:
+        WrongArgument: The path holds bytes that are no text, so that TOML has no way to write it.
+    """
+    if not is_file(config):
+        return dict(table)
+    folder = Path(output).absolute().parent
+    path = os.path.relpath(Path(config).absolute(), folder).replace(os.sep, "/")
+    if any("\ud800" <= letter <= "\udfff" for letter in path):
+        raise WrongArgument(f"{path!r} is no text, so no TOML file can extend it: rename it")
+    return {**table, "extends": path.replace("$", "$$")}
+
+
+def _check_meaning(
+    output: str, table: dict[str, Any], loaded: headrace.PipelineConfig, *, no_import: bool
+) -> None:
+    """Refuse a folder for the output in which relative paths of ``--set``, or of an expression, are other files.
+
+    Raises:
+        WrongArgument: Read from its folder, the table is another configuration, or none.
+    """
+    folder = Path(output).absolute().parent
+    try:
+        there = headrace.PipelineConfig.load(table, base=folder, allow_import=not no_import)
+        same = headrace.explain(there)["nodes"] == headrace.explain(loaded)["nodes"]
+    except ConfigError:
+        same = False
+    if not same:
+        raise WrongArgument(
+            f"--output {output}: the paths in --set and in an expression would start in its folder there; "
+            "write them from / on, or the output into this folder"
+        )
+
+
+def _write(output: str, table: dict[str, Any], best: Trial, goal: str) -> None:
+    """Write the values of the best trial as a TOML file."""
     figures = best.figures or {}
     comment = (
         f"Written by headrace tune for: {goal}\n"
