@@ -22,6 +22,8 @@ from headrace_testing import Blocking
 
 pytestmark = pytest.mark.usefixtures("shortcut")
 
+TWO_ROOTS = {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}}
+
 
 def test_close_with_drain_runs_what_waits_and_refuses_newcomers_at_once(
     gate, client, waiting, until
@@ -347,6 +349,27 @@ def test_statistics_of_a_closed_pipeline_are_still_there(gate):
     pipe.close()
     counts = pipe.stats()["nodes"]["main"]
     assert (counts["submitted"], counts["ok"], counts["failed"]) == (2, 1, {"backend": 1})
+
+
+@pytest.mark.parametrize("nodes", [{"b": {"backend": "Identity"}}, TWO_ROOTS])
+def test_a_request_to_a_closed_pipeline_is_counted_whichever_way_it_came(nodes):
+    pipe = headrace.pipe(nodes)
+    pipe.close()
+    ways = (
+        pipe,
+        lambda one: pipe(one, timeout=60),
+        lambda one: pipe([one]),
+        pipe.submit,
+        lambda one: pipe.submit([one]),
+        lambda one: asyncio.run(pipe.call_async(one)),
+    )
+    for count, way in enumerate(ways, 1):
+        request = {"data": 1, "result": 2, "node_name": "b"}
+        with pytest.raises(ClosedError):
+            way(request)
+        assert "result" not in request
+        found = pipe.stats()["nodes"]["b"]
+        assert (found["submitted"], found["ok"], found["failed"]) == (count, 0, {"closed": count})
 
 
 def test_async_with_closes_without_blocking_the_event_loop(gate):

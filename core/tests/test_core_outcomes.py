@@ -24,6 +24,7 @@ from headrace._scheduling.process_threads import shared_timer
 from headrace._scheduling.queue import NodeQuota, RequestQueue, Waits
 from headrace.errors import (
     BackendError,
+    ClosedError,
     ContractError,
     DeadlineExceededError,
     InputError,
@@ -388,6 +389,33 @@ def test_a_callback_that_never_ends_or_exits_starves_no_other(gate, caplog):
         for _ in range(5):
             assert called.acquire(timeout=LATE_S)
         go.set()
+
+
+def test_a_request_that_is_closed_while_its_failed_batch_ends_is_counted_as_closed():
+    read, leave = threading.Event(), threading.Event()
+
+    class SlowError(BackendError):
+        """The runner has noted the code of the item before, and waits as it reads this one."""
+
+        @property
+        def code(self):
+            read.set()
+            assert leave.wait(LATE_S)
+            return "slow"
+
+    @headrace.register("Fails")
+    class Fails(headrace.Backend):
+        def forward(self, batch):
+            return [ValueError("first"), SlowError("second")]
+
+    pipe = headrace.pipe({"backend": "Fails", "max": 2})
+    futures = pipe.submit([{"data": 1}, {"data": 2}])
+    assert read.wait(LATE_S)
+    pipe.close(drain=False, timeout=0)
+    found = node(pipe)["failed"]
+    leave.set()
+    assert [type(future.exception(LATE_S)) for future in futures] == [ClosedError, ClosedError]
+    assert found == {"closed": 2}
 
 
 def test_wait_and_as_completed_tell_each_future_once(gate, client):

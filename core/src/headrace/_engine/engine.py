@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -90,13 +89,12 @@ class Engine:
     # Entry.
 
     def check_open(self, requests: Sequence[object] = ()) -> None:
-        """Raise ClosedError when requests are refused, and take ``result`` out of ``requests`` then."""
+        """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
         if self._closing is not None:
+            error = ClosedError(self._closing.args[0])
             for request in requests:
-                with suppress(Exception):  # the dict is the user's, and may raise anything
-                    if isinstance(request, dict):
-                        request.pop("result", None)
-            raise ClosedError(self._closing.args[0])
+                self.entrance.refuse(request, error)
+            raise error
 
     # State and statistics.
 

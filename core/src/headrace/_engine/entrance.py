@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace._graph.route import Route
     from headrace._scheduling.entry import Owner
     from headrace._scheduling.scheduler import Scheduler
+    from headrace.errors import ClosedError
 
     Admitted = tuple[Entry, Route | None]
     """A request on entry, and its way through the graph; None without one, or where it is done."""
@@ -107,6 +108,15 @@ class Entrance:
         if route is None:
             return NodeRequest(self.any_scheduler, entry)
         return GraphRequest(self.graph, route, entry, owner)
+
+    def refuse(self, request: Any, error: ClosedError) -> None:
+        """Count a request that comes after the pipeline was closed, where it would have entered."""
+        scheduler = self.any_scheduler
+        with suppress(Exception):  # the dict is the user's, and may raise anything
+            if isinstance(request, dict):
+                request.pop("result", None)
+                scheduler = self.only or self.graph.route_of(request).first
+        scheduler.count_refused(request, error)
 
     # Running requests.
 

@@ -202,6 +202,7 @@ class Node(FreeInstances):
         if error is not None:
             entry.error = error
             failures = self.failures if at is None else at.failures
+            # A batch notes its codes without the lock; the timer may end an entry right after that.
             code = code_of(error) if at is None else entry.code or code_of(error)
             failures[code] = failures.get(code, 0) + 1
         if entry.alarm is not None:
