@@ -165,6 +165,8 @@ def test_inputs_and_outputs_can_be_renamed_and_picked(start, concat):
     assert results(start(concat, outputs=["sum"], **names), [dict(request)])[0].tolist() == [4, 6]
     (both,) = results(start(concat, outputs=["sum", "both"], **names), [dict(request)])
     assert list(both) == ["sum", "both"]
+    with pytest.raises(SetupError, match="input 'b' would be read from the key 'result'"):
+        start(concat, inputs={"b": "result"})
 
 
 def test_a_bad_item_fails_alone(start, matmul):

@@ -60,6 +60,22 @@ def test_resize_with_antialias_is_pillows(bench, size, how, flag, within):
     assert far(result, expected) <= within
 
 
+@pytest.mark.parametrize("size", [(99, 1), (4, 1), (1, 99), (1, 1), (33, 1)])
+@pytest.mark.parametrize("sides", [(33, 5), (33, 1), (1, 7)])
+def test_a_result_of_one_column_is_averaged_as_any(bench, size, sides):
+    """torch itself gives wrong values for an image of one column that lies row by row."""
+    for how, flag in (("linear", Image.BILINEAR), ("cubic", Image.BICUBIC)):
+        one = bench()
+        options = {"resize_h": size[0], "resize_w": size[1], "interpolation": how}
+        resize = one.start(ResizeTensor, antialias=True, **options)
+        image = np.random.default_rng(0).integers(90, 160, (*sides, 3), np.uint8)
+        tensor = torch.from_numpy(image).permute(2, 0, 1).contiguous()
+        (result,) = one.run(resize, {"data": tensor})
+        assert far(result, np.asarray(Image.fromarray(image).resize(size[::-1], flag))) <= 2
+        (floating,) = one.run(resize, {"data": tensor.double()})
+        assert far(floating - result, np.zeros((*size, 3))) <= 2
+
+
 def test_antialias_rounds_halves_as_pillow_does(bench):
     image, tensor = noise(37, 53)
     one = bench()

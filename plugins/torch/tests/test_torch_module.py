@@ -371,6 +371,8 @@ def test_several_inputs_and_outputs_go_by_name(bench, files, model):
     error = one.error(picked, {"a": X, "b": X[0, :2], "request_size": 3})
     assert (type(error), error.key) == (InputError, "b")
     assert one.error(picked, {"a": X[0]}).key == "b"
+    with pytest.raises(SetupError, match="input 'b' would be read from the key 'result'"):
+        one.start(TorchModule, inputs={"b": "result"}, **how)
 
 
 def test_an_optional_input_is_one_when_it_is_named(bench):

@@ -72,6 +72,7 @@ def test_what_may_only_be_read_is_read_without_a_copy_and_without_a_warning(recw
 def test_odd_arrays_are_copied_to_what_torch_has():
     values = np.arange(6, dtype=np.int16)
     assert as_tensor(values[::-1]).tolist() == [5, 4, 3, 2, 1, 0]
+    assert as_tensor(values[:1][::-1]).tolist() == [0]  # numpy calls one number contiguous
     assert as_tensor(values.astype(">i2")).tolist() == list(range(6))
     assert as_tensor(values[::2]).data_ptr() == values.ctypes.data
 

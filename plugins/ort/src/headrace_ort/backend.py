@@ -328,7 +328,18 @@ class OnnxTensor(headrace.Backend):
 
 
 def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:
-    """Give the key of the request for each input."""
+    """Give the key of the request for each input.
+
+    Raises:
+        SetupError: An input would be read from ``result``, which no request brings.
+    """
     names = [port.name for port in signature.inputs]
     alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
-    return {**alone, **inputs}
+    keys = {**alone, **inputs}
+    if "result" in keys.values():
+        name = next(name for name, key in keys.items() if key == "result")
+        raise SetupError(
+            f"input {name!r} would be read from the key 'result', which is removed from every request",
+            hint=f"Name another key in `inputs`: {{{name} = 'KEY'}}.",
+        )
+    return keys

@@ -127,18 +127,29 @@ def resize_image(
         return functional.interpolate(images, hw, mode=mode)
     if antialias and images.dtype == torch.uint8:
         # Pillow resizes along the rows first, and rounds to whole numbers, halves up, after each of the two steps.
-        for step in ((images.shape[2], hw[1]), tuple(hw)):
-            values = functional.interpolate(
-                images.float(), step, mode=mode, align_corners=False, antialias=True
-            )
+        for step in ((images.shape[2], hw[1]), hw):
+            values = _averaged(images.float(), step, mode)
             images = values.add_(0.5).floor_().clamp_(0, 255).to(torch.uint8)
         return images
     narrow = images.dtype not in (torch.float32, torch.float64)
     values = images.float() if narrow else images
-    resized = functional.interpolate(
-        values, hw, mode=mode, align_corners=False, antialias=antialias
-    )
+    if antialias:
+        resized = _averaged(values, hw, mode)
+    else:
+        resized = functional.interpolate(values, hw, mode=mode, align_corners=False)
     return _back(resized, images.dtype) if narrow else resized
+
+
+def _averaged(values: torch.Tensor, hw: tuple[int, int], mode: str) -> torch.Tensor:
+    """Resize floating images with antialias.
+
+    On the CPU torch (2.15 and earlier) gives wrong values for a result one pixel wide, and right ones for one pixel high.
+    """
+    turned = hw[1] == 1
+    if turned:
+        values, hw = values.transpose(2, 3), (hw[1], hw[0])
+    found = functional.interpolate(values, hw, mode=mode, align_corners=False, antialias=True)
+    return found.transpose(2, 3).contiguous() if turned else found
 
 
 def _back(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -144,12 +144,20 @@ def choose_keys(signature: Signature, inputs: Mapping[str, str]) -> dict[str, st
         inputs: The keys of some inputs by the inputs' names, which win over the defaults.
 
     Raises:
-        SetupError: ``inputs`` names an input that the model does not have.
+        SetupError: ``inputs`` names an input that the model does not have, or an input would be read from ``result``,
+            which no request brings.
     """
     names = [port.name for port in signature.inputs]
     _refuse_unknown("inputs", inputs, names)
     alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
-    return {**alone, **inputs}
+    keys = {**alone, **inputs}
+    if "result" in keys.values():
+        name = next(name for name, key in keys.items() if key == "result")
+        raise SetupError(
+            f"input {name!r} would be read from the key 'result', which is removed from every request",
+            hint=f"Name another key in `inputs`: {{{name} = 'KEY'}}.",
+        )
+    return keys
 
 
 def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str, torch.Tensor]:

@@ -114,7 +114,7 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(step < 0 for step in array.strides):
-        array = np.ascontiguousarray(array)
+        array = array.copy()  # `ascontiguousarray` gives an axis of length 1 back as it is
     if not array.flags.writeable and array.dtype.kind in "biufc":
         array = np.asarray(_Writable(array))
     return array
