@@ -299,8 +299,8 @@ class Bench:
         return load
 
     def limit(self) -> None:
-        """JPEG to a ResNet twice as wide as ResNet-50 and six times as deep: the engine is the limit."""
-        model = resnet(self.folder, width=2, depth=12, name="deep")
+        """JPEG to a ResNet three times as wide as ResNet-50 and twice as deep: the engine is the limit."""
+        model = resnet(self.folder, width=3, depth=4, name="deep")
         size, most = (64, 4) if self.quick else (224, 8)
         self._served("limit", model, size, most, optimization_level=2)
 
