@@ -10,6 +10,7 @@ import torch
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_torch.batching import CatTensor, ContiguousTensor, SplitTensor
+from headrace_torch.geometry import PadTensor
 from headrace_torch.memory import unless_lost
 from headrace_torch.moving import CpuTensor, FixTensor, GpuTensor
 from headrace_torch.place import Passing, Place
@@ -503,6 +504,19 @@ def test_an_error_shows_the_array_as_it_came(expression, value, shown):
     with pipe, pytest.raises(InputError) as caught:
         pipe({"data": value})
     assert f"{shown} [node" in str(caught.value)
+
+
+def test_errors_of_one_call_show_each_request_its_own_array(bench):
+    """Images of one shape are computed in one call; what is wrong with them all is told to each by itself."""
+    one = bench()
+    pad = one.start(PadTensor, pad_h=2, pad_w=2)
+    sample, rows = torch.zeros(3, 7, 7), torch.zeros(2, 3, 7, 7)
+    batch = [{"data": sample}, {"data": rows, "request_size": 2}, {"data": sample}]
+    assert [error.got for error in pad(batch)] == [
+        "float32 [3, 7, 7] on cpu",
+        "float32 [2, 3, 7, 7] on cpu",
+        "float32 [3, 7, 7] on cpu",
+    ]
 
 
 def test_only_a_lost_device_is_not_told_when_memory_is_given_back(caplog):

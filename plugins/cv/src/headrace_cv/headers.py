@@ -54,15 +54,15 @@ def view_of_bytes(data: Any) -> memoryview:
     """Give ``data`` as a contiguous row of bytes; it is copied only if it has gaps or format ``c``.
 
     Args:
-        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
+        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array, also of another library (``__array__``).
 
     Raises:
         InputError: ``data`` is none of these, or longer than `MAX_BYTES`.
     """
     expected = "bytes, bytearray, memoryview or a 1-D uint8 array"
     try:
-        view = memoryview(data)
-    except (TypeError, ValueError, BufferError):
+        view = memoryview(data.__array__() if hasattr(data, "__array__") else data)
+    except Exception:  # noqa: BLE001 - a foreign array may raise anything
         got = "None" if data is None else type(data).__name__
         raise InputError("this is no file in memory", expected=expected, got=got) from None
     if view.ndim != 1 or view.format not in ("B", "c"):

@@ -329,6 +329,11 @@ class PerTensor(TensorBackend):
             whole = self._items.joined([one.tensor for one in given])
             result = self.compute(whole, how)
         except Exception as error:  # the outcome of these items
+            if isinstance(error, InputError) and len(members) > 1:
+                # The error tells of the rows of all: each request is to get one that tells of its own.
+                for request, one, index in zip(requests, given, members, strict=True):
+                    self._group([request], [one], [index], outcomes)
+                return
             found = self.failure(error)
             if isinstance(found, InstanceLostError):
                 raise found from error
