@@ -1296,6 +1296,11 @@ def test_a_problem_marks_the_value_that_is_wrong_or_the_key_where_it_is_the_key(
     assert found.text[slice(*found.span)] == marked
 
 
+def test_each_of_many_nodes_may_name_the_next_one_of_the_file():
+    nodes = {f"n{i}": {"backend": f"S[Identity,Forward[node.n{i + 1}]]"} for i in range(60)}
+    headrace.PipelineConfig.load({**nodes, "n60": {"backend": "Identity"}})
+
+
 def test_a_recursion_limit_that_leaves_no_room_is_told_as_such():
     def deep():
         raise RecursionError

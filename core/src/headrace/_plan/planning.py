@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import MAX_DEPTH, Problems, key_place
+from headrace._config.problems import MAX_DEPTH, Problems, key_place, with_room
 from headrace._expression.tree import PLAIN_NAME, Args, Call
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
@@ -247,7 +247,9 @@ class Planning(ABC):
         if name not in self.registered:
             home = self._home(name)
             if home is not None and home not in self._begun:
-                self.plan_node(home)
+                with_room(
+                    lambda: self.plan_node(home)
+                )  # nodes that name each other may be a long chain
         named = self.registered.get(name)
         known = named is None or named.node == self.node or named.node not in self._unfinished
         return named if known else None
