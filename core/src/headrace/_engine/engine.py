@@ -5,6 +5,7 @@ It never refers to the Pipeline that users hold: otherwise dropping the last ref
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -283,11 +284,14 @@ class Engine:
 
     # Closing.
 
-    @reentrant()
     def close(self, *, drain: bool, timeout: float) -> None:
         """Close the pipeline; see ``Pipeline.close``."""
-        if self._forked:
-            return
+        # In the child of a fork, and once the interpreter ends, no thread is left that could close anything.
+        if not self._forked and not sys.is_finalizing():
+            self._close(drain=drain, timeout=timeout)
+
+    @reentrant()
+    def _close(self, *, drain: bool, timeout: float) -> None:
         until = time.monotonic() + timeout
         with taking(self._lock):
             if self._closing is None:

@@ -7,11 +7,13 @@ thread waits. So a handler finds no lock held by the code that it interrupted, a
 nothing half done.
 
 The call of a destructor that runs while its thread holds a lock is put off: a helper thread does it
-later. The call of a thread that is near the end of its stack is refused before anything has begun.
+later. The call of a thread that is near the end of its stack is refused before anything has begun, and so
+is that of a destructor at the end of the interpreter, when no other thread runs any more.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from functools import partial, wraps
@@ -28,6 +30,7 @@ from headrace._scheduling.locks import (
     shared_out,
 )
 from headrace._scheduling.process_threads import errands
+from headrace.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,9 +176,12 @@ def errand(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Have a helper thread call a function, and wait for its end.
 
     Raises:
+        ClosedError: The interpreter ends: only this thread still runs, and no lock need ever be left.
         BaseException: What the function raised. An interrupt of the calling thread has ``abandoned``
             set, which tells whether a backend still runs for it.
     """
+    if sys.is_finalizing():
+        raise ClosedError("the interpreter ends")
     call = Call(handed_over.first, (partial(function, **kwargs) if kwargs else function, *args))
     try:
         errands.run(call.run)
