@@ -403,6 +403,14 @@ def test_explain_draws_a_tree_with_origins(config):
     assert "asks for" in result.stdout
 
 
+def test_explain_draws_what_stands_around_the_nodes(config):
+    text = '[global]\nentrypoint = "S[Random(0.5)[Identity],Forward[node.a]]"\n'
+    text += '[a]\nbackend = "Identity"\ninit = "Register(x)[Random(0.25)[Identity]]"\n'
+    shown = headrace_says("explain", config(text)).stdout
+    assert shown.index("p = 0.25  (inline)") < shown.index("── entrypoint\n")
+    assert shown.index("── entrypoint\n") < shown.index("p = 0.5  (inline)")
+
+
 def test_explain_json_is_exactly_what_python_gives(config):
     path = config('backend = "S[Identity,Identity]"\n')
     found = json.loads(headrace_says("explain", path, "--json").stdout)

@@ -72,6 +72,24 @@ def test_explain_shows_ranges_threads_and_who_brings_what():
     assert json.loads(json.dumps(found)) == found
 
 
+def test_explain_shows_what_is_written_around_the_backends_of_nodes():
+    door = "S[Many(a=3),Forward[node.{node_name}]]"
+    entry = (
+        f"IoC[InstancesRegister[Reflect[backend]],Register[Batching[InstanceDispatcher]];{door}]"
+    )
+    node = {"backend": "Identity", "init": "Register(x)[Many(a=1)]", "node_entrypoint": entry}
+    config = {"global": {"entrypoint": "S[Many(a=2),Forward[node.n]]"}, "n": node}
+    found = headrace.explain(config)
+    children = found["nodes"]["n"]["init"]["children"], found["entrypoint"]["children"]
+    around = found["nodes"]["n"]["node_entrypoint"]["children"][-1]["children"]
+    firsts = [many[0]["options"]["a"]["value"] for many in (*children, around)]
+    assert firsts == [1, 2, 3]
+    del node["node_entrypoint"], node["init"]
+    assert "Many" in [
+        name for one in headrace.explain(config)["asks_for"] for name in one["backends"]
+    ]
+
+
 @pytest.mark.parametrize("said", ["5", "0", "default"])
 def test_the_variable_of_python_says_how_many_cpus_may_be_used(monkeypatch, said):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)

@@ -109,6 +109,8 @@ def test_one_policy_for_both_keys_shares_what_it_knows(turns, gate):
         "batch_policy": "Turns(first=1)",
         "dispatch_policy": "Turns",
     }
+    asked = [one["distribution"] for one in headrace.explain(config)["asks_for"]]
+    assert "headrace-turns" in asked
     gate.open()
     with headrace.pipe(config) as pipe:
         (policy,) = turns()

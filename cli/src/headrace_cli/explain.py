@@ -98,6 +98,9 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
                 branch.add(_option(key, entry))
         _add_processes(branch, node)
         _add(branch, node["tree"])
+        for key in ("init", "node_entrypoint"):
+            _add_under(key, branch, node)
+    _add_under("entrypoint", tree, found)
     for probe in found.get("probes", []):
         tree.add(_text(("probe ", "bold cyan"), probe))
     _add_needs(tree, found)
@@ -107,6 +110,12 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
         for line in rest:
             shown_warning.add(_text(line.strip()))
     return tree
+
+
+def _add_under(key: str, branch: Tree, found: dict[str, Any]) -> None:
+    """Add the expression that stands under a key, where there is one."""
+    if key in found:
+        _add(branch.add(_text((key, "bold cyan"))), found[key])
 
 
 def _add_processes(branch: Tree, node: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path, PurePath
@@ -54,7 +54,8 @@ def explain(
         probes, ``probes`` lists their texts as written. ``alias_of`` is the node whose instances a
         second door shares, else None. A node with backends in processes of their own has ``processes``:
         ``{"count", "loads"}``, the number of processes, and how often they load each file that an option
-        names. ``warnings`` lists what the configuration may say and hardly means, each as
+        names. What is written under ``init``, ``node_entrypoint`` and ``entrypoint`` stands under these keys, as
+        ``tree`` does, in its node and beside ``nodes``. ``warnings`` lists what the configuration may say and hardly means, each as
         `headrace.errors.Problem.to_dict` gives it.
 
         For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
@@ -71,14 +72,16 @@ def explain(
 
 def _explained(config: PipelineConfig) -> dict[str, Any]:
     plan = config._plan
-    roots = [root for node in plan.nodes.values() for root in node.roots]
+    nodes, front = plan.nodes.values(), plan.entrypoint
+    policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
     return {
         "headrace": headrace.__version__,
         "threads": plan.keys.threads or usable_cpus(),
-        "asks_for": _asks_for(roots, plan.probes),
+        "asks_for": _asks_for(plan.roots, [*policies, *plan.probes]),
         "warnings": [one.to_dict() for one in warnings_about(plan, config._shape)],
         "nodes": {name: _node(plan, plan.nodes[name]) for name in plan.order},
         **({"probes": [probe.text for probe in plan.probes]} if plan.probes else {}),
+        **({"entrypoint": describe_element(front)} if front is not None else {}),
     }
 
 
@@ -99,9 +102,9 @@ def _explained_expression(call: Call) -> dict[str, Any]:
     }
 
 
-def _asks_for(roots: Iterable[Element], probes: Iterable[NamedPlan] = ()) -> list[dict[str, Any]]:
+def _asks_for(roots: Iterable[Element], named: Iterable[NamedPlan] = ()) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], set[str]]
-    found = {(probe.distribution, probe.version): set() for probe in probes}
+    found = {(one.distribution, one.version): set() for one in named if one.distribution}
     for root in roots:
         for element in root.walk():
             spec = element.spec
@@ -135,8 +138,17 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
             for key, origin in node.origins.items()
         },
         "tree": describe_element(root),
+        **{key: describe_element(element) for key, element in _around(node) if element is not root},
         **_processes(root, max(1, door.instance_num)),
     }
+
+
+def _around(node: NodePlan) -> Iterator[tuple[str, Element]]:
+    """Give the expressions that are written around the backend of a node."""
+    if node.init is not None:
+        yield "init", node.init
+    if node.keys.node_entrypoint is not None:
+        yield "node_entrypoint", node.entry
 
 
 def _links(links: Links) -> dict[str, Any]:
