@@ -376,12 +376,6 @@ def test_when_an_element_fails_those_that_wait_do_not_run(send, inside):
     assert send.stats["each"][2]["backend"] == 1
 
 
-def test_each_at_the_entry_finds_no_result_of_an_earlier_time(send):
-    with pytest.raises(errors.InputError) as caught:
-        send({"a": {"backend": "Inc", "each": "result"}}, 1, result=[1])
-    assert caught.value.key == "result"
-
-
 def test_many_nodes_with_nothing_to_do_follow_each_other():
     """None of them takes more of the stack: there is no room for a call per node."""
     config = {f"n{i}": {"backend": "Inc", "each": "data", "next": f"n{i + 1}"} for i in range(300)}

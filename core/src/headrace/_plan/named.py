@@ -16,13 +16,7 @@ from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._plan.planning import Planning, plain_value
 from headrace._portable import error_text, nearest
-from headrace._registry.discovery import (
-    CORE_POLICIES,
-    KNOWN_PROBES,
-    found,
-    how_to_install,
-    load,
-)
+from headrace._registry.discovery import CORE_POLICIES, KNOWN_PROBES, found, how_to_install, load
 from headrace._registry.registry import Offer, registry
 from headrace._scheduling.probes import PROBE_METHODS
 from headrace.errors import ConfigError, PluginError

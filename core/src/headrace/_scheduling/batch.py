@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._checked import filler
 from headrace._portable import caused
+from headrace._scheduling.entry import own_error
 from headrace._scheduling.threads import batches_run
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
@@ -178,9 +179,7 @@ def judged(
 
 def _for_owner(error: BaseException | None) -> BaseException | None:
     """Give an outcome to the owner: a `ClosedError` as a copy that outer backends wrap like other errors."""
-    if isinstance(error, ClosedError):
-        return ClosedError(error.args[0], abandoned=error.abandoned)
-    return error
+    return own_error(error) if isinstance(error, ClosedError) else error
 
 
 def _no_result(node: str, instance: Instance, request: Request) -> NoResultError:

@@ -234,9 +234,8 @@ class CatSplit(Word):
         """Take over the three parts."""
         self._cat_backend, self._infer, self._split_backend = context.children
         self._cat = child_call(self._cat_backend, pad=self._pad)
-        self._call_infer = child_call(
-            self._infer, pad=False
-        )  # the gathered item must not be filled up with copies of itself
+        # Without `pad`: the gathered item must not be filled up with copies of itself.
+        self._call_infer = child_call(self._infer, pad=False)
         self._fills_up = self._pad and self._infer.min > 1
         self._split = child_call(self._split_backend, pad=self._pad)
 

@@ -229,9 +229,8 @@ def _report_missing(planning: Planning, call: Call, key: str) -> None:
     message = f"node {planning.node!r} needs the key {key!r}"
     hint = f'Write {key} = "..." in the node.'
     own = any(planning.parameters.key(one) for one in ("init", "node_entrypoint"))
-    if (
-        key == "backend" and planning.parameters.keys is not None and not own
-    ):  # the text around it is the default of core: the error names the node instead
+    if key == "backend" and planning.known_node is not None and not own:
+        # The text around it is the default of core: the error names the node instead.
         file = planning.shape.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:
