@@ -62,8 +62,7 @@ class NodeCall(Backend):
         items = [self._item(one, *terms(one), enters=enters) for one in batch]
         entries = [entry for item in items for entry in item.entries]
         if entries:
-            groups = [one.entries for one in items if self.levels and not one.may_fail_alone]
-            self.scheduler.call_many(entries, internal=True, groups=groups)
+            self.scheduler.call_many(entries, internal=True)
         outcomes = [self._outcome(*one) for one in zip(batch, items, strict=True)]
         if not any(outcomes):
             return None

@@ -143,8 +143,7 @@ def _run_entries(visit: Visit, waits: Quota, *, internal: bool) -> None:
     elements = Elements(visit.step, visit.request, waits=waits)
     entries = elements.entries
     if entries:
-        groups = [] if elements.may_fail_alone else [entries]
-        visit.step.scheduler.call_many(entries, internal=internal, groups=groups)
+        visit.step.scheduler.call_many(entries, internal=internal)
     failure = elements.gather()
     if failure is not None:
         try:

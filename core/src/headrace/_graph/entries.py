@@ -116,6 +116,7 @@ class Elements:
         self._deadline: float | None = terms.get("deadline")
         self._top: _Group | None = None
         self._no_list: InputError | None = None
+        self._together: list[Entry] = []
         if not node.levels:
             self._add(entry_at(node, request, owner, **terms))
             return
@@ -126,6 +127,10 @@ class Elements:
         except InputError as error:
             node.scheduler.count_refused(request, error)
             self._no_list = error
+        if not self.may_fail_alone:
+            self._together += self.entries
+            for entry in self.entries:
+                entry.group = self._together
 
     def _group(
         self, levels: Sequence[Each], request: Request, make: Callable[[Request], Entry]
@@ -161,7 +166,7 @@ class Elements:
         if self._top is None:
             error, self._no_list = self._no_list, None
             return error or self.entries[0].take_error()
-        errors = [entry.take_error() for entry in self.entries]
+        errors = self.forget()
         failed = [e for e in errors if e is not None and code_of(e) != "cancelled"]
         if failed and not self.may_fail_alone:
             return failed[0]  # the other elements may have been cancelled after this error
@@ -170,6 +175,11 @@ class Elements:
         if failure is not None and not any(failure is one for one in errors):
             self._scheduler.count_late(failure)
         return failure
+
+    def forget(self) -> list[BaseException | None]:
+        """Let the entries, which have all run, keep neither their errors nor each other; give the errors."""
+        self._together.clear()
+        return [entry.take_error() for entry in self.entries]
 
 
 def _copies(each: Each, request: Request) -> list[Request]:

@@ -352,7 +352,7 @@ class _NodeOwner:
 class _EachOwner:
     """The owner of the entries of a visit with ``each``."""
 
-    __slots__ = ("_group", "elements", "left", "request", "visit")
+    __slots__ = ("elements", "left", "request", "visit")
 
     def __init__(self, request: GraphRequest, visit: Visit, **terms: Any) -> None:
         self.request = request
@@ -360,11 +360,6 @@ class _EachOwner:
         self.elements = elements = Elements(visit.step, visit.request, self, **terms)
         # The thread that pops 0 ends the last element.
         self.left = list(range(len(elements.entries)))
-        self._group = [] if elements.may_fail_alone else list(elements.entries)
-
-    def group_of(self, entry: Entry) -> list[Entry]:
-        """Give the entries that are cancelled, if they still wait, when this one fails."""
-        return self._group
 
     def finished(self, entry: Entry) -> None:
         """Count one element; the last one, and one that fails the request, end the visit."""
@@ -388,5 +383,5 @@ class _EachOwner:
                 self.visit.step.scheduler.count_late(error)
         self.request._ended.append((self.visit, error, None))
         self.request._go_on()
-        for one in self.elements.entries if last else ():
-            one.take_error()
+        if last:
+            self.elements.forget()

@@ -235,31 +235,24 @@ class SchedulerBase:
             raise entry.take_error()  # type: ignore[misc]
         return rest
 
-    def call_many(
-        self,
-        entries: Sequence[Entry],
-        *,
-        internal: bool = False,
-        groups: Sequence[list[Entry]] = (),
-    ) -> None:
+    def call_many(self, entries: Sequence[Entry], *, internal: bool = False) -> None:
         """Run entries for the calling thread and wait for them; each entry then holds its outcome.
 
         Args:
             entries: New entries; an entry that is DONE already keeps its outcome.
             internal: Whether the entries come from a backend of this pipeline: closing lets these in.
-            groups: When one entry of a group fails, the entries of that group that wait are cancelled.
         """
         # A signal handler that interrupts a probe in the main thread, and calls the pipeline, might wait for
         # ever for a lock of that probe: so a helper thread runs all, unless every probe is reentrant.
         reporter = self._node.reporter
         may_report = reporter is None or reporter.probes.reentrant
         if get_ident() != main_thread.ident or not may_report:
-            self._call_many(entries, groups, internal=internal)
+            self._call_many(entries, internal=internal)
             return
         try:
             # A helper thread takes the lock and dispatches. It hands a batch of all the entries back: the
             # main thread runs that batch itself, so that Ctrl-C ends the backend.
-            work = self._call_many(entries, groups, internal=internal, hands_over=True)
+            work = self._call_many(entries, internal=internal, hands_over=True)
             if work is not None:
                 self._driver.run_and_finish(work)
         except BaseException as raised:
@@ -278,12 +271,7 @@ class SchedulerBase:
                 entry.give_back()
 
     def _enter_and_wait(
-        self,
-        entries: Sequence[Entry],
-        groups: Sequence[list[Entry]],
-        *,
-        internal: bool,
-        hands_over: bool = False,
+        self, entries: Sequence[Entry], *, internal: bool, hands_over: bool = False
     ) -> Work | None:
         """Run entries; with ``hands_over`` return a batch of them all, which the main thread is to run."""
         now = self._node.clock()
@@ -293,14 +281,10 @@ class SchedulerBase:
         caller = Caller(get_ident(), runs=deadline is None, pending=len(fresh))
         for entry in fresh:
             entry.owner = caller
-        if groups:
-            together = [list(group) for group in groups]
-            caller.groups = {entry: group for group in together for entry in group}
         work = self._wait(caller, fresh, deadline, internal=internal, hands_over=hands_over)
         if work is None:
             for entry in fresh:
                 entry.give_back()
-        caller.groups = None  # caller and entries refer to each other: a cycle for the collector
         return work
 
     _call_many = reentrant(later=refuse_inside)(_enter_and_wait)

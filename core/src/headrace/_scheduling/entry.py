@@ -101,11 +101,13 @@ class Entry:
         lent: One item in a list while a backend runs on a copy of the request; None where a backend gets
             the request itself. Popping is one step of the interpreter: either the backend pops the item
             and writes its answer, or the owner pops the item and takes the request back.
+        group: Entries that are cancelled, if they still wait, when one of them fails; None for no group. It is
+            emptied in the end, so that no cycle of references is left.
     """
 
     __slots__ = (
         *("request", "owner", "weight", "arrival", "cut", "deadline", "priority", "data", "state"),
-        *("error", "code", "alarm", "room", "waits", "lent"),
+        *("error", "code", "alarm", "room", "waits", "lent", "group"),
     )
 
     arrival: float
@@ -115,6 +117,7 @@ class Entry:
     alarm: Alarm | None
     room: Signal | None
     lent: list[None] | None
+    group: list[Entry] | None
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class Entry:
         self.priority = priority
         self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
         self.state = NEW
-        self.error = self.code = self.alarm = self.room = self.lent = None
+        self.error = self.code = self.alarm = self.room = self.lent = self.group = None
         self.waits = waits
 
     def refuse(self, error: BaseException) -> None:

@@ -218,8 +218,8 @@ class Node(FreeInstances):
                 self.reporter.settled(entry)
             self._unnotified[entry] = None
             self.settled.append(entry)
-        if error is not None and hasattr(owner, "group_of"):
-            self._cancel_group(owner.group_of(entry))
+        if error is not None and entry.group:
+            self._cancel_group(entry.group)
 
     def _cancel_group(self, group: list[Entry]) -> None:
         """Cancel the entries of a group that still wait: one of the group has failed, they are of no use."""

@@ -114,7 +114,7 @@ class Scheduler(FastPath):
 
     def _take_back(self, entry: Entry) -> bool:
         """End an entry whose owner wants no outcome; True if a backend still runs on it. Under the lock."""
-        entry.owner = NOBODY
+        entry.owner, entry.group = NOBODY, None
         return self._node.end(entry, withdrawn)
 
     def place(self, entry: Entry | None) -> tuple[Node, object]:

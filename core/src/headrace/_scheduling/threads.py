@@ -107,8 +107,6 @@ class Caller(Blocked):
         foreign_until: End of the time that the thread may spend on batches of others; None before the first.
         signal: Wakes the thread; a signal that comes late wakes the thread from its next sleep, and the
             thread looks and sleeps on.
-        groups: Per entry the group to which it belongs: when one entry of a group has failed, the others
-            are of no use any more.
 
     While the thread waits, these are changed only under the lock of the node.
     """
@@ -123,7 +121,6 @@ class Caller(Blocked):
     node: NodeView | None = None
     foreign_until: float | None = None
     signal: Signal = field(init=False)
-    groups: dict[Entry, list[Entry]] | None = None
 
     def __post_init__(self) -> None:
         self.signal = kept_signals.pop(self.ident, None) or Signal()
@@ -133,10 +130,6 @@ class Caller(Blocked):
         if self.node is not None and self.parked and self.pending and self.work is None:
             return ((self.node, self),)
         return ()
-
-    def group_of(self, entry: Entry) -> list[Entry]:
-        """Give the group of an entry, of which waiting entries are cancelled when one has failed."""
-        return [] if self.groups is None else self.groups.get(entry, [])
 
     def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
         """Count one outcome."""
