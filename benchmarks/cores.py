@@ -249,7 +249,7 @@ def jpeg(chosen: argparse.Namespace, network: str, folder: str) -> dict[str, lis
         config = {"backend": backend, "instance_num": chosen.instances, **keys}
         for most in chosen.max:
             for cpus in fronts(chosen, name):
-                sides[f"{name}, max {most}{told(cpus)}"] = partial(
+                sides[f"{name}, max {most}{front_text(cpus)}"] = partial(
                     piped, {**config, "max": most}, pictures, chosen.clients, chosen.seconds, cpus
                 )
     loads = in_turn(sides, chosen.rounds)
@@ -263,7 +263,7 @@ def fronts(chosen: argparse.Namespace, side: str) -> list[int | None]:
     return [None, chosen.front_cpus] if side == "Process" and chosen.front_cpus else [None]
 
 
-def told(cpus: int | None) -> str:
+def front_text(cpus: int | None) -> str:
     return f", front on {cpus}" if cpus else ""
 
 
@@ -271,7 +271,7 @@ def python(chosen: argparse.Namespace) -> dict[str, list[Load]]:
     """Compare instances of a backend that holds the lock, each in a process."""
     busy = "Process[Call(benchmarks.cores:python_for_2_ms)]"
     sides = {
-        f"{count} instances, max {most}{told(cpus)}": partial(
+        f"{count} instances, max {most}{front_text(cpus)}": partial(
             piped,
             {"backend": busy, "instance_num": count, "max": most},
             [0],

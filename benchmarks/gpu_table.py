@@ -89,8 +89,8 @@ def _network(
             row["headrace of trtexec"] = row["trtexec"] / row["headrace"]
             row["headrace of trtexec, graphs"] = row["trtexec, graphs"] / row["headrace, graphs"]
             rows[str(batch)] = row
-            told = ", ".join(f"{side} {value:.3f}" for side, value in row.items())
-            print(f"table: {name}, batch {batch}: {told}", flush=True)
+            times = ", ".join(f"{side} {value:.3f}" for side, value in row.items())
+            print(f"table: {name}, batch {batch}: {times}", flush=True)
     return rows
 
 

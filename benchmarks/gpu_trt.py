@@ -380,8 +380,8 @@ class Bench:
                 about = str(pipe.describe())
                 while True:  # an instance allocates its buffers in its first batch
                     pipe([dict(request) for _ in range(2 * instances)])
-                    told = pipe.stats()["nodes"]["main"]["instances"]
-                    if all(instance["batches"] for instance in told):
+                    instances = pipe.stats()["nodes"]["main"]["instances"]
+                    if all(instance["batches"] for instance in instances):
                         break
                 memory[name] = free - self.cuda.memory_bytes()[0]
             assert ("'cache_hit': True" in about) is (name != "build")

@@ -203,7 +203,7 @@ class Client:
     def __init__(self, soak: Soak, seed: int) -> None:
         self.soak = soak
         self.random = random.Random(seed)
-        self.told: list[Counter[int]] = []
+        self.counts: list[Counter[int]] = []
 
     def run(self) -> None:
         """Send requests; an exception that no check expects is noted as wrong and raised again."""

@@ -77,8 +77,8 @@ def rest(port: int, made: random.Random, count: int) -> Iterator[str]:
 
 
 def request(model: str, body: bytes, length: str | None) -> bytes:
-    told = "" if length is None else f"Inference-Header-Content-Length: {length}\r\n"
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\n{told}Content-Length: {len(body)}\r\n\r\n"
+    length_header = "" if length is None else f"Inference-Header-Content-Length: {length}\r\n"
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: a\r\n{length_header}Content-Length: {len(body)}\r\n\r\n"
     return head.encode("latin-1") + body
 
 
@@ -136,9 +136,9 @@ def main() -> int:
                     early = resident_bytes(server.pid)
             seconds = time.perf_counter() - began
             late = resident_bytes(server.pid)
-            told = ", ".join(f"{status}: {n}" for status, n in sorted(statuses.items()))
+            counts = ", ".join(f"{status}: {n}" for status, n in sorted(statuses.items()))
             print(
-                f"{protocol}: {sum(statuses.values())} answers in {seconds:.0f} s: {told}; "
+                f"{protocol}: {sum(statuses.values())} answers in {seconds:.0f} s: {counts}; "
                 f"memory {early / 1e6:.1f} MB after a tenth, {late / 1e6:.1f} MB at the end",
                 flush=True,
             )

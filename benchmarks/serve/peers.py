@@ -211,8 +211,8 @@ def closed_loop(
             "cpu_us": ratio(loads[OURS], loads["bare"], "cpu_us"),
         }
         for side, of_ratio in ratios.items():
-            told = ", ".join(f"{what} {value:.2f}" for what, value in of_ratio.items())
-            print(f"  headrace-serve over {side}: {told}", flush=True)
+            ratios = ", ".join(f"{what} {value:.2f}" for what, value in of_ratio.items())
+            print(f"  headrace-serve over {side}: {ratios}", flush=True)
         figures[str(c)] = {"loads": loads, "ratios": ratios}
     return figures
 
@@ -264,7 +264,7 @@ def open_loop(server: Server, files: list[bytes], rate: float, seconds: float) -
     }
 
 
-def told(figures: dict[str, Any]) -> str:
+def text_of(figures: dict[str, Any]) -> str:
     return "  ".join(
         f"{name} {value:.1f}" if isinstance(value, float) else f"{name} {value}"
         for name, value in figures.items()
@@ -341,13 +341,13 @@ def main() -> None:
             rate = 0.7 * max(rps[peer] for peer in peers)
             for peer in pythons:
                 opened[peer] = open_loop(servers[peer][most], measure.files, rate, 4 * seconds)
-                print(f"  70 % of the best peer, {peer:15}{told(opened[peer])}", flush=True)
+                print(f"  70 % of the best peer, {peer:15}{text_of(opened[peer])}", flush=True)
         setting = {**chosen[OURS][most], "queue_size": QUEUE}
         server = serve(OURS, setting)
         stack.callback(server.stop)
         over = open_loop(server, measure.files, 1.5 * rps[OURS], 4 * seconds)
         print(
-            f"  150 % of our own {told(over)}; goodput {over['goodput'] / rps[OURS]:.2f} of capacity"
+            f"  150 % of our own {text_of(over)}; goodput {over['goodput'] / rps[OURS]:.2f} of capacity"
         )
     found = {"cells": cells, "settings": chosen, "open": opened, "over": over}
     save(options.json, about, {**found, "left_out": left_out})

@@ -124,7 +124,7 @@ def test_a_perfect_backend_passes_every_rule(cls, monkeypatch):
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(cls, request, monkeypatch):
-    if cls.breaks in ("device-memory-left", "finished-when-told"):
+    if cls.breaks in ("device-memory-left", "finished-when-answered"):
         request.getfixturevalue("fake_torch")
     if cls.breaks not in ABOUT_IMPORTS:
         monkeypatch.setattr(rules_life, "probe", nothing_loaded)

@@ -138,7 +138,7 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
         raise typer.Exit(BROKEN_PIPE) from None
     except OSError as error:
         # The disk may be full: then the rest of stdout cannot be written at the end either.
-        text = _told_of_file(error, args)
+        text = _file_message(error, args)
         discard_stdout()
         if traceback:
             _show_traceback(error)
@@ -149,7 +149,7 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _told_of_file(error: OSError, args: Sequence[str]) -> str:
+def _file_message(error: OSError, args: Sequence[str]) -> str:
     """Give the message of a failed read or write; with ``--json`` also print that of a file as JSON."""
     about = "" if error.filename is None else f": {error.filename}"
     text = f"reading or writing failed: {error.strerror or error}{about}"

@@ -46,54 +46,54 @@ def sent():
 def changes(sent):
     made = SharedChanges(sent)
     for number in (1, 2):
-        made.told(number, {"join": True})
+        made.received(number, {"join": True})
     assert sent.taken() == [(1, {"before": []}), (2, {"before": []})]
     return made
 
 
 def test_one_change_after_the_other_in_every_process(changes, sent):
     first, second = register("a"), register("b")
-    changes.told(1, {"ask": 7, "change": first})
-    changes.told(2, {"ask": 7, "change": second})
+    changes.received(1, {"ask": 7, "change": first})
+    changes.received(2, {"ask": 7, "change": second})
     assert sent.taken() == [(1, {"change": first}), (2, {"change": first})]
-    changes.told(2, {"made": None})
+    changes.received(2, {"made": None})
     assert sent.taken() == []
-    changes.told(1, {"made": None})
+    changes.received(1, {"made": None})
     answer = {"answer": 7, "refusal": None}
     assert sent.taken() == [(1, answer), (1, {"change": second}), (2, {"change": second})]
-    changes.told(1, {"made": REFUSED})
-    changes.told(2, {"made": REFUSED})
+    changes.received(1, {"made": REFUSED})
+    changes.received(2, {"made": REFUSED})
     assert sent.taken() == [(2, {"answer": 7, "refusal": REFUSED})]
 
 
 def test_a_region_that_one_process_cannot_have_nobody_has(changes, sent):
-    changes.told(1, {"ask": 1, "change": register("a")})
-    changes.told(1, {"made": None})
+    changes.received(1, {"ask": 1, "change": register("a")})
+    changes.received(1, {"made": None})
     sent.clear()
-    changes.told(2, {"made": REFUSED})
+    changes.received(2, {"made": REFUSED})
     undo = {"undo": {"what": "unregister", "name": "a"}}
     assert sent.taken() == [(1, undo), (2, undo), (1, {"answer": 1, "refusal": REFUSED})]
 
 
 def test_who_ends_is_not_waited_for_and_gets_no_answer(changes, sent):
-    changes.told(2, {"ask": 1, "change": register("a")})
-    changes.told(1, {"made": None})
+    changes.received(2, {"ask": 1, "change": register("a")})
+    changes.received(1, {"made": None})
     sent.clear()
     changes.left(2)
     assert sent.taken() == []
-    changes.told(2, {"join": True})
+    changes.received(2, {"join": True})
     assert sent.taken() == [(2, {"before": [register("a")]})]
 
 
 def test_who_joins_meanwhile_makes_the_change_too_and_is_waited_for(changes, sent):
-    changes.told(1, {"ask": 1, "change": register("a")})
+    changes.received(1, {"ask": 1, "change": register("a")})
     sent.clear()
-    changes.told(3, {"join": True})
+    changes.received(3, {"join": True})
     assert sent.taken() == [(3, {"before": []}), (3, {"change": register("a")})]
-    changes.told(1, {"made": None})
-    changes.told(2, {"made": None})
+    changes.received(1, {"made": None})
+    changes.received(2, {"made": None})
     assert sent.taken() == []
-    changes.told(3, {"made": None})
+    changes.received(3, {"made": None})
     assert sent.taken() == [(1, {"answer": 1, "refusal": None})]
 
 
@@ -113,11 +113,11 @@ def test_what_a_process_that_starts_later_is_told(changes, sent, done, left):
         if what == "reload":
             changes.reloaded()
             continue
-        changes.told(1, {"ask": 1, "change": {"what": what, "name": name}})
+        changes.received(1, {"ask": 1, "change": {"what": what, "name": name}})
         for number in (1, 2):
-            changes.told(number, {"made": None})
+            changes.received(number, {"made": None})
     sent.clear()
-    changes.told(3, {"join": True})
+    changes.received(3, {"join": True})
     assert [change["name"] for change in sent[0][1]["before"]] == left
 
 

@@ -164,7 +164,7 @@ class Failing(Backend):
         """Keep the options."""
         self.options = options
 
-    def _is_told(self, data: Any) -> bool:
+    def _must_fail(self, data: Any) -> bool:
         try:
             return bool(data == self.options.on)
         except Exception:  # noqa: BLE001 - comparing an array gives an array, which has no truth value
@@ -174,7 +174,7 @@ class Failing(Backend):
         """Give ``data`` as ``result``, or fail."""
         outcomes: list[Exception | None] = []
         for request in batch:
-            failed = self._is_told(request["data"])
+            failed = self._must_fail(request["data"])
             if failed and not self.options.alone:
                 raise ValueError(f"told to fail on {self.options.on!r}")
             outcomes.append(ValueError(f"told to fail on {self.options.on!r}") if failed else None)

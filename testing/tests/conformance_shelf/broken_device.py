@@ -10,7 +10,7 @@ from conformance_shelf.perfect import OnADevice, Perfect
 from headrace.errors import InputError
 
 
-@breaks("finished-when-told")
+@breaks("finished-when-answered")
 class LeavesItsWorkToClose(OnADevice):
     def finish(self, context):
         """Leave it to whoever waits next."""
@@ -19,7 +19,7 @@ class LeavesItsWorkToClose(OnADevice):
         self.device.wait()
 
 
-@breaks("finished-when-told")
+@breaks("finished-when-answered")
 class LeavesItsWorkToTheNextBatch(OnADevice):
     def finish(self, context):
         """Leave it to whoever waits next."""
@@ -29,7 +29,7 @@ class LeavesItsWorkToTheNextBatch(OnADevice):
         return super().forward(batch)
 
 
-@breaks("finished-when-told")
+@breaks("finished-when-answered")
 class LeavesItsWorkToOthers(OnADevice):
     devices: ClassVar[list[Device]] = []
     """Waited for by a fake torch, when somebody synchronises; emptied by the test."""

@@ -88,14 +88,14 @@ class Guarded:
     def guarding(self, method: Callable[..., Any]) -> Callable[..., None]:
         """Wrap a method of the probe, so that an error of it goes to `failed`."""
 
-        def tell(*args: Any) -> None:
+        def notify(*args: Any) -> None:
             if not self.gone:
                 try:
                     method(*args)
                 except BaseException as error:  # noqa: BLE001 - an error of a probe fails no request
                     self.failed(error)
 
-        return tell
+        return notify
 
     def failed(self, error: BaseException) -> None:
         """Count an error of the probe; a `KeyboardInterrupt` meant for the main thread is raised again."""

@@ -47,22 +47,22 @@ def gpus() -> list[dict[str, Any]]:
 def _gpu(nvml: Any, index: int) -> dict[str, Any]:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def told(ask: Callable[[], Any]) -> Any:
+    def known(ask: Callable[[], Any]) -> Any:
         try:
             return ask()
         except nvml.NVMLError:
             return None
 
-    memory = told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    running = told(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+    memory = known(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    running = known(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
     return {
         "index": index,
-        "name": told(lambda: _text(nvml.nvmlDeviceGetName(handle))),
-        "uuid": told(lambda: _text(nvml.nvmlDeviceGetUUID(handle))),
+        "name": known(lambda: _text(nvml.nvmlDeviceGetName(handle))),
+        "uuid": known(lambda: _text(nvml.nvmlDeviceGetUUID(handle))),
         "memory_used_bytes": None if memory is None else memory.used,
         "memory_total_bytes": None if memory is None else memory.total,
-        "utilisation_percent": told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        "temperature_c": told(
+        "utilisation_percent": known(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        "temperature_c": known(
             lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
         ),
         "processes": [{"pid": one.pid, "memory_bytes": one.usedGpuMemory} for one in running],

@@ -126,7 +126,7 @@ class OnnxTensor(headrace.Backend):
         self._refuses = options.ragged == "refuse" and any(port.exact is None for port in batched)
         self._set_range()
         self._bind(options, context, lambda: session.run_options(log_level))
-        context.scope.get_or_create("inputs", self._told)
+        context.scope.get_or_create("inputs", self._inputs_for_scope)
         self._built = {
             "onnxruntime": onnxruntime.__version__,
             "model": str(options.model),
@@ -198,7 +198,7 @@ class OnnxTensor(headrace.Backend):
         )
         context.at_batch_end(self._runner.end)
 
-    def _told(self) -> dict[str, dict[str, Any]]:
+    def _inputs_for_scope(self) -> dict[str, dict[str, Any]]:
         """Give the batched inputs, for earlier elements that adapt to the model."""
         return {
             port.name: {"dtype": port.dtype, "shape": list(port.shape)}

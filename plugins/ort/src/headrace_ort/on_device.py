@@ -43,11 +43,11 @@ def _preload() -> None:
     load = getattr(ort, "preload_dlls", None)
     if load is None or "torch" in sys.modules:
         return
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):  # it prints the libraries that it does not find
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):  # it prints the libraries that it does not find
         load()
-    if told.getvalue():
-        logging.getLogger("headrace.ort").debug("%s", told.getvalue().strip())
+    if printed.getvalue():
+        logging.getLogger("headrace.ort").debug("%s", printed.getvalue().strip())
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ __all__ = ["Changes"]
 class Changes:
     """Wakes all coroutines that wait for a change of health; used by one event loop.
 
-    The server calls `tell` at each of its own changes (reload, load, unload, drain), and when a request
+    The server calls `notify` at each of its own changes (reload, load, unload, drain), and when a request
     fails because its instance is lost. A pipeline does not report that it has recovered, so `wait` also
     returns after ``look_s`` seconds, and its caller looks at the health again. Without a waiter no timer runs.
     """
@@ -19,14 +19,14 @@ class Changes:
         self._look_s = look_s
         self._next: asyncio.Event | None = None
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake all coroutines that wait."""
         if self._next is not None:
             self._next.set()
             self._next = None
 
     async def wait(self) -> None:
-        """Wait until `tell` is called, at most ``look_s`` seconds."""
+        """Wait until `notify` is called, at most ``look_s`` seconds."""
         if self._next is None:
             self._next = asyncio.Event()
         try:

@@ -144,9 +144,9 @@ class Everywhere:
 
     def _take(self, message: Message) -> None:
         if "answer" in message:
-            told = message["refusal"]
+            refused = message["refusal"]
             answer = self._asked.pop(message["answer"])
-            answer.set_result(None if told is None else Refusal(**told))
+            answer.set_result(None if refused is None else Refusal(**refused))
             return
         task = asyncio.get_running_loop().create_task(self._make_all(message))
         self._tasks.add(task)

@@ -84,13 +84,13 @@ class Reply:
         return cls(status, [orjson.dumps(value)])
 
     @classmethod
-    def refused(cls, told: Refusal, identifier: str, retry_after_s: int) -> Reply:
+    def refused(cls, refusal: Refusal, identifier: str, retry_after_s: int) -> Reply:
         """Give the answer for an error; tritonclient reads ``error``."""
-        body = {"error": told.text, "code": told.code, "node": told.node, "id": identifier}
-        headers = {"retry-after": str(retry_after_s)} if told.retry else {}
-        if told.status == 401:
+        body = {"error": refusal.text, "code": refusal.code, "node": refusal.node, "id": identifier}
+        headers = {"retry-after": str(retry_after_s)} if refusal.retry else {}
+        if refusal.status == 401:
             headers["www-authenticate"] = "Bearer"
-        return cls(told.status, [orjson.dumps(body)], headers=headers)
+        return cls(refusal.status, [orjson.dumps(body)], headers=headers)
 
 
 class Exchange:
@@ -196,8 +196,8 @@ class Exchange:
 
     async def _pieces(self, limit: int) -> list[bytes]:
         """Receive a body of at most ``limit`` bytes, of which not all has come yet; the errors are those of `body`."""
-        told = self._headers.get(b"content-length", b"0")
-        length = int(told) if told.isdigit() else 0
+        declared = self._headers.get(b"content-length", b"0")
+        length = int(declared) if declared.isdigit() else 0
         if length > limit:
             raise BodyTooLargeError(f"the body has {length} bytes, the limit is {limit}")
         self.hold(length)
@@ -245,10 +245,10 @@ class Exchange:
             DisconnectedError: The client went away; raised when the coroutine is awaited.
         """
         if self._cycle is None:
-            return self._while_not_told(work)
+            return self._watching_messages(work)
         return self._cycle.while_connected(work)
 
-    async def _while_not_told(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _watching_messages(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work of `while_connected` for another ASGI server, which reports by a message that the client went."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         gone = False

@@ -165,14 +165,14 @@ class Calls:
 
     async def abort(self, context: Any, error: Exception, request: Any, line: AccessLine) -> None:
         """End a call with the status of an error; code and node are in the trailing metadata."""
-        told = self.told(error, line)
+        refused = self.refusal_of(error, line)
         self.end(line, request)
-        status = getattr(grpc.StatusCode, told.grpc)
-        text = _cut(told.text)
-        trailing: list[tuple[str, str | bytes]] = [("code", told.code)]
-        if told.node is not None:
-            trailing.append(("node", told.node))
-        if told.retry:
+        status = getattr(grpc.StatusCode, refused.grpc)
+        text = _cut(refused.text)
+        trailing: list[tuple[str, str | bytes]] = [("code", refused.code)]
+        if refused.node is not None:
+            trailing.append(("node", refused.node))
+        if refused.retry:
             model = None
             with contextlib.suppress(UnknownModelError):
                 model = self._service.models.find(_model_of(request))
@@ -186,14 +186,14 @@ class Calls:
         line = AccessLine(name, self._service.counters.begin("grpc"))
         await self.abort(context, error, None, line)
 
-    def told(self, error: Exception, line: AccessLine) -> Refusal:
+    def refusal_of(self, error: Exception, line: AccessLine) -> Refusal:
         """Give the answer for an error, and note its status and code in the line of the access log."""
-        told = refusal(error, debug=self._service.debug_errors)
-        if told.code == "backend" and told.node is None:
+        refused = refusal(error, debug=self._service.debug_errors)
+        if refused.code == "backend" and refused.node is None:
             logger.error("a call failed in the server", exc_info=error)
-        line.answered(told.grpc)
-        line.code = told.code
-        return told
+        line.answered(refused.grpc)
+        line.code = refused.code
+        return refused
 
     def end(self, line: AccessLine, request: Any) -> None:
         """Count a call and log it."""

@@ -40,14 +40,14 @@ def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
             request = parsed(_REQUEST.FromString, data)
         except InputError as error:
             await calls.refuse("HealthWatch", context, error)
-        told = None
+        sent = None
         while not service.draining:
             now = _status_of(service, request.service)
-            if now != told:
-                told = now
+            if now != sent:
+                sent = now
                 yield _encoded(now)
             await service.changes.wait()
-        if told != "NOT_SERVING":
+        if sent != "NOT_SERVING":
             yield _encoded("NOT_SERVING")
 
     return {

@@ -168,10 +168,10 @@ class _Front:
             line.answered("OK")
             response = as_streamed(answer)
         except Exception as error:  # noqa: BLE001 - every error is an answer
-            told = self._calls.told(error, line)
+            refused = self._calls.refusal_of(error, line)
             name, identifier = ("", "") if request is None else (request.model_name, request.id)
             failed = RESPONSE(model_name=name, id=identifier)
-            made = _STREAMED_ANSWER(error_message=told.text, infer_response=failed)
+            made = _STREAMED_ANSWER(error_message=refused.text, infer_response=failed)
             response = made.SerializeToString()
         finally:
             line.status = line.status or "CANCELLED"

@@ -250,9 +250,9 @@ def write_response(answer: Answer) -> bytes:
         setattr(made.parameters[name], kind, value)
     raw: list[Any] = []
     for tensor in answer.outputs:
-        told = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        output = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         for name, value in tensor.parameters.items():
-            told.parameters[name].string_param = value
+            output.parameters[name].string_param = value
         elements = b"" if tensor.placed else tensor_view(tensor)
         raw += (_RAW_OUTPUT, _as_varint(len(elements)), elements)
     return b"".join([made.SerializeToString(), *raw])

@@ -115,7 +115,7 @@ class Cycle(RequestResponseCycle):
             self.event = asyncio.Event()
         return self.event
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         if self.event is not None:
             self.event.set()
 
@@ -128,7 +128,7 @@ class Cycle(RequestResponseCycle):
         """Note that the connection is lost; wake or cancel the task that answers the request."""
         if not self.response_complete:
             self.disconnected = True
-            self._tell()
+            self._wake()
         if self._cancels:
             self._gone = True
             self.task.cancel()
@@ -163,7 +163,7 @@ class Cycle(RequestResponseCycle):
         """
         if self.unread > self._room and self.more_body and not self.response_complete:
             self.flow.pause_reading()
-            self._tell()
+            self._wake()
 
     async def receive_more(self, room: int = HIGH_WATER_LIMIT) -> tuple[Sequence[bytes], bool]:
         """Wait until the rest of the body, or more than ``room`` bytes of it, has come, and give these pieces.

@@ -97,7 +97,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._last.set_result(None)
         return self._last
 
-    def _tell_last(self) -> None:
+    def _settle_last(self) -> None:
         if self._last is not None and not self._last.done():
             self._last.set_result(None)
 
@@ -119,7 +119,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self._answered is not None:
             self._answered.lose()  # uvicorn does so for the last request, and this one may stand before it
-        self._tell_last()
+        self._settle_last()
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of the client; drop them if the connection is about to end."""
@@ -285,7 +285,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._receiving is not None:
             self._stop_receiving()
         if self._last is not None:
-            self._tell_last()
+            self._settle_last()
         cycle: Any = self.cycle
         if cycle is not None:
             cycle.more_body = False

@@ -59,17 +59,17 @@ async def infer(
     fixed: dict[str, Any] = {keys.REQUEST_ID: asked.id} if asked.id else {}
     _add_context(fixed, asked.parameters, asked.times)
     partial = _flag("partial", asked.parameters)
-    told: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     if _FINAL in asked.parameters and _flag(_FINAL, asked.parameters):
-        told["triton_final_response"] = True  # a request has one response
+        parameters["triton_final_response"] = True  # a request has one response
     if model.signature.by_item:
         count = _count(model, values, limits.max_items)
         requests = [_request(model, values, fixed, item) for item in range(count)]
         results, failed = await _run_items(model, requests, call, partial=partial)
         outputs = _written(model, results, failed, asked.outputs, partial=partial)
         if failed:
-            told["errors"] = _told(failed, debug=debug_errors)
-        return Answer(model, asked.id, outputs, len(results), told)
+            parameters["errors"] = _errors_text(failed, debug=debug_errors)
+        return Answer(model, asked.id, outputs, len(results), parameters)
     if partial:
         raise InputError(
             f"parameter 'partial' is for inputs of items, which {model.name!r} has none of"
@@ -77,7 +77,7 @@ async def infer(
     request = _request(model, values, fixed, None)
     await model.pipe.call_async(request, **call)
     outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
-    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), told)
+    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
 
 
 def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,12 +182,12 @@ def _written(
         failed |= lost
 
 
-def _told(failed: dict[int, BaseException], *, debug: bool) -> str:
+def _errors_text(failed: dict[int, BaseException], *, debug: bool) -> str:
     """Give the errors of items as JSON text, since a parameter holds no list."""
     rows = []
     for index, error in sorted(failed.items()):
-        told = refusal(error, debug=debug)
-        rows.append({"index": index, "code": told.code, "message": told.text})
+        refused = refusal(error, debug=debug)
+        rows.append({"index": index, "code": refused.code, "message": refused.text})
     return json.dumps(rows)
 
 
@@ -281,8 +281,8 @@ def _count(model: Model, values: Mapping[str, NDArray[Any]], most: int) -> int:
     """Give the number of items, which must be the same in all inputs of items."""
     lengths = {name: len(values[name]) for name, p in model.signature.inputs.items() if p.each}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
-        raise InputError(f"the inputs have different numbers of items: {told}")
+        counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        raise InputError(f"the inputs have different numbers of items: {counts}")
     count = next(iter(lengths.values()))
     if count > most:
         raise InputError(f"{count} items are more than the {most} that one request may hold")

@@ -93,8 +93,8 @@ def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]
     responses: dict[str, Any] = {"200": {"description": "Done."}}
     if ok is not None:
         responses["200"]["content"] = {"application/json": {"schema": ok}}
-    for status, told in _STATUSES.items():
-        responses[status] = {"description": told, "content": content}
+    for status, meaning in _STATUSES.items():
+        responses[status] = {"description": meaning, "content": content}
     return {"summary": summary, "responses": responses}
 
 
@@ -164,16 +164,16 @@ def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
     }
     if all(n >= 0 for n in port.shape):
         data["minItems"] = data["maxItems"] = math.prod(port.shape)
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": {"const": port.name},
         "datatype": {"const": port.datatype},
         "shape": shape,
     }
     if port.datatype in ONLY_BINARY:
         size = {"binary_data_size": {"type": "integer", "minimum": 0}}
-        told["parameters"] = _object(size, "binary_data_size")
-        return _object(told, *told)
-    return _object({**told, "data": data}, *told, "data")
+        fields["parameters"] = _object(size, "binary_data_size")
+        return _object(fields, *fields)
+    return _object({**fields, "data": data}, *fields, "data")
 
 
 def _element(datatype: str) -> dict[str, Any]:

@@ -92,16 +92,16 @@ async def run(exchange: Exchange) -> Reply:
     files = read_files(body, kind, service.limits.max_items)
 
     async def outcome(file: File) -> bytes:
-        told: dict[str, Any] = {"name": file.name}
+        answer: dict[str, Any] = {"name": file.name}
         try:
             asked = query.asked(file.content, traceparent)
             result = await service.run(model, *asked, exchange.line)
             text = _document(outputs_of(model, result))
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
-            told |= {"error": why.text, "code": why.code, "node": why.node}
-            return orjson.dumps(told)
-        return orjson.dumps(told)[:-1] + b"," + text[1:]
+            answer |= {"error": why.text, "code": why.code, "node": why.node}
+            return orjson.dumps(answer)
+        return orjson.dumps(answer)[:-1] + b"," + text[1:]
 
     async def outcomes() -> list[bytes]:
         return await asyncio.gather(*map(outcome, files))

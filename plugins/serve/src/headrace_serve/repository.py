@@ -128,7 +128,7 @@ class Repository:
         before = [model for model in service.models if model.name == name]
         for model in before:
             model.loading = True
-        service.changes.tell()
+        service.changes.notify()
         try:
             new = await asyncio.to_thread(
                 build_models,
@@ -146,13 +146,13 @@ class Repository:
         finally:
             for model in before:
                 model.loading = False
-            service.changes.tell()
+            service.changes.notify()
         if service.draining or not service.models.has(name):
             await asyncio.to_thread(new.close, 2.0)
             raise UnavailableError(f"model {name!r} is not served any more")
         replaced = [model for model in service.models if model.name == name]
         service.models = service.models.replaced(name, new)
-        service.changes.tell()
+        service.changes.notify()
         for model in replaced:
             self._keep(asyncio.to_thread(model.close, timeout=_OLD_S))
 
@@ -162,8 +162,8 @@ class Repository:
             return
         for model in models:
             model.unloaded, model.reason = True, "unloading"
-        self._service.changes.tell()
+        self._service.changes.notify()
         await asyncio.gather(*(asyncio.to_thread(one.close, timeout=_OLD_S) for one in models))
         for model in models:
             model.reason = "unloaded"
-        self._service.changes.tell()
+        self._service.changes.notify()

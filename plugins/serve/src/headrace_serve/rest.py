@@ -241,10 +241,10 @@ class _Endpoint:
         elif not isinstance(error, HeadraceError):
             path = exchange.scope["path"]
             logger.error("a request of %s failed in the server", path, exc_info=error)
-        told = refusal(error, debug=self._service.debug_errors)
-        exchange.line.code = told.code
-        after = self._service.retry_after_s(exchange.model) if told.retry else 0
-        return Reply.refused(told, exchange.identifier, after)
+        refused = refusal(error, debug=self._service.debug_errors)
+        exchange.line.code = refused.code
+        after = self._service.retry_after_s(exchange.model) if refused.retry else 0
+        return Reply.refused(refused, exchange.identifier, after)
 
 
 async def _infer(exchange: Exchange) -> Reply:
@@ -356,12 +356,12 @@ async def _nothing(exchange: Exchange) -> Reply:
     method, path = exchange.scope["method"], exchange.scope["path"]
     others, own = exchange.scope["app"].routes[:-1], path.removeprefix(exchange.scope["root_path"])
     allowed = {one for route in others if route.path_regex.match(own) for one in route.methods}
-    told: dict[str, Any] = {
+    body: dict[str, Any] = {
         "error": f"there is no route {method} {path}", "code": "route", "node": None, "id": ""
     }  # fmt: skip
-    exchange.line.code = told["code"]
+    exchange.line.code = body["code"]
     if not allowed:
-        return Reply.json(told, 404)
-    reply = Reply.json({**told, "error": f"{path} takes {', '.join(sorted(allowed))}"}, 405)
+        return Reply.json(body, 404)
+    reply = Reply.json({**body, "error": f"{path} takes {', '.join(sorted(allowed))}"}, 405)
     reply.headers["allow"] = ", ".join(sorted(allowed))
     return reply

@@ -261,7 +261,7 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
     parts: list[bytes | memoryview] = []
     outputs: list[dict[str, Any]] = []
     for tensor in answer.outputs:
-        told: dict[str, Any] = {
+        output: dict[str, Any] = {
             "name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)
         }  # fmt: skip
         parameters = dict(tensor.parameters)
@@ -270,10 +270,10 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
             parts.append(tensor_view(tensor))
             parameters["binary_data_size"] = len(parts[-1])
         elif not tensor.placed:
-            told["data"] = as_json_values(tensor.name, tensor.datatype, tensor.array)
+            output["data"] = as_json_values(tensor.name, tensor.datatype, tensor.array)
         if parameters:
-            told["parameters"] = parameters
-        outputs.append(told)
+            output["parameters"] = parameters
+        outputs.append(output)
     document: dict[str, Any] = {
         "model_name": answer.model.name, "model_version": answer.model.version, "outputs": outputs
     }  # fmt: skip

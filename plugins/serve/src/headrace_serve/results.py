@@ -163,12 +163,12 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
         array is None or plain == "BYTES" or port.fits(array.shape, item=item)
     ):
         return array
-    told = (
+    got = (
         type(value).__name__ if array is None else f"{datatype or array.dtype} {list(array.shape)}"
     )
     wanted = list(port.shape[1:] if item else port.shape)
     raise ContractError(
-        f"output {port.name!r} is declared as {port.datatype} {wanted}, and the result is {told}"
+        f"output {port.name!r} is declared as {port.datatype} {wanted}, and the result is {got}"
     )
 
 

@@ -246,7 +246,7 @@ class Server:
         old = self._service.models
         self._service.models, self._service.given = new, given
         self._service.keys = keys or self._service.keys
-        self._service.changes.tell()
+        self._service.changes.notify()
         return old
 
     def drain(self) -> None:
@@ -256,7 +256,7 @@ class Server:
         """
         self._service.leaving = True
         if self._loop is not None and not self._closed:
-            self._loop.call_soon_threadsafe(self._service.changes.tell)
+            self._loop.call_soon_threadsafe(self._service.changes.notify)
 
     def close(self, *, timeout: float = 30.0) -> None:
         """Accept nothing new, let requests end within ``timeout`` seconds, and close the models.

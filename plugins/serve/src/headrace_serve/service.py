@@ -108,7 +108,7 @@ class Service:
         """Refuse new requests from now on, since the server is about to end."""
         self.draining = True
         self.ending.set()
-        self.changes.tell()
+        self.changes.notify()
 
     def allowed_repository(self) -> Repository:
         """Give the repository, which loads and unloads models.
@@ -293,7 +293,7 @@ class Service:
         self, model: Model, error: BaseException, line: AccessLine, started: int
     ) -> None:
         if isinstance(error, (ClosedError, InstanceLostError)):
-            self.changes.tell()
+            self.changes.notify()
         if getattr(getattr(error, "error", error), "abandoned", False):
             line.times = None  # a backend still runs the request, so its times are not complete
         model.counts.note_failed(time.perf_counter_ns() - started)

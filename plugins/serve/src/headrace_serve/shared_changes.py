@@ -36,7 +36,7 @@ class SharedChanges:
         self._regions: dict[str, Message] = {}
         self._unloaded: dict[str, Message] = {}
 
-    def told(self, number: int, message: Message) -> None:
+    def received(self, number: int, message: Message) -> None:
         """Take a message of a process: it joins, it asks for a change, or it has made one (or could not)."""
         if "join" in message:
             self._join(number)

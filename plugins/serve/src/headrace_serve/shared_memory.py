@@ -58,7 +58,7 @@ class _Region:
     byte_size: int
     file: int
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size
         }  # fmt: skip
@@ -131,7 +131,7 @@ class Regions:
             InputError: There is no region of this name.
         """
         found = [self._find(name)] if name else self._regions.values()
-        return [region.told() for region in found]
+        return [region.as_dict() for region in found]
 
     def check(self, place: Place) -> None:
         """Check that a place lies inside its region.

@@ -150,8 +150,8 @@ def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
         return {}
     element = elements[0] if first else elements[-1]
     found: dict[str, Port] = {}
-    told = element["built"].get(side) if isinstance(element["built"], dict) else None
-    for name, about in (told or {}).items():
+    ports = element["built"].get(side) if isinstance(element["built"], dict) else None
+    for name, about in (ports or {}).items():
         datatype = of_dtype_name(about.get("dtype") or "")
         if datatype is None or about.get("shape") is None:
             return {}

@@ -51,7 +51,7 @@ class Supervisor:
     """Keeps worker processes running until a signal tells it to end.
 
     Other threads put events into a queue: ``("ready", number)``, ``("exit", number, status)``,
-    ``("signal", number)``, and ``("told", number, message)``, a message for `SharedChanges`.
+    ``("signal", number)``, and ``("message", number, message)``, a message for `SharedChanges`.
 
     Args:
         count: The number of processes.
@@ -89,11 +89,11 @@ class Supervisor:
             self._begin(worker)
         while self._ends is None or any(one.process is not None for one in self.workers.values()):
             try:
-                kind, *told = self._events.get(timeout=self._until_due())
+                kind, *about = self._events.get(timeout=self._until_due())
             except queue.Empty:
                 self._on_time()
                 continue
-            getattr(self, f"_on_{kind}")(*told)
+            getattr(self, f"_on_{kind}")(*about)
         return self._status
 
     def kill(self) -> None:
@@ -134,8 +134,8 @@ class Supervisor:
             self._served = True
             self._all_ready()
 
-    def _on_told(self, number: int, message: Any) -> None:
-        self._changes.told(number, message)
+    def _on_message(self, number: int, message: Any) -> None:
+        self._changes.received(number, message)
 
     def _send(self, number: int, message: Any) -> None:
         """Send a line to a process; if the process has ended the line is lost, and its ``exit`` event follows."""

@@ -33,17 +33,17 @@ _WRONG = 2
 
 def main() -> int:
     """Serve, and give the exit status: 2 where the configuration is wrong."""
-    told = json.loads(sys.stdin.readline())
-    number, ready = told["worker"], told["ready"]
+    setup = json.loads(sys.stdin.readline())
+    number, ready = setup["worker"], setup["ready"]
 
     os.set_inheritable(ready, False)
-    told_back = os.fdopen(ready, "w", encoding="utf-8")
+    reports = os.fdopen(ready, "w", encoding="utf-8")
 
     def send(message: dict[str, Any]) -> None:
         # A broken pipe means that the supervisor has ended, which `listen` notices.
         with contextlib.suppress(BrokenPipeError):
-            told_back.write(json.dumps(message) + "\n")
-            told_back.flush()
+            reports.write(json.dumps(message) + "\n")
+            reports.flush()
 
     everywhere = Everywhere(send)
 
@@ -57,8 +57,8 @@ def main() -> int:
         send({"ready": server.threads()})
 
     threading.Thread(target=listen, name="headrace-serve-parent", daemon=True).start()
-    settings = Settings.from_json(told["settings"])
-    listener = None if told["listener"] is None else socket.socket(fileno=told["listener"])
+    settings = Settings.from_json(setup["settings"])
+    listener = None if setup["listener"] is None else socket.socket(fileno=setup["listener"])
     try:
         with printing_warnings():
             return run(

@@ -162,20 +162,22 @@ def _spawn(
         text=True,
     )
     os.close(writing)
-    told = {
+    setup = {
         "worker": number, "ready": writing, "listener": listener, "settings": settings.to_json()
     }  # fmt: skip
     stdin: Any = process.stdin
     with contextlib.suppress(BrokenPipeError):  # the process has ended, which `watch` notices
-        stdin.write(json.dumps(told) + "\n")
+        stdin.write(json.dumps(setup) + "\n")
         stdin.flush()
 
     def watch() -> None:
-        with os.fdopen(reading, encoding="utf-8") as told_back, contextlib.suppress(ValueError):
-            for line in told_back:  # the last line of a killed process may be cut: ValueError
+        with os.fdopen(reading, encoding="utf-8") as reports, contextlib.suppress(ValueError):
+            for line in reports:  # the last line of a killed process may be cut: ValueError
                 message = json.loads(line)
                 threads.update(message.get("ready", ()))
-                events.put(("ready", number) if "ready" in message else ("told", number, message))
+                events.put(
+                    ("ready", number) if "ready" in message else ("message", number, message)
+                )
         status = process.wait()
         with contextlib.suppress(BrokenPipeError):
             stdin.close()

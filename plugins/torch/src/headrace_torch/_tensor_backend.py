@@ -149,12 +149,12 @@ class PerTensor(TensorBackend):
 
     Attributes:
         expected: A text for errors that says what ``data`` must be.
-        told_by: The key of a request that `how` reads; None: `how` depends on shape and dtype alone.
+        how_key: The key of a request that `how` reads; None: `how` depends on shape and dtype alone.
         tells: Whether `done` writes something.
     """
 
     expected: ClassVar[str]
-    told_by: str | None = None
+    how_key: str | None = None
     tells: ClassVar[bool] = False
     _shape: Any = None
     _dtype: Any = None
@@ -244,7 +244,7 @@ class PerTensor(TensorBackend):
         Returns:
             Whether it is done; False: the requests have to be read one by one.
         """
-        hands_on, key = self._hands_on, self.told_by
+        hands_on, key = self._hands_on, self.how_key
         try:
             how = self._judged(batch[0], whole)
             if key is not None and not self._agreed(key, batch, whole, how):
@@ -277,10 +277,10 @@ class PerTensor(TensorBackend):
         """
         if whole.shape != self._shape or whole.dtype is not self._dtype:
             self.check(whole)
-            if self.told_by is None:
+            if self.how_key is None:
                 self._how = self.how(request, whole)
             self._shape, self._dtype = whole.shape, whole.dtype
-        return self._how if self.told_by is None else self.how(request, whole)
+        return self._how if self.how_key is None else self.how(request, whole)
 
     def _rows_at_once(self, request: Request) -> bool:
         """Compute the rows of a single request, such as ``CatSplit`` gathers; False if something is wrong."""

@@ -73,7 +73,7 @@ class CvtColorTensor(PerImage):
     rerun = False
     reads = ("data", "color")
     writes = ("result", "color")
-    told_by = "color"
+    how_key = "color"
     tells = True
 
     def build(self, options: Any, context: InitContext) -> None:

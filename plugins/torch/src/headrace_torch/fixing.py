@@ -56,7 +56,7 @@ def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> T
     Raises:
         BackendError: The model has several inputs and the option ``input`` names none of them.
     """
-    told: Mapping[str, Any] = {}
+    port: Mapping[str, Any] = {}
     if inputs:
         name = options.input or (next(iter(inputs)) if len(inputs) == 1 else "")
         if name not in inputs:
@@ -64,10 +64,10 @@ def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> T
                 f"the model has the inputs {', '.join(inputs)}, and `data` is for one of them",
                 hint="Name it in the option `input`.",
             )
-        told = inputs[name]
+        port = inputs[name]
     kind, _, written = _shape_text(options).rpartition(":")
-    dtype = told.get("dtype") or options.dtype or kind or None
-    shape = told.get("shape")
+    dtype = port.get("dtype") or options.dtype or kind or None
+    shape = port.get("shape")
     if shape is None and written:
         axes = (int(axis) for axis in written.split("x"))
         shape = [None, *(None if axis < 0 else axis for axis in axes)]
@@ -145,7 +145,7 @@ def _with_axes(tensor: torch.Tensor, target: Target) -> tuple[torch.Tensor, bool
 
 def _fits(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(lengths) == len(wanted) and all(
-        told is None or length == told for length, told in zip(lengths, wanted, strict=True)
+        fixed is None or length == fixed for length, fixed in zip(lengths, wanted, strict=True)
     )
 
 

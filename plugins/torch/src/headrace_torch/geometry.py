@@ -153,7 +153,7 @@ class ResizeTensor(PerImage):
         from headrace_torch import images
 
         self._options, self._images = options, images
-        self.told_by = options.size_key
+        self.how_key = options.size_key
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Give the height and width of the result."""
@@ -245,7 +245,7 @@ class CropTensor(PerImage):
 
         self._options, self._edges, self._cut = options, box_edges, cut_image
         if options.box is None and options.crop_h is None:
-            self.told_by = options.key
+            self.how_key = options.key
         else:
             self.reads = ("data",)
 
@@ -334,7 +334,7 @@ class PadTensor(PerImage):
         from headrace_torch.images import pad_image
 
         self._options, self._pad_image = options, pad_image
-        self.told_by = options.size_key
+        self.how_key = options.size_key
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
         """Give the height and width of the result."""

@@ -242,8 +242,8 @@ def _padded(
     longest = [max(lengths) for lengths in axes]
     fixed = shape[1:] if shape is not None else [None] * len(longest)
     wanted = [
-        length if told is not None else -(-length // multiple) * multiple
-        for length, told in zip(longest, fixed, strict=True)
+        length if exact is not None else -(-length // multiple) * multiple
+        for length, exact in zip(longest, fixed, strict=True)
     ]
     if all(list(tensor.shape[1:]) == wanted for tensor in tensors):
         return tensors

@@ -68,15 +68,15 @@ class TorchModule(TensorBackend):
         device = self._place.device
         self._owner = self._shared(options, context)
         model = self._owner.model
-        told = signature.with_shapes(model.signature, options.shape)
-        self._options, self._signature = options, told
-        self._keys = signature.choose_keys(told, options.inputs)
+        completed = signature.with_shapes(model.signature, options.shape)
+        self._options, self._signature = options, completed
+        self._keys = signature.choose_keys(completed, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))
         self._dtype = running.DTYPES.get(options.dtype or "")
         if options.ragged == "pad":
             self._check_padding(options.pad_value)
-        if told.rows is not None:
-            self.min = self.max = told.rows
+        if completed.rows is not None:
+            self.min = self.max = completed.rows
         self._runner = running.Runner(
             model,
             device,
@@ -85,7 +85,7 @@ class TorchModule(TensorBackend):
             compile_mode=options.compile_mode,
         )
         self._sizes = context.batch_sizes, self._most(context)
-        self._tell(context)
+        self._publish_inputs(context)
         own = self._runner.likely_dtype
         self._built = {
             "torch": torch.__version__,
@@ -162,20 +162,20 @@ class TorchModule(TensorBackend):
             options.module or "", options.args, options.weights, options.inputs
         )
 
-    def _tell(self, context: InitContext) -> None:
+    def _publish_inputs(self, context: InitContext) -> None:
         """Put the model's inputs into the scope for earlier elements (FixTensor), if all shapes are known."""
         import torch
 
         from headrace_torch.tensors import dtype_name
 
-        told: dict[str, dict[str, Any]] = {}
+        inputs: dict[str, dict[str, Any]] = {}
         for port in self._signature.inputs:
             if port.shape is None:
                 return
             dtype = port.dtype or (torch.float32 if self._dtype else self._runner.likely_dtype)
             name = None if dtype is None else dtype_name(dtype)
-            told[port.name] = {"dtype": name, "shape": list(port.shape)}
-        context.scope.get_or_create("inputs", lambda: told)
+            inputs[port.name] = {"dtype": name, "shape": list(port.shape)}
+        context.scope.get_or_create("inputs", lambda: inputs)
 
     def warm_up(self) -> None:
         """Run, or capture, each batch size once, if the shapes of the inputs are known."""
@@ -202,11 +202,11 @@ class TorchModule(TensorBackend):
         outcomes: list[Exception | None] = [None] * len(batch)
         items: list[Item] = []
         places: list[int] = []
-        told = self._signature, self._keys, self._place, self._dtype
+        how = self._signature, self._keys, self._place, self._dtype
         pad_value = self._options.pad_value if self._options.ragged == "pad" else None
         for place, request in enumerate(batch):
             try:
-                items.append(read_item(request, *told, pad_value))
+                items.append(read_item(request, *how, pad_value))
             except InputError as error:
                 outcomes[place] = error
             else:

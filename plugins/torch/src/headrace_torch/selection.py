@@ -256,7 +256,7 @@ class IndexSelectTensor(_AlongDim):
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the options; indices are put onto the device once."""
         super().build(options, context)
-        self.told_by = options.key
+        self.how_key = options.key
         self._indices: dict[Hashable, torch.Tensor] = {}
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
@@ -284,10 +284,10 @@ class IndexSelectTensor(_AlongDim):
         """Take the values."""
         import torch
 
-        index = self._indices.get(how) if self.told_by is None else None
+        index = self._indices.get(how) if self.how_key is None else None
         if index is None:
             index = torch.tensor(how, dtype=torch.int64, device=whole.device)
-            if self.told_by is None:
+            if self.how_key is None:
                 self._indices[how] = index
         return whole.index_select(self._dim, index)
 

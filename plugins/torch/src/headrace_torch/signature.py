@@ -88,9 +88,9 @@ def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> 
             )
         shape = {names[0]: shape}
     _refuse_unknown("shape", shape, names)
-    told = {name: _told(name, text) for name, text in shape.items()}
+    given = {name: _port_of_text(name, text) for name, text in shape.items()}
     return replace(
-        signature, inputs=tuple(_narrowed(port, told.get(port.name)) for port in signature.inputs)
+        signature, inputs=tuple(_narrowed(port, given.get(port.name)) for port in signature.inputs)
     )
 
 
@@ -109,7 +109,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return f"Did you mean {near[0]!r}?" if near else None
 
 
-def _told(name: str, text: str) -> Port:
+def _port_of_text(name: str, text: str) -> Port:
     """Read ``uint8:3x224x224``."""
     dtype, _, axes = text.rpartition(":")
     if dtype and not isinstance(getattr(torch, dtype, None), torch.dtype):
@@ -118,16 +118,16 @@ def _told(name: str, text: str) -> Port:
     return Port(name, (None, *shape), getattr(torch, dtype) if dtype else None)
 
 
-def _narrowed(port: Port, told: Port | None) -> Port:
-    if told is None or told.shape is None:
+def _narrowed(port: Port, given: Port | None) -> Port:
+    if given is None or given.shape is None:
         return port
-    shape = told.shape
+    shape = given.shape
     if port.shape is None:
-        return replace(port, shape=shape, dtype=port.dtype or told.dtype)
+        return replace(port, shape=shape, dtype=port.dtype or given.dtype)
     fits = len(port.shape) == len(shape) and all(
         a is None or b is None or a == b for a, b in zip(port.shape, shape, strict=True)
     )
-    if not fits or told.dtype not in (None, port.dtype):
+    if not fits or given.dtype not in (None, port.dtype):
         raise SetupError(
             f"`shape` does not fit the model: its input {port.name!r} is {port.text()}",
             hint="Leave `shape` out where the model tells.",

@@ -62,7 +62,7 @@ def warm(
                 hint="Give it in `shape`, as '3x224x224'.",
             )
         return {}
-    told = all(port.dtype is not None for port in signature.inputs)
+    all_known = all(port.dtype is not None for port in signature.inputs)
 
     def example(rows: int) -> tuple[torch.Tensor, ...]:
         return tuple(
@@ -89,7 +89,7 @@ def warm(
     except SetupError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the model raises
-        if told or captured or is_out_of_memory(error) or isinstance(error, BackendError):
+        if all_known or captured or is_out_of_memory(error) or isinstance(error, BackendError):
             raise _setup_error(error) from without_frames(error)
         # The model does not tell the dtype, and the guess was wrong; the first request will have the right one.
         _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
@@ -112,7 +112,7 @@ def _setup_error(error: Exception) -> SetupError:
     return SetupError(f"the model fails on a batch of zeros: {name}: {text}")
 
 
-def _dtype_of(told: torch.dtype | None, cast: torch.dtype | None) -> torch.dtype:
-    if told is None:
+def _dtype_of(known: torch.dtype | None, cast: torch.dtype | None) -> torch.dtype:
+    if known is None:
         return cast or torch.float32
-    return cast if cast is not None and told.is_floating_point else told
+    return cast if cast is not None and known.is_floating_point else known

@@ -183,14 +183,14 @@ class _Lane:
 
     def step(self) -> float | None:
         """Queue a run. If `_DEPTH` runs are queued already, wait for the oldest and give its time in ms; else None."""
-        told = self.settle() if len(self._waiting) == _DEPTH else None
+        oldest_ms = self.settle() if len(self._waiting) == _DEPTH else None
         start, end = self._events[0]
         self._events.append(self._events.pop(0))
         self._cuda.event_record(start, self.stream.handle)
         self.enqueue()
         self._cuda.event_record(end, self.stream.handle)
         self._waiting.append((start, end))
-        return told
+        return oldest_ms
 
     def settle(self) -> float:
         """Wait for the oldest queued run, and give its time in ms."""
@@ -344,9 +344,9 @@ def _window(lanes: Sequence[_Lane], window_s: float) -> tuple[int, float, list[f
     begun = time.monotonic()
     while time.monotonic() - begun < window_s:
         for lane in lanes:
-            told = lane.step()
-            if told is not None:
-                times.append(told)
+            ended_ms = lane.step()
+            if ended_ms is not None:
+                times.append(ended_ms)
     for lane in lanes:
         while lane._waiting:
             times.append(lane.settle())

@@ -106,8 +106,8 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
 def origin_of(plan: Path) -> str:
     """Give a text with the library that built a plan and the device it is for, from its sidecar; "" without one."""
     try:
-        told = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
-        asked = told["asked"]
+        sidecar = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+        asked = sidecar["asked"]
         device = asked.get("device") or {}
         where = f" for {device['name']} ({device['compute_capability']})" if device else ""
         return f"built by {asked['library']} {asked['version']}{where}"

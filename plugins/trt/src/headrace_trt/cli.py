@@ -78,7 +78,7 @@ def build_command(
             device=_device_in_key(device),
             progress=progress,
         )
-    told = {
+    report = {
         "engine": str(kept.path),
         "cache_hit": kept.hit,
         "bytes": len(kept.plan),
@@ -88,8 +88,8 @@ def build_command(
         },
     }
     if found.network is not None and engine is None:
-        told["engine"] = None
-    show(told, as_json=as_json)
+        report["engine"] = None
+    show(report, as_json=as_json)
 
 
 @app.command("inspect")
@@ -105,11 +105,11 @@ def inspect_command(
     from headrace_trt.tools.inspecting import as_page, inspect_file
 
     _keep_apart(html, file)
-    told = inspect_file(file, library=library, device=device, trust=trust_engine)
+    report = inspect_file(file, library=library, device=device, trust=trust_engine)
     if html is not None:
-        html.write_text(as_page(told), encoding="utf-8")
-    layers = told["layers"]
-    show(told if as_json else {k: v for k, v in told.items() if k != "layers"}, as_json=as_json)
+        html.write_text(as_page(report), encoding="utf-8")
+    layers = report["layers"]
+    show(report if as_json else {k: v for k, v in report.items() if k != "layers"}, as_json=as_json)
     if not as_json:
         table(layers, ("name", "kind", "precision", "tactic", "outputs"))
 
@@ -166,16 +166,16 @@ def profile_command(  # noqa: PLR0913, PLR0917 - options of the command line
 
     _keep_apart(html, file)
     with _engine(file, build, device=device, trust=trust_engine) as (engine, cuda):
-        told = profile_layers(
+        report = profile_layers(
             engine, cuda, shapes=_shapes(shapes), profile=profile, runs=runs, nvtx=nvtx
         )
         if html is not None:
             about = {"kind": "plan", "file": str(file), **inspect_engine(engine)}
-            times = {layer["name"]: layer["ms"] for layer in told["layers"]}
+            times = {layer["name"]: layer["ms"] for layer in report["layers"]}
             html.write_text(as_page(about, times), encoding="utf-8")
-    show(told if as_json else {k: v for k, v in told.items() if k != "layers"}, as_json=as_json)
+    show(report if as_json else {k: v for k, v in report.items() if k != "layers"}, as_json=as_json)
     if not as_json:
-        table(told["layers"], ("name", "ms", "share"))
+        table(report["layers"], ("name", "ms", "share"))
 
 
 @app.command("compare")
@@ -205,9 +205,9 @@ def compare_command(
         if not isinstance(feeds, dict):
             raise SetupError(f"{inputs} is one array; an .npz names each of the inputs")
     run = functools.partial(run_built, device=device, **kept_where(options))
-    told = compare(options.settings(**rows), run=run, feeds=feeds, limit=limit, seed=seed)
-    show(told if as_json else {k: v for k, v in told.items() if k != "inner"}, as_json=as_json)
-    if not told["same"]:
+    report = compare(options.settings(**rows), run=run, feeds=feeds, limit=limit, seed=seed)
+    show(report if as_json else {k: v for k, v in report.items() if k != "inner"}, as_json=as_json)
+    if not report["same"]:
         raise typer.Exit(_DIFFERENT)
 
 
@@ -223,18 +223,18 @@ def capability_command(
     """List the nodes that TensorRT cannot take, with reasons; exit status 1 if there are any."""
     from headrace_trt.tools.capability import capability, save_parts
 
-    told = capability(model, library=library)
+    report = capability(model, library=library)
     if save is not None:
-        saved = save_parts(model, save, told["parts"]) if told["parts"] else []
-        told["saved"] = [str(path) for path in saved]
+        saved = save_parts(model, save, report["parts"]) if report["parts"] else []
+        report["saved"] = [str(path) for path in saved]
     if as_json:
-        show(told, as_json=True)
+        show(report, as_json=True)
     else:
-        facts = {name: value for name, value in told.items() if name not in ("refused", "parts")}
-        sizes = [len(part) for part in told["parts"]]
+        facts = {name: value for name, value in report.items() if name not in ("refused", "parts")}
+        sizes = [len(part) for part in report["parts"]]
         show({**facts, "parts": len(sizes), "nodes_of_parts": sizes}, as_json=False)
-        table(told["refused"], ("node", "operator", "reason"))
-    if not told["supported"]:
+        table(report["refused"], ("node", "operator", "reason"))
+    if not report["supported"]:
         raise typer.Exit(_DIFFERENT)
 
 
@@ -272,8 +272,8 @@ def refit_command(
     """Write a plan with the weights of another model of the same graph."""
     from headrace_trt.tools.refitting import refit_plan
 
-    told = refit_plan(plan, model, target, library=library, device=device, trust=trust_engine)
-    show(told, as_json=as_json)
+    report = refit_plan(plan, model, target, library=library, device=device, trust=trust_engine)
+    show(report, as_json=as_json)
 
 
 @contextlib.contextmanager

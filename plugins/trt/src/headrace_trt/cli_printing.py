@@ -67,13 +67,13 @@ def _warnings_on(console: Console) -> Iterator[None]:
         logger.removeHandler(printer)
 
 
-def show(told: Mapping[str, Any], *, as_json: bool) -> None:
+def show(report: Mapping[str, Any], *, as_json: bool) -> None:
     """Print facts: one JSON object, or a line each."""
     if as_json:
-        sys.stdout.write(json.dumps(told, indent=1, default=str) + "\n")
+        sys.stdout.write(json.dumps(report, indent=1, default=str) + "\n")
         return
-    width = max(map(len, told))
-    for key, value in told.items():  # not as a table, which would cut or wrap long paths
+    width = max(map(len, report))
+    for key, value in report.items():  # not as a table, which would cut or wrap long paths
         text = value if isinstance(value, str) else json.dumps(value, default=str)
         sys.stdout.write(f"{key:{width}}  {text}\n")
 

@@ -112,8 +112,8 @@ def _known(registry: Any) -> set[tuple[str, str, str]]:
     name = "all_creators" if hasattr(registry, "all_creators") else "plugin_creator_list"
     found = getattr(registry, name)
     keys = ("name", "plugin_version", "plugin_namespace")
-    told = [tuple(str(getattr(creator, key, None) or "") for key in keys) for creator in found]
-    return {(name, version, namespace) for name, version, namespace in told}
+    named = [tuple(str(getattr(creator, key, None) or "") for key in keys) for creator in found]
+    return {(name, version, namespace) for name, version, namespace in named}
 
 
 _creators: list[Any] = []

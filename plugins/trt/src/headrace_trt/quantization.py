@@ -56,10 +56,10 @@ def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any
         whole = _sample(path, names)
         lengths = {array.shape[:1] for array in whole.values()}
         if len(lengths) != 1 or () in lengths:
-            told = ", ".join(f"{name} {list(array.shape)}" for name, array in whole.items())
+            arrays = ", ".join(f"{name} {list(array.shape)}" for name, array in whole.items())
             raise SetupError(
                 f"{path}: every array holds all samples along its first axis, as many as the others; "
-                f"there are {told}"
+                f"there are {arrays}"
             )
         ((count,),) = lengths
         samples = [{name: array[i : i + 1] for name, array in whole.items()} for i in range(count)]
@@ -84,10 +84,10 @@ def read_arrays(file: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
                 return loaded
             return {name: loaded[name] for name in loaded.files}
     except Exception as error:  # whatever numpy and zipfile raise for a file that is broken
-        # Of numpy's ValueErrors only the kind is told: their texts advise to load the objects.
-        told = "" if isinstance(error, ValueError) else f" ({type(error).__name__}: {error})"
+        # Of numpy's ValueErrors only the kind is said: their texts advise to load the objects.
+        reason = "" if isinstance(error, ValueError) else f" ({type(error).__name__}: {error})"
         raise SetupError(
-            f"{file} holds no arrays of numbers that numpy can read{told}",
+            f"{file} holds no arrays of numbers that numpy can read{reason}",
             hint="numpy.savez(file, name=array, ...) writes such files.",
         ) from error
 

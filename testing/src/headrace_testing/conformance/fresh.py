@@ -118,12 +118,12 @@ def _answer(asked: dict[str, Any], path: Path) -> None:
             found.built = _libraries(_loaded() - before, own)
     except Exception as error:  # noqa: BLE001 - the error is a part of the answer
         found.error, found.error_text = type(error).__name__, f"{type(error).__name__}: {error}"
-    _tell(found, path)
+    _write(found, path)
     if built is not None:
         _close(built, asked["closing_s"])
 
 
-def _tell(found: Probe, path: Path) -> None:
+def _write(found: Probe, path: Path) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(asdict(found)), encoding="utf-8")
     part.replace(path)

@@ -66,7 +66,7 @@ def missing_library(subject: Subject) -> str:
     return f"tried without {names}"
 
 
-@rule("life-cycle-again", "finished-when-told")
+@rule("life-cycle-again", "finished-when-answered")
 def life_cycle_again(subject: Subject) -> None:
     """A pipeline is built, closed and built again in one process, and parts of one may fail.
 

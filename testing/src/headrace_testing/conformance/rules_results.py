@@ -42,8 +42,8 @@ def _batches(subject: Subject, live: Live) -> list[list[int]]:
     return [[k % DISTINCT for k in range(size)] for size in sizes]
 
 
-@rule("finished-when-told", "runs")
-def finished_when_told(subject: Subject) -> str | None:
+@rule("finished-when-answered", "runs")
+def finished_when_answered(subject: Subject) -> str | None:
     """A caller reads its result at once, in any thread and on any stream.
 
     Work that `forward` leaves unfinished in the memory of a device must be finished before the callers get
@@ -55,25 +55,25 @@ def finished_when_told(subject: Subject) -> str | None:
         live = subject.build()
     except Exception:  # noqa: BLE001 - the rule `life-cycle-again` reports it
         return None
-    told: list[tuple[Any, Any]] = []
+    copied: list[tuple[Any, Any]] = []
     for _ in range(_TURNS):
         results = live.results(live.take(subject.item))
         on_device = [one for result in results for one in arrays_on_device(result)]
         copies = in_thread(functools.partial(kept, on_device))
-        told += zip(on_device, copies, strict=True)
+        copied += zip(on_device, copies, strict=True)
     live.results(live.take(subject.item))
     with contextlib.suppress(Broken):  # that rule also reports a `close` that fails
         subject.done(live)
-    if told:
+    if copied:
         _wait_for_devices()
-    for array, copy in told:
+    for array, copy in copied:
         found = subject.differ(array, copy)
         if found is not None:
             raise Broken(
-                f"{said(array)} is not finished when its batch is told, by the time of close it "
+                f"{said(array)} is not finished when its callers are answered, by the time of close it "
                 f"differs: {found}; finish it in a function given to context.at_batch_end"
             )
-    return f"{len(told)} arrays on a device" if told else "no result is on a device"
+    return f"{len(copied)} arrays on a device" if copied else "no result is on a device"
 
 
 def _wait_for_devices() -> None:
@@ -252,7 +252,7 @@ def _must_be_fresh(subject: Subject, came: list[tuple[int, dict[str, Any]]], sin
 
 
 RULES: tuple[Rule, ...] = (
-    finished_when_told,
+    finished_when_answered,
     batch_equals_items,
     order_kept,
     inputs_kept,

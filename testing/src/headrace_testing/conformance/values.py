@@ -131,7 +131,7 @@ def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 def _readable(array: Any) -> Any:
     """Give an array that the CPU can read, a numpy array where numpy is loaded; None if that is impossible."""
-    if is_on_device(array) or not hasattr(array, "shape") or not _tells(array):
+    if is_on_device(array) or not hasattr(array, "shape") or not _gives_content(array):
         array = host_copy(array)
     numpy = sys.modules.get("numpy")
     if (
@@ -145,7 +145,7 @@ def _readable(array: Any) -> Any:
     return array
 
 
-def _tells(array: Any) -> bool:
+def _gives_content(array: Any) -> bool:
     """Tell whether an array gives its content, as lists or as bytes."""
     if any(callable(getattr(array, name, None)) for name in _LISTING):
         return True

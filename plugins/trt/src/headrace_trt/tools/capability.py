@@ -111,11 +111,11 @@ def _parse(library: Library, model: onnx.ModelProto) -> list[Refused]:
         if parser.parse(model.SerializeToString()):
             return []
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
-        told = [
+        refused = [
             Refused(str(e.node_name()), str(e.node_operator()), str(e.desc()).strip())
             for e in errors
         ]
-    return told or [Refused("", "", collected.text())]
+    return refused or [Refused("", "", collected.text())]
 
 
 def _placed(

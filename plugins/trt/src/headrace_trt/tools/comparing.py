@@ -155,7 +155,7 @@ def compare(
     Returns:
         ``same``, ``outputs`` (a dict per output); and if outputs differ, ``first`` (the first inner
         tensor in the order of the graph that differs, with its node), ``inner`` (a dict per compared inner
-        tensor), and where nothing more can be told, ``note``.
+        tensor), and where nothing more can be said, ``note``.
 
     Raises:
         SetupError: There is no model, or it cannot be run.
@@ -172,16 +172,16 @@ def compare(
     given = dict(feeds) if feeds is not None else _drawn(settings, model, seed)
     expected = reference(model, given)
     outputs = differences(run(settings, given), expected, limit=limit)
-    told: dict[str, Any] = {
+    report: dict[str, Any] = {
         "model": str(settings.model),
         "precision": settings.precision,
         "limit": limit,
         "same": all(found.ok for found in outputs),
         "outputs": [asdict(found) for found in outputs],
     }
-    if not told["same"]:
-        told.update(_first_difference(settings, model, given, run, limit))
-    return told
+    if not report["same"]:
+        report.update(_first_difference(settings, model, given, run, limit))
+    return report
 
 
 def _refuse_open_axes(model: onnx.ModelProto, settings: BuildSettings) -> None:
@@ -221,12 +221,12 @@ def _drawn(settings: BuildSettings, model: onnx.ModelProto, seed: int) -> dict[s
             continue
         port = port_of(value)
         shape = tuple(n if isinstance(n, int) and n >= 0 else -1 for n in port["shape"] or [])
-        told = best.get(value.name, shape)
-        is_shape = "int" in port["dtype"] and -1 not in shape and told != shape
-        is_shape = is_shape and len(shape) <= 1 and len(told) == math.prod(shape)
+        best_shape = best.get(value.name, shape)
+        is_shape = "int" in port["dtype"] and -1 not in shape and best_shape != shape
+        is_shape = is_shape and len(shape) <= 1 and len(best_shape) == math.prod(shape)
         inputs.append(NetworkInput(value.name, shape, is_shape))
         if is_shape:
-            values[value.name] = np.asarray(told, port["dtype"]).reshape(shape)
+            values[value.name] = np.asarray(best_shape, port["dtype"]).reshape(shape)
     chosen = choose_profiles(inputs, [first])
     shapes = {name: found.opt for profile in chosen for name, found in profile.ranges.items()}
     others = {name: shape for name, shape in shapes.items() if name not in values}
@@ -272,19 +272,19 @@ def _first_difference(
     ordered = {name: got[name] for name in [*inner, *got] if name in got and name in expected}
     found = differences(ordered, expected, limit=limit)
     first = next((entry for entry in found if not entry.ok), None)
-    told: dict[str, Any] = {"inner": [asdict(entry) for entry in found], "first": None}
+    report: dict[str, Any] = {"inner": [asdict(entry) for entry in found], "first": None}
     if first is not None:
         node = maker.get(first.name)
-        told["first"] = {
+        report["first"] = {
             **asdict(first),
             "node": node.name if node is not None else "",
             "operator": node.op_type if node is not None else "",
         }
     else:
-        told["note"] = (
+        report["note"] = (
             "with all inner tensors as outputs there is no difference: it comes from a fusion"
         )
-    return told
+    return report
 
 
 def run_built(

@@ -106,8 +106,8 @@ def inspect_plan(
                 hint="Without a device only plans with their sidecar can be inspected.",
             ) from error
         kept = ("library", "profiles", "layers_by_type", "layers", "seconds", "asked", "plan_bytes")
-        told = {key: sidecar[key] for key in kept if key in sidecar}
-        return {"kind": "plan", "file": str(path), "source": "sidecar", **told}
+        facts = {key: sidecar[key] for key in kept if key in sidecar}
+        return {"kind": "plan", "file": str(path), "source": "sidecar", **facts}
     found = {"kind": "plan", "file": str(path), "source": "engine", **inspect_engine(engine)}
     if sidecar is not None:
         found["asked"], found["seconds"] = sidecar.get("asked"), sidecar.get("seconds")
@@ -151,20 +151,20 @@ def inspect_engine(engine: Engine) -> dict[str, Any]:
     }
 
 
-def as_page(told: Mapping[str, Any], times_ms: Mapping[str, float] | None = None) -> str:
+def as_page(report: Mapping[str, Any], times_ms: Mapping[str, float] | None = None) -> str:
     """Give one HTML page with a table of the layers and a drawing of the graph.
 
     The page is self-contained: it loads no script, style or picture from elsewhere.
 
     Args:
-        told: A result of the functions of this module.
+        report: A result of the functions of this module.
         times_ms: The time of each layer in ms, by its name; None: no times are shown.
     """
-    layers = [_as_layer(entry) for entry in told.get("layers", ())]
-    title = html.escape(f"{told.get('kind', '')} {told.get('file', '')}")
+    layers = [_as_layer(entry) for entry in report.get("layers", ())]
+    title = html.escape(f"{report.get('kind', '')} {report.get('file', '')}")
     facts = {
         key: value
-        for key, value in told.items()
+        for key, value in report.items()
         if key not in ("layers", "asked") and value not in (None, [], {})
     }
     head = "".join(
