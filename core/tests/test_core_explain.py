@@ -84,6 +84,12 @@ def test_explain_shows_what_is_written_around_the_backends_of_nodes():
     around = found["nodes"]["n"]["node_entrypoint"]["children"][-1]["children"]
     firsts = [many[0]["options"]["a"]["value"] for many in (*children, around)]
     assert firsts == [1, 2, 3]
+    with headrace.pipe(config) as pipe:
+        described = pipe.describe()["nodes"]["n"]
+    assert described["init"]["children"][0]["built"] == {"provider": "cpu"}
+    assert described["node_entrypoint"]["children"][-1]["children"][0]["built"] == {
+        "provider": "cpu"
+    }
     del node["node_entrypoint"], node["init"]
     assert "Many" in [
         name for one in headrace.explain(config)["asks_for"] for name in one["backends"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import Path, PurePath
@@ -137,18 +137,9 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
             key: {"value": plain(getattr(keys, key)), "origin": origin}
             for key, origin in node.origins.items()
         },
-        "tree": describe_element(root),
-        **{key: describe_element(element) for key, element in _around(node) if element is not root},
+        **trees_of(node),
         **_processes(root, max(1, door.instance_num)),
     }
-
-
-def _around(node: NodePlan) -> Iterator[tuple[str, Element]]:
-    """Give the expressions that are written around the backend of a node."""
-    if node.init is not None:
-        yield "init", node.init
-    if node.keys.node_entrypoint is not None:
-        yield "node_entrypoint", node.entry
 
 
 def _links(links: Links) -> dict[str, Any]:
@@ -202,6 +193,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(part) for part in value]
     return str(value) if isinstance(value, PurePath) else repr(value)
+
+
+def trees_of(node: NodePlan, built: dict[int, Any] | None = None) -> dict[str, Any]:
+    """Give the tree of a node, and those of what is written around its backend; see `describe_element`."""
+    trees = {"tree": node.backend or node.entry, "init": node.init}
+    if node.keys.node_entrypoint is not None and node.entry is not trees["tree"]:
+        trees["node_entrypoint"] = node.entry
+    return {key: describe_element(one, built) for key, one in trees.items() if one is not None}
 
 
 def describe_element(element: Element, built: dict[int, Any] | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from headrace._build.parts import At, Commons, Parts
 from headrace._build.standing import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
-from headrace._explain import describe_element
+from headrace._explain import trees_of
 from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.word import needed_keys
@@ -73,9 +73,8 @@ class ComposedNode(BuiltNode):
         plan, described = self.plan, super().describe(following)
         if plan is None:
             return described
-        tree = describe_element(plan.backend or plan.entry, self.elements.by_element)
-        threads = self.elements.build.threads
-        return {"expression": plan.expression, **described, "threads": threads, "tree": tree}
+        own = {"expression": plan.expression, **described, "threads": self.elements.build.threads}
+        return {**own, **trees_of(plan, self.elements.by_element)}
 
 
 class Builder(Build):
