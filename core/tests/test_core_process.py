@@ -761,6 +761,16 @@ def test_explain_shows_the_processes_and_how_often_they_load_a_file(file, tmp_pa
     config = {"import": [str(tmp_path / "loads.py")], "backend": "S[Identity,Process[Loads]]"}
     found = headrace.explain({**config, "model": file, "instance_num": 8})["nodes"]["main"]
     assert found["processes"] == {"count": 8, "loads": {file: 8}}
+    entry = "IoC[InstancesRegister[Process[Reflect[backend]]],Register[Batching[InstanceDispatcher]];{}]"
+    door = "S[Process[Loads],Forward[node.main]]"
+    keys = {
+        "backend": "Loads",
+        "model": file,
+        "instance_num": 8,
+        "node_entrypoint": entry.format(door),
+    }
+    found = headrace.explain({**config, **keys})["nodes"]["main"]
+    assert found["processes"] == {"count": 9, "loads": {file: 9}}
     found = headrace.explain({"backend": "Identity"})["nodes"]["main"]
     assert "processes" not in found
 

@@ -120,7 +120,6 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
     owned = owns_thread(door)
     keys = node.keys
     run_by = "own thread" if owned else "runner" if keys.timeout_ms is not None else "caller"
-    root = node.backend or node.entry
     low, high = narrowed((door.backend or door.entry).range, door.keys)
     return {
         "expression": node.expression,
@@ -138,7 +137,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
             for key, origin in node.origins.items()
         },
         **trees_of(node),
-        **_processes(root, max(1, door.instance_num)),
+        **_processes(node),
     }
 
 
@@ -163,16 +162,22 @@ def _table(pairs: Pairs) -> dict[str, str | list[str]]:
     return {source: to[0] if len(to) == 1 else to for source, to in found.items()}
 
 
-def _processes(root: Element, instances: int) -> dict[str, Any]:
+def _processes(node: NodePlan) -> dict[str, Any]:
     """Tell how many processes a node starts, and how often these load each file together."""
-    roots = [one for one in root.walk() if one.cls.builds_elsewhere]
+    own = set() if node.instance is None else {*node.instance.walk()}
+    times = {
+        one: node.instance_num if one in own else 1 for root in node.roots for one in root.walk()
+    }
+    outer = [one for one in times if one.cls.builds_elsewhere]
     loads: dict[str, int] = {}
-    children = [child for outer in roots for child in outer.children]
-    for inside in dict.fromkeys(one for child in children for one in child.walk()):
+    for inside in dict.fromkeys(
+        one for out in outer for child in out.children for one in child.walk()
+    ):
         for value in vars(inside.options).values() if inside.options is not None else ():
             if isinstance(value, Path) and value.exists():
-                loads[str(value)] = loads.get(str(value), 0) + instances
-    return {"processes": {"count": len(roots) * instances, "loads": loads}} if roots else {}
+                loads[str(value)] = loads.get(str(value), 0) + times[inside]
+    count = sum(times[one] for one in outer)
+    return {"processes": {"count": count, "loads": loads}} if count else {}
 
 
 # Describing one element, planned or built.
