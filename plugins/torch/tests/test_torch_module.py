@@ -19,6 +19,7 @@ from headrace.errors import (
     InputError,
     InstanceLostError,
     MissingDependencyError,
+    RequestsFailed,
     SetupError,
 )
 from headrace_torch import loading, memory
@@ -469,6 +470,29 @@ def test_a_fixed_batch_is_its_range_and_is_filled_up(files, net):
         assert pipe.describe()["nodes"]["main"]["range"] == [4, 4]
         with torch.no_grad():
             assert torch.allclose(pipe({"data": X[0]})["result"], net(X)[0])
+
+
+def test_the_range_of_a_program_is_the_word_s_and_is_filled_up(tmp_path, net):
+    bounds = ({0: torch.export.Dim("rows", min=3, max=5)},)
+    program = torch.export.export(net, (torch.zeros(4, 3),), dynamic_shapes=bounds)
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    config = {"backend": "TorchModule", "model": str(tmp_path / "m.pt2"), "pad": True}
+    for most, found in ((None, [3, 5]), (4, [3, 4]), (16, [3, 5])):
+        with headrace.pipe({**config, "max": most} if most else config) as pipe:
+            assert pipe.describe()["nodes"]["main"]["range"] == found
+            batch = [
+                {"data": X[0]},
+                {"data": X[0, :2]},
+                {"data": X[1]},
+            ]  # two rows are left of three
+            with pytest.raises(RequestsFailed) as caught:
+                pipe(batch)
+            assert [type(error) for error in caught.value.errors] == [
+                type(None),
+                InputError,
+                type(None),
+            ]
+            assert torch.allclose(batch[2]["result"], net(X)[1].detach())
 
 
 def test_ragged_batches_are_refused_padded_or_grouped(bench):

@@ -6,7 +6,7 @@ import tempfile
 import threading
 import warnings
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +174,24 @@ def _load_program(path: Path, device: torch.device) -> Model:
 
     plain = spec.num_leaves == len(ports) and not spec.children()[1].num_leaves
     plain = plain and all(child.is_leaf() for child in spec.children()[0].children())
-    return Model("torch.export", module if plain else call, _signature(ports), module)
+    signature = _signature(ports)
+    least, most = _range_of(program, values[ports[0].name])
+    signature = replace(signature, least=least, most=most)
+    return Model("torch.export", module if plain else call, signature, module)
+
+
+def _range_of(program: Any, value: torch.Tensor) -> tuple[int, int | None]:
+    """Give the least and the largest batch size that a program was exported for; None: no largest.
+
+    A lower bound of 2 is none: torch notes it for every dynamic axis, and does not check it.
+    """
+    length = value.shape[0]
+    found = None if isinstance(length, int) else program.range_constraints.get(length.node.expr)
+    if found is None:
+        return 1, None
+    least = int(found.lower) if found.lower > 2 else 1
+    infinite = not found.upper < 1 << 62  # torch's infinity is no number
+    return least, None if infinite else int(found.upper)
 
 
 def _devices_of(program: Any) -> set[str]:

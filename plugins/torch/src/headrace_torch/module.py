@@ -33,7 +33,8 @@ class TorchModule(TensorBackend):
         result: The tensor of the only output, or a table of tensors by name; without batch axis
             if the request brought one sample. Rows of new memory.
     Batch:
-        1 or more if the batch axis is dynamic, else the number to which the program is fixed.
+        1 or more if the batch axis is dynamic, or the range for which the program was exported, or the number to which
+        it is fixed.
 
     Raises:
         InputError: A key is missing; dtype, rank, axes, rows or device do not fit; or
@@ -75,6 +76,7 @@ class TorchModule(TensorBackend):
         self._dtype = running.DTYPES.get(options.dtype or "")
         if options.ragged == "pad":
             self._check_padding(options.pad_value)
+        self.min, self.max = completed.least, completed.most
         if completed.rows is not None:
             self.min = self.max = completed.rows
         self._runner = running.Runner(
@@ -121,7 +123,8 @@ class TorchModule(TensorBackend):
 
     def _most(self, context: InitContext) -> int:
         """Give the largest batch that the node may cut, in rows."""
-        return self.max or context.max or max(context.batch_sizes or (1,))
+        known = [most for most in (self.max, context.max) if most is not None]
+        return min(known, default=max(context.batch_sizes or (1,)))
 
     def _shared(self, options: TorchModuleOptions, context: InitContext) -> Any:
         """Give the model on this device: shared by the node's instances, or this instance's alone."""
@@ -250,6 +253,10 @@ class TorchModule(TensorBackend):
                 request["result"] = {name: one[index] for name, one in outputs.items()}
         return True
 
+    def _filled(self, rows: int) -> int:
+        """Give the rows of a run that holds ``rows`` rows: the model's number of them, or at least its least."""
+        return self._signature.rows or max(rows, self._signature.least)
+
     def _cast(self, whole: torch.Tensor) -> torch.Tensor:
         return whole.to(self._dtype) if self._dtype and whole.is_floating_point() else whole
 
@@ -257,8 +264,8 @@ class TorchModule(TensorBackend):
         """Give samples as one tensor that the model takes as it is; None: they have to be read one by one."""
         if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
             return None
-        if self._signature.rows not in (None, len(batch)) or self._options.ragged == "pad":
-            return None  # the batch size is fixed, or axes may have to be padded to a multiple
+        if self._options.ragged == "pad" or len(batch) != self._filled(len(batch)):
+            return None  # axes may have to be padded to a multiple, or rows to be filled up
         whole = self._place.carried(batch)
         if whole is None and len(batch) > 1:
             whole = self._place.stacked(batch)
@@ -305,19 +312,20 @@ class TorchModule(TensorBackend):
         """Run items in one batch, and give each its rows."""
         from headrace_torch.items import joined
 
-        options, ports, fixed = self._options, self._signature.inputs, self._signature.rows
+        options, ports = self._options, self._signature.inputs
+        rows = self._filled(sum(item.rows for item in items))
         pad_value = options.pad_value if options.ragged == "pad" else None
         tensors = [
             joined(
                 [item.tensors[index] for item in items],
-                rows=fixed,
+                rows=rows,
                 pad_value=pad_value,
                 pad_multiple=options.pad_multiple,
                 shape=port.shape,
             )
             for index, port in enumerate(ports)
         ]
-        outputs = self._runner.run(tensors, fixed or sum(item.rows for item in items))
+        outputs = self._runner.run(tensors, rows)
         results: list[Any] = []
         start = 0
         for item in items:

@@ -59,11 +59,15 @@ class Signature:
 
     Attributes:
         inputs: All inputs, each of which a run needs.
-        rows: The batch size to which the model is fixed; None: any.
+        rows: The batch size to which the model is fixed; None: any from ``least`` to ``most``.
+        least: The smallest batch size.
+        most: The largest batch size; None: any.
     """
 
     inputs: tuple[Port, ...]
     rows: int | None = None
+    least: int = 1
+    most: int | None = None
 
 
 def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> Signature:

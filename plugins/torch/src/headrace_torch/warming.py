@@ -54,6 +54,7 @@ def warm(
     """
     captured = graphs and runner.graphs is not None
     chosen = (signature.rows,) if signature.rows is not None else sizes_to_capture(*sizes)
+    chosen = tuple(size for size in chosen if size >= signature.least) or (signature.least,)
     shapes = [port.shape for port in signature.inputs]
     if any(shape is None or None in shape[1:] for shape in shapes):
         if captured:
