@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import io
+import locale
+import logging
+import os
+import sys
+import threading
+
 import pytest
 
 import headrace
@@ -9,6 +17,7 @@ from headrace.errors import BackendError, InputError, SetupError
 from headrace_testing import BackendConformance, certify
 from headrace_testing.conformance import rules
 from headrace_testing.conformance.memory import shares_memory
+from headrace_testing.conformance.settings import restore, settings
 from headrace_testing.conformance.values import difference, kept
 from headrace_testing.conformance.watching import DECOY, WatchedRequest
 
@@ -279,3 +288,41 @@ def test_what_the_whole_lacks_the_part_lacks(monkeypatch):
     outcomes = {v.id: (v.outcome, v.detail) for v in found.rules}
     assert outcomes["runs"] == ("not_judged", f"judged in {WholeConformance.expression}: no device")
     assert outcomes["docstring-keys"][0] == "passed"
+
+
+CHANGES = {
+    "mask of new files": lambda: os.umask(0o077),
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "POSIX"),
+    "hooks of exceptions": lambda: setattr(threading, "excepthook", print),
+    "stream of stderr": lambda: setattr(sys, "stderr", io.StringIO()),
+    "limit of logging.disable": lambda: logging.disable(logging.INFO),
+    "thresholds of the garbage collector": lambda: gc.set_threshold(12345),
+    "size of new threads' stacks": lambda: threading.stack_size(1 << 20),
+    "limits of the system": lambda: lower("RLIMIT_NOFILE"),
+}
+
+
+def lower(name):
+    """Lower the soft limit of the system by one."""
+    import resource
+
+    soft, hard = resource.getrlimit(getattr(resource, name))
+    resource.setrlimit(getattr(resource, name), (soft - 1, hard))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells all of them")
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_belongs_to_the_process_is_read_and_put_back(name):
+    present = settings()
+    try:
+        if name == "locale":
+            locale.setlocale(locale.LC_ALL, "C.UTF-8")
+        before = settings()
+        CHANGES[name]()
+        after = settings()
+        restore(before)
+        again = settings()
+    finally:
+        restore(present)
+    assert [key for key in before if before[key] != after[key]] == [name]
+    assert again == before

@@ -219,6 +219,24 @@ class KeepsEveryRequest(Perfect):
 
 
 @breaks("requests-released")
+class KeepsTheSizeOfEveryBatch(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        self.sizes = []
+
+    def forward(self, batch):
+        self.sizes.append(len(batch))
+        return super().forward(batch)
+
+
+@breaks("extra-keys-pass")
+class CopiesTheListsOfOthers(Perfect):
+    def one(self, request):
+        super().one(request)
+        request.update({key: [*one] for key, one in request.items() if isinstance(one, list)})
+
+
+@breaks("requests-released")
 class KeepsEveryBadRequest(Perfect):
     def init(self, options, context):
         super().init(options, context)

@@ -181,14 +181,19 @@ def _shown(keys: set[str] | frozenset[str]) -> str:
 def extra_keys_pass(subject: Subject) -> None:
     """Keys that a backend does not know belong to others and pass through it untouched.
 
-    A request with a further key gives the same result, and the key holds the same object afterwards.
+    A request with further keys gives the same result, and these keys hold the same objects afterwards, with the
+    same content.
     """
-    stranger = object()
-    request = subject.item(0)
-    request["a key of another backend"] = stranger
+    strangers = {
+        f"a key of another backend {n}": one for n, one in enumerate((object(), [1], {"a": 1}))
+    }
+    request = subject.item(0) | strangers
     result = kept(subject.live.result_alone(request))
-    if request.get("a key of another backend") is not stranger:
-        raise Broken("a key that the backend does not know was changed or removed")
+    for key, stranger in strangers.items():
+        if request.get(key) is not stranger:
+            raise Broken("a key that the backend does not know was changed or removed")
+    if [*strangers.values()][1:] != [[1], {"a": 1}]:
+        raise Broken("what a key holds that the backend does not know was changed")
     subject.must_equal(
         result, subject.expected(0), "a key that it does not know changes the result"
     )

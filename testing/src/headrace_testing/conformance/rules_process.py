@@ -15,14 +15,22 @@ from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.settings import restore, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace_testing.conformance.subject import Subject
 
 _BATCHES = 16
 """How many batches, and bad requests, are run before the memory is looked at for the first time."""
 
-_CYCLES = 5
+_LARGE_BYTES = 64
+"""What grows by so much per batch, in each of the first cycles, is kept of every request."""
+
+_LEAST_BYTES = 4
+"""What grows by less is nothing: a list takes eight bytes an element, and room for more now and then."""
+
+_FIRST_CYCLES = 4
+_CYCLES = 7
+"""Each is twice as long as the one before. Memory that the interpreter keeps for later use grows for a thousand batches."""
 
 
 @rule("process-state-kept", "thread-state-kept")
@@ -30,8 +38,9 @@ def process_state_kept(subject: Subject) -> None:
     """The process belongs to the application, and other backends live in it.
 
     A whole life (`init`, `warm_up`, a batch, a bad request, `close`) leaves as they were: the environment, the
-    working directory, the import path, handlers of signals and of the root logger with its level, warning
-    filters, switches of the interpreter, the thread's processors and the signals that it blocks. It does not
+    working directory, the import path, handlers of signals and of the root logger with its level, hooks of
+    exceptions, stderr, warning filters, switches of the interpreter, the locale, the mask of new files, the
+    thread's processors and the signals that it blocks. It does not
     seed the common random numbers of Python or numpy, and prints nothing to stdout, where `headrace run`
     writes results. What a library sets once, when it is first loaded, is not counted.
     """
@@ -69,7 +78,7 @@ def _life_from(subject: Subject, seed: int) -> dict[str, str]:
             put(states[name])
     for name, value in before.items():
         if after[name] != value:
-            raise Broken(f"a life of it leaves another {name}{_which(value, after[name])}")
+            raise Broken(f"a life of it changes the {name}{_which(value, after[name])}")
     if printed.getvalue():
         raise Broken(f"it prints to stdout: {printed.getvalue()[:80]!r}")
     return ends
@@ -98,43 +107,78 @@ def _generators() -> dict[
 def requests_released(subject: Subject) -> str | None:
     """A backend that keeps something of every request fills the memory, sooner or later.
 
-    While the same requests are run many times, the number of memory blocks of Python does not grow again and
-    again by at least one per request: neither with valid requests nor with such that fail. The last batch, or
-    a cache of what was asked before, may be kept.
+    While the same requests are run many times, the memory that Python allocates does not grow again and again
+    with the number of batches: neither with valid requests nor with such that fail. The last
+    batch, or a cache of what was asked before, may be kept.
     """
-    counted = getattr(sys, "getallocatedblocks", None)
-    if counted is None or not counted():
-        return "this interpreter does not count its memory blocks"
+    tracemalloc = _tracemalloc()
+    if tracemalloc is None:
+        return "this interpreter does not count its memory"
     live = subject.build()
 
-    def valid() -> int:
-        return len(live.call(live.take(subject.item)))
+    def valid() -> None:
+        live.call(live.take(subject.item))
 
-    def bad() -> int:
-        outcomes = live.call(live.filled({}))
-        for outcome in outcomes:
+    def bad() -> None:
+        for outcome in live.call(live.filled({})):
             # A pipeline takes the traceback off, too: an error that is raised again would keep it.
             if outcome is not None:
                 outcome.with_traceback(None)
-        return len(outcomes)
 
-    for what, run in (("request", valid), ("request that fails", bad)):
-        gc.collect()
-        before = counted()
-        for cycle in range(1, _CYCLES + 1):
-            # Each cycle is longer than the one before: what grows with the requests grows with it, and what
-            # another thread of the process allocates meanwhile does not.
-            requests = sum(run() for _ in range(cycle * _BATCHES))
-            gc.collect()
-            grown, before = counted() - before, counted()
-            if grown < requests:
-                break
-        else:
-            raise Broken(
-                f"it keeps memory of every {what}: {grown} blocks after {requests} of them"
-            )
+    with _traced(tracemalloc):
+        for what, run in (("request", valid), ("request that fails", bad)):
+            kept = _kept(run, tracemalloc)
+            if kept is not None:
+                raise Broken(f"it keeps memory of every {what}: {kept}")
     subject.done(live)
     return None
+
+
+def _kept(run: Callable[[], None], tracemalloc: Any) -> str | None:
+    """Run many batches, and say how much memory they kept; None if it does not grow with their number."""
+    before, large = _traced_bytes(tracemalloc), True
+    for cycle in range(_CYCLES):
+        # What grows with the requests grows with the cycle, and what another thread of the process allocates
+        # meanwhile does not.
+        batches = _BATCHES << cycle
+        for _ in range(batches):
+            run()
+        now = _traced_bytes(tracemalloc)
+        grown, before = now - before, now
+        large = large and grown >= batches * _LARGE_BYTES
+        if grown < batches * _LEAST_BYTES:
+            return None
+        if large and cycle == _FIRST_CYCLES - 1:
+            break
+    return f"{grown} bytes of {batches} batches"
+
+
+def _tracemalloc() -> Any:
+    """Give the module that counts the memory, where the interpreter has it."""
+    try:
+        import tracemalloc
+    except ImportError:
+        return None
+    return tracemalloc
+
+
+@contextlib.contextmanager
+def _traced(tracemalloc: Any) -> Iterator[None]:
+    """Count memory, unless the application does so already."""
+    begun = not tracemalloc.is_tracing()
+    if begun:
+        tracemalloc.start()
+    try:
+        yield
+    finally:
+        if begun:
+            tracemalloc.stop()
+
+
+def _traced_bytes(tracemalloc: Any) -> int:
+    gc.collect()
+    found: int = tracemalloc.get_traced_memory()[0]
+    return found
 
 
 RULES: tuple[Rule, ...] = (process_state_kept, requests_released)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import locale
 import logging
 import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -48,6 +51,31 @@ def _set_collector(value: bool) -> None:
     (gc.enable if value else gc.disable)()
 
 
+def _umask() -> int | None:
+    """Give the mask as Linux tells it: elsewhere it is only read by changing it for all threads."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), None)
+    return None
+
+
+def _set_umask(value: int | None) -> None:
+    if value is not None:
+        os.umask(value)
+
+
+def _hooks() -> tuple[Any, Any]:
+    return sys.excepthook, threading.excepthook
+
+
+def _set_hooks(value: tuple[Any, Any]) -> None:
+    sys.excepthook, threading.excepthook = value
+
+
+def _set_stderr(value: Any) -> None:
+    sys.stderr = value
+
+
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "environment": (lambda: dict(os.environ), _set_environment),
     "working directory": (os.getcwd, os.chdir),
@@ -57,8 +85,39 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "switch interval": (sys.getswitchinterval, sys.setswitchinterval),
     "garbage collector's switch": (gc.isenabled, _set_collector),
+    "thresholds of the garbage collector": (
+        gc.get_threshold,
+        lambda value: gc.set_threshold(*value),
+    ),
+    "limit of logging.disable": (lambda: logging.root.manager.disable, logging.disable),
+    "hooks of exceptions": (_hooks, _set_hooks),
+    "stream of stderr": (lambda: sys.stderr, _set_stderr),
+    "size of new threads' stacks": (threading.stack_size, threading.stack_size),
+    "mask of new files": (_umask, _set_umask),
+    "locale": (
+        lambda: locale.setlocale(locale.LC_ALL),
+        lambda value: locale.setlocale(locale.LC_ALL, value),
+    ),
     "default timeout of sockets": (socket.getdefaulttimeout, socket.setdefaulttimeout),
 }
+try:
+    import resource
+except ImportError:  # only where the system is a POSIX one
+    pass
+else:
+    _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+
+    def _limits() -> dict[str, tuple[int, int]]:
+        return {name: resource.getrlimit(getattr(resource, name)) for name in _LIMITS}
+
+    def _set_limits(value: dict[str, tuple[int, int]]) -> None:
+        for name, limit in value.items():
+            with contextlib.suppress(OSError, ValueError):  # what was lowered for good
+                resource.setrlimit(getattr(resource, name), limit)
+
+    _SETTINGS["limits of the system"] = (_limits, _set_limits)
+if hasattr(sys, "set_int_max_str_digits"):
+    _SETTINGS["most digits of integers"] = (sys.get_int_max_str_digits, sys.set_int_max_str_digits)
 if hasattr(os, "sched_setaffinity"):
     _SETTINGS["set of processors"] = (
         lambda: os.sched_getaffinity(0),
