@@ -162,6 +162,12 @@ def test_options_that_do_not_fit_together(small_net, options, text):
         Onnx2Tensorrt.Options(**own, **options)
 
 
+def test_graphs_have_scratch_memory_of_their_own():
+    with pytest.raises(pydantic.ValidationError, match="leave one of them out"):
+        TensorrtInferTensor.Options(cuda_graph=True, context_memory="on_profile_change")
+    assert TensorrtInferTensor.Options(cuda_graph=True, context_memory="shared").cuda_graph
+
+
 def test_options_become_settings(small_net):
     options = Onnx2Tensorrt.Options(
         model=small_net, mean=5.0, strip=True, weight_streaming_bytes=10,

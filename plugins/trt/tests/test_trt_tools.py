@@ -338,6 +338,15 @@ def test_tools_keep_and_load_engines_as_they_are_told(small_net, tmp_path, monke
         assert (done.exit_code, "No such option" in done.output) == (2, True)
 
 
+def test_options_for_plans_are_refused_for_models(small_net):
+    for options in (["--library", "tensorrt_rtx"], ["--device", "cuda:0"], ["--trust-engine"]):
+        with pytest.raises(SetupError, match=f"is no plan: {options[0]} says"):
+            trt("inspect", small_net, *options)
+    for command in ("bench", "profile"):
+        with pytest.raises(SetupError, match="is no plan: --trust-engine says"):
+            trt(command, small_net, *SHAPES, "--trust-engine")
+
+
 def test_a_library_of_another_name_is_never_imported(small_net, rtx):
     with pytest.raises(SetupError, match="there is no TensorRT named 'os'") as caught:
         trt("capability", small_net, "--library", "os")

@@ -96,8 +96,8 @@ def read_item(
 def as_array(value: Any, port: Port, key: str = "data") -> Any:
     """Give ``value`` as an array of the port's dtype; the dtype of an array is never converted.
 
-    Python numbers, strings and lists of them carry no dtype: they get the port's, unless that
-    would change a value. An array that numpy or DLPack can read must have the port's dtype.
+    Python numbers, strings and lists of them carry no dtype: they get the port's, unless a value
+    would not fit. An array that numpy or DLPack can read must have the port's dtype.
 
     Raises:
         InputError: ``value`` is no array, is on a device that the session does not use, has another dtype, or its

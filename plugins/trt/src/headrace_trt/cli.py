@@ -102,9 +102,12 @@ def inspect_command(
     as_json: Json = False,
 ) -> None:
     """Show what is in an ONNX file (nodes and types) or a plan (profiles, layers, tactics)."""
-    from headrace_trt.tools.inspecting import as_page, inspect_file
+    from headrace_trt.tools.inspecting import PLAN_SUFFIXES, as_page, inspect_file
 
     _keep_apart(html, file)
+    if file.suffix not in PLAN_SUFFIXES:
+        loading = {"library": library != "auto", "device": device, "trust-engine": trust_engine}
+        _only_of_a_plan(file, [name for name, given in loading.items() if given])
     report = inspect_file(file, library=library, device=device, trust=trust_engine)
     if html is not None:
         html.write_text(as_page(report), encoding="utf-8")
@@ -294,6 +297,7 @@ def _engine(
         library = str(build.get("library", "auto"))
         engine, cuda = open_engine(file, library=library, device=device, trust=trust)
     else:
+        _only_of_a_plan(file, ["trust-engine"] if trust else [])
         options, rows = settings_from(str(file), build)
         with phases() as progress:
             engine, cuda = engine_of_settings(
@@ -303,6 +307,12 @@ def _engine(
         yield engine, cuda
     finally:
         engine.close()
+
+
+def _only_of_a_plan(file: Path, given: list[str]) -> None:
+    """Refuse options that say how a plan is loaded, where the file is a model."""
+    if given:
+        raise SetupError(f"{file} is no plan: --{given[0]} says how a plan is loaded")
 
 
 def _keep_apart(html: Path | None, file: Path) -> None:

@@ -225,8 +225,8 @@ def _value(request: Mapping[str, Any], port: Port, key: str) -> Any:
 def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
     """Give ``value`` as an array of the port's dtype; the dtype of an array is never converted.
 
-    Python numbers and lists of them carry no dtype: they get the port's, unless that would change
-    a value. An array that numpy or DLPack can read must have the port's dtype.
+    Python numbers and lists of them carry no dtype: they get the port's, unless a value would
+    not fit. An array that numpy or DLPack can read must have the port's dtype.
 
     Raises:
         InputError: ``value`` is no array, has another dtype, or its numbers do not fit the port's dtype.

@@ -199,7 +199,9 @@ def _mark_outputs(definition: Any, names: tuple[str, ...]) -> None:
             near = difflib.get_close_matches(name, tensors, n=1)
             raise SetupError(
                 f"`mark_outputs` names {name!r}, which is no tensor of the network",
-                hint=f"Did you mean {near[0]!r}?" if near else None,
+                hint=f"Did you mean {near[0]!r}?"
+                if near
+                else "`headrace trt inspect` lists the tensors; constants cannot become outputs.",
             )
         if name not in outputs:
             definition.mark_output(tensors[name])

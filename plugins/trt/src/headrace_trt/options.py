@@ -309,3 +309,12 @@ class InferOptions(headrace.Options):
         if twice:
             raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
         return names
+
+    @model_validator(mode="after")
+    def _one_memory(self) -> InferOptions:
+        if self.cuda_graph and self.context_memory == "on_profile_change":
+            raise ValueError(
+                "cuda_graph gives the contexts of an instance one scratch memory for every profile, which"
+                " context_memory = 'on_profile_change' would not be: leave one of them out"
+            )
+        return self

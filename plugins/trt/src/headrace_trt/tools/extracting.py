@@ -53,7 +53,9 @@ def extract_model(
             near = difflib.get_close_matches(name, known, n=1)
             raise SetupError(
                 f"{source} has no tensor {name!r}",
-                hint=f"Did you mean {near[0]!r}?" if near else None,
+                hint=f"Did you mean {near[0]!r}?"
+                if near
+                else "`headrace trt inspect` lists the tensors.",
             )
     weights = {tensor.name for tensor in model.graph.initializer}
     begins = list(inputs) or [v.name for v in model.graph.input if v.name not in weights]
