@@ -72,6 +72,42 @@ def test_explain_shows_ranges_threads_and_who_brings_what():
     assert json.loads(json.dumps(found)) == found
 
 
+class Few(headrace.Backend):
+    max = 4
+    forward = Many.forward
+
+
+INSTANCES = "IoC[InstancesRegister[{}],Register[Batching[InstanceDispatcher]];Forward[node.n]]"
+
+
+@pytest.mark.parametrize(
+    ("entry", "most", "owned"),
+    [
+        (INSTANCES.format("S[Few,Reflect[backend]]"), 4, False),
+        (INSTANCES.format("S[Reflect[other],Reflect[backend]]"), 4, False),
+        ("S[Few,Reflect[backend]]", 4, False),
+        ("Batching[S[Few,Reflect[backend]]]", 4, False),
+        ("BackgroundThread[S[Few,Reflect[backend]]]", 4, True),
+        ("CatSplit[Identity,Reflect[backend],Identity]", 8, False),
+    ],
+)
+def test_explain_and_describe_agree_about_what_runs_the_batches(entry, most, owned):
+    headrace.register("Few", Few, replace=True)
+    keys = {"max": 16, "other": "Few"} if "other" in entry else {"max": 16}
+    config = {"n": {"backend": "S[Many,Identity]", "node_entrypoint": entry, **keys}}
+    explained = headrace.explain(config)["nodes"]["n"]
+    with headrace.pipe(config) as pipe:
+        described = pipe.describe()["nodes"]["n"]
+    assert (explained["range"], explained["owns_thread"]) == ([1, most], owned)
+    assert [described[key] for key in ("range", "owns_thread")] == [[1, most], owned]
+    assert explained["expression"] == described["expression"]
+    assert (
+        explained["tree"]["children"][0]["name"]
+        == described["tree"]["children"][0]["name"]
+        == "Many"
+    )
+
+
 def test_explain_shows_what_is_written_around_the_backends_of_nodes():
     door = "S[Many(a=3),Forward[node.{node_name}]]"
     entry = (

@@ -120,7 +120,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
     owned = owns_thread(door)
     keys = node.keys
     run_by = "own thread" if owned else "runner" if keys.timeout_ms is not None else "caller"
-    low, high = narrowed((door.backend or door.entry).range, door.keys)
+    low, high = narrowed(door.runs.range, door.keys)
     return {
         "expression": node.expression,
         "node_expression": str(node.entry.call),
@@ -257,9 +257,7 @@ def _built(backend: Backend) -> Any:
 
 def owns_thread(plan: NodePlan) -> bool:
     """Tell whether each instance of a node has a thread of its own."""
-    root = plan.instance
-    while root is not None:
-        if root.own_thread or word_of(root.cls)._threaded:
-            return True
-        root = root.children[0] if root.parameter is not None else None
-    return False
+    root = plan.runs
+    while root.parameter is not None and not root.own_thread:
+        root = root.children[0]
+    return root.own_thread or word_of(root.cls)._threaded

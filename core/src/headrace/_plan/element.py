@@ -208,6 +208,7 @@ class NodePlan:
         entry: The expression of the whole node.
         alias_of: The node behind it, when it is a second door; else None.
         instance: The element from which each instance is built, None when the node registers none.
+        runs: What runs a batch: each instance, else what the node is called through.
         batch_policy, dispatch_policy: Its policies.
     """
 
@@ -220,6 +221,10 @@ class NodePlan:
     init: Element | None = None
     alias_of: str | None = None
     instance: Element | None = None
+    runs: Element = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = self.entry
 
     @property
     def instance_num(self) -> int:
@@ -248,7 +253,7 @@ class NodePlan:
         """The element planned from the key ``backend``, or None when no `Reflect` reads that key."""
         instance = [self.instance] if self.instance is not None else []
         for element in (one for root in (*instance, *self.roots) for one in root.walk()):
-            if element.parameter is not None:
+            if element.parameter == "backend":
                 return element.children[0]
         return self.instance
 

@@ -199,19 +199,12 @@ class Planner(Resolver):
                 what = f"a node has one {element.cls.__name__}, the one that it is called through"
                 self.add("scheduling", what, element.call)
         self.check_called(callee)
-        self._check_range(plan, callee)
+        gathers = word_of(callee.cls)._gathers and callee.children
+        plan.runs = plan.instance or (callee.children[0] if gathers else callee)
+        self._check_range(plan, plan.runs)
 
-    def _check_range(self, plan: NodePlan, callee: Element) -> None:
-        """Check that some weight fits both the keys of the node and the range that the classes state.
-
-        Args:
-            plan: The node.
-            callee: The element through which the node is called.
-        """
-        root = plan.instance
-        if root is None:
-            gathers = word_of(callee.cls)._gathers and callee.children
-            root = callee.children[0] if gathers else callee
+    def _check_range(self, plan: NodePlan, root: Element) -> None:
+        """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""
         low, high = narrowed(root.range, plan.keys)
         if plan.alias_of is not None or low <= high:
             return

@@ -54,7 +54,7 @@ def _place(name: str, key: str, shape: Shape) -> dict[str, Any]:
 def _of_keys(node: NodePlan) -> Iterator[_Warning]:
     """Warn of keys that ask for what the node does not do."""
     keys, made = node.keys, max(1, node.instance_num)
-    least = narrowed((node.backend or node.entry).range, keys)[0]
+    least = narrowed(node.runs.range, keys)[0]
     if least > 1 and not keys.batching_timeout and not keys.pad:
         what = (
             f"batches of this node have at least {least} requests, but nothing waits for them or "
@@ -80,15 +80,15 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
 
 def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
     """Warn of work that stands in the thread of a backend which owns its thread."""
-    if node.instance is None or not node.instance.own_thread:
+    if not node.runs.own_thread:
         return
     before: list[str] = []
-    for element in _computing(node.instance, threads=False):
+    for element in _computing(node.runs, threads=False):
         if element.cls.owns_thread and before:
             names, owner = ", ".join(dict.fromkeys(before)), element.name
             what = (
                 f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
-                f"most {node.instance_num} of the requests at a time, however many cores there are"
+                f"most {max(1, node.instance_num)} of the requests at a time, however many cores there are"
             )
             hint = "Put it into a node of its own before this one, with next and more instances."
             yield "work_before_own_thread", "backend", what, hint
@@ -99,7 +99,7 @@ def _of_own_thread(node: NodePlan) -> Iterator[_Warning]:
 
 def _of_cores(node: NodePlan, instances: int) -> Iterator[_Warning]:
     """Warn of idle cores: one thread at a time runs an instance."""
-    computing = list(_computing(node.instance or node.entry))
+    computing = list(_computing(node.runs))
     cores, device = usable_cpus(), node.keys.device
     could_use_them = computing and not any(one.cls.owns_thread for one in computing)
     if could_use_them and device in (None, "cpu") and node.instance_num <= 1 and cores > instances:
