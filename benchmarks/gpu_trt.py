@@ -17,7 +17,7 @@ Parts, each of which runs its sides in turn:
 - ``start``: building, beside a second start from the cache; memory of one and of four instances.
 
     python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoding 16 40 p16x8 p16x8@4 ...]
-                                 [--quick] [--json FILE]
+                                 [--timeout-ms 2] [--quick] [--json FILE]
 
 ``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]``, `benchmarks.decoding`. An
 instance per processor unless said; with as many as clients each client decodes its own. ``p`` puts each into a
@@ -74,12 +74,14 @@ WAYS = "how pictures are decoded, in turn: [p]INSTANCES[xMAX][@CPUS[s]]"
 class Bench:
     """The networks, options and figures of one run of this script."""
 
-    def __init__(self, folder: Path, ways: Sequence[Decoding], *, quick: bool) -> None:
+    def __init__(
+        self, folder: Path, ways: Sequence[Decoding], timeout_ms: float, *, quick: bool
+    ) -> None:
         from headrace_trt.cuda import load_cuda
         from headrace_trt.library import find_library
 
         self.folder = folder
-        self.ways = ways
+        self.ways, self.timeout_ms = ways, timeout_ms
         self.quick = quick
         self.seconds = 0.3 if quick else 2.0
         self.cuda = load_cuda()
@@ -227,14 +229,16 @@ class Bench:
             )
         independent = by_processes(pictures, size, self.seconds)
         infer = self.common(
-            model, backend=GATHERED, profiles=profiles, max=most, instance_num=2, **built, **more
-        )
+            model, backend=GATHERED, profiles=profiles, max=most, instance_num=2,
+            batching_timeout=self.timeout_ms, **built, **more,
+        )  # fmt: skip
         lower = min(alone.rows_per_s, max(decoding.rps, independent))
         print(
             f"{part}: engine alone {alone.rows_per_s:.0f}/s at batch {most} ({alone.latency_ms['p50']:.1f} ms),"
             f" decoding alone {decoding.rps:.0f}/s, by independent processes {independent:.0f}; {self.ways[0].instances} threads by hand"
             f" {by_hand.rps:.0f}/s: {by_hand.rps / lower:.3f} of the lower stage"
         )
+        limit_ms = 2 * alone.latency_ms["p50"] + self.timeout_ms
         found: dict[str, Any] = {}
         for way in self.ways:
             config = {"decode": {**way.node(size), "next": "infer"}, "infer": infer}
@@ -246,7 +250,8 @@ class Bench:
                 f"  decoding {way.text}: {ours['rps']:.0f}/s with {CLIENTS} clients (mean batch"
                 f" {ours['mean_batch']:.1f}), {ours['of_lower_stage']:.3f} of the lower stage; with"
                 f" {4 * CLIENTS} {ours['of_lower_stage_160_clients']:.3f}; open loop at"
-                f" {ours['open_loop']['rate']:.0f}/s: p99 {ours['open_loop']['p99_ms']:.1f} ms",
+                f" {ours['open_loop']['rate']:.0f}/s: p50 {ours['open_loop']['p50_ms']:.1f}, p99"
+                f" {ours['open_loop']['p99_ms']:.1f} ms (wanted <= {limit_ms:.1f})",
                 flush=True,
             )
         self.figures[part] = {
@@ -291,7 +296,7 @@ class Bench:
         """Measure the same threads in a program written by hand: the floor of Python threads."""
         runners = [EngineRunner(engine, self.cuda, most, (size, size, 3)) for _ in range(2)]
         with TwoStages(
-            decode, runners, decoders=self.ways[0].instances, batch=most, timeout_ms=0
+            decode, runners, decoders=self.ways[0].instances, batch=most, timeout_ms=self.timeout_ms
         ) as program:
             load = drive(lambda i: program(pictures[i % len(pictures)]), CLIENTS, self.seconds)
         for runner in runners:
@@ -462,13 +467,14 @@ def main() -> int:
     parser.add_argument(
         "--decoding", type=Decoding.read, nargs="+", default=[Decoding.usual()], help=WAYS
     )
+    parser.add_argument("--timeout-ms", type=float, default=2.0, help="batching_timeout")
     chosen = parser.parse_args()
     packages = ("headrace", "headrace-trt", "tensorrt_cu12_bindings", "tensorrt", "torch", "numpy")
     about: Mapping[str, Any] = environment(packages)
     print_environment(about)
     failed = []
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-trt-") as folder:
-        bench = Bench(Path(folder), chosen.decoding, quick=chosen.quick)
+        bench = Bench(Path(folder), chosen.decoding, chosen.timeout_ms, quick=chosen.quick)
         device = bench.cuda.describe(0)
         print(f"{device['name']} ({device['compute_capability']}), {bench.library.text}\n")
         for part in chosen.part:
