@@ -80,10 +80,10 @@ def enter(
         refused = _refusal(node, internal=internal, waits=waits)
     for entry in entries:
         if entry.state != DONE:  # else its owner took it back before it came here
-            admit(node, entry, refused)
+            _admit(node, entry, refused)
 
 
-def admit(node: Node, entry: Entry, refused: BaseException | None = None) -> None:
+def _admit(node: Node, entry: Entry, refused: BaseException | None) -> None:
     """Let a new entry into the queue, or leave it outside, or fail it. Under the lock.
 
     Args:

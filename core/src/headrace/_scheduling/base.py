@@ -227,9 +227,8 @@ class SchedulerBase:
             self.call_many((entry,), internal=internal)
         else:
             entry.owner = caller = Caller(me, pending=1)
-            deadline = self._set_times(entry, self._node.clock())
-            caller.runs = deadline is None
-            self._wait(caller, (entry,), deadline, internal=internal)
+            caller.runs = self._set_times(entry, self._node.clock()) is None
+            self._wait(caller, (entry,), internal=internal)
             entry.give_back()
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
@@ -276,12 +275,12 @@ class SchedulerBase:
         """Run entries; with ``hands_over`` return a batch of them all, which the main thread is to run."""
         now = self._node.clock()
         fresh = [entry for entry in entries if entry.state == NEW]
-        deadlines = [at for entry in fresh if (at := self._set_times(entry, now)) is not None]
-        deadline = min(deadlines, default=None)
-        caller = Caller(get_ident(), runs=deadline is None, pending=len(fresh))
+        deadlines = [self._set_times(entry, now) for entry in fresh]
+        runs = all(deadline is None for deadline in deadlines)
+        caller = Caller(get_ident(), runs=runs, pending=len(fresh))
         for entry in fresh:
             entry.owner = caller
-        work = self._wait(caller, fresh, deadline, internal=internal, hands_over=hands_over)
+        work = self._wait(caller, fresh, internal=internal, hands_over=hands_over)
         if work is None:
             for entry in fresh:
                 entry.give_back()
@@ -308,15 +307,9 @@ class SchedulerBase:
             self._dispatcher.dispatch(None)
 
     def _wait(
-        self,
-        caller: Caller,
-        entries: Sequence[Entry],
-        deadline: float | None,
-        *,
-        internal: bool,
-        hands_over: bool = False,
+        self, caller: Caller, entries: Sequence[Entry], *, internal: bool, hands_over: bool = False
     ) -> Work | None:
-        """Let the entries of a caller in and wait for them; ``deadline`` is the earliest of their deadlines.
+        """Let the entries of a caller in and wait for them.
 
         Returns:
             With ``hands_over`` a batch of all the entries, which the main thread is to run; else None.
@@ -343,7 +336,7 @@ class SchedulerBase:
                     parks = caller.parked = caller.pending > 0
             if caller.ident != me:
                 return work
-            self._driver.wait(caller, entries, work, parks=parks, deadline=deadline)
+            self._driver.wait(caller, entries, work, parks=parks)
         except BaseException as interrupt:
             with node.section, node.lock:
                 self._driver.leave(caller)

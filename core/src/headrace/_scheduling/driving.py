@@ -72,13 +72,7 @@ class Driver:
     # Callers.
 
     def wait(
-        self,
-        caller: Caller,
-        entries: Sequence[Entry],
-        work: Work | None,
-        *,
-        parks: bool,
-        deadline: float | None,
+        self, caller: Caller, entries: Sequence[Entry], work: Work | None, *, parks: bool
     ) -> None:
         """Run ``work`` and what ``caller`` is given, sleep in between, until all entries of the caller are done.
 
@@ -89,21 +83,19 @@ class Driver:
             if work is not None:
                 self.drive(caller, work)
             else:
-                times = [at for at in (deadline, caller.wake_at) if at is not None]
+                times = [] if caller.runs else _deadlines(entries)
+                if caller.wake_at is not None:
+                    times.append(caller.wake_at)
                 caller.signal.sleep(min(times) - node.clock() if times else None)
             if caller.done:
                 return
             with node.section, node.lock:
                 caller.parked = False
-                if deadline is not None and caller.work is None:
+                if not caller.runs:
                     now = node.clock()
-                    for entry in entries if now >= deadline else ():
+                    for entry in entries:
                         if entry.deadline is not None and entry.deadline <= now:
                             self.expire(entry)
-                    left = [
-                        e.deadline for e in entries if e.deadline is not None and e.state != DONE
-                    ]
-                    deadline = min(left, default=None)
                 work = self._take_up(caller)
                 parks = caller.parked = work is None and caller.pending > 0
 
@@ -242,3 +234,8 @@ class Driver:
         with node.section, node.lock:
             self.dispatcher.go_on(work, errors, None)
             del errors  # see `Entry.take_error`
+
+
+def _deadlines(entries: Sequence[Entry]) -> list[float]:
+    """Give the deadlines of the entries that are not done."""
+    return [e.deadline for e in entries if e.deadline is not None and e.state != DONE]

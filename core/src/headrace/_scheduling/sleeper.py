@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import caused
-from headrace._scheduling.admission import admit, enter, held_here, interrupted, refuse
+from headrace._scheduling.admission import enter, held_here, interrupted, refuse
 from headrace._scheduling.calls import reset
 from headrace._scheduling.entry import (
     DATA_ALONE,
@@ -190,8 +190,6 @@ class Sleeper(Blocked):
                 return
             if self.withdrawn:
                 node.end(entry, interrupted)
-            elif node.refusing is None and not node.lost:
-                admit(node, entry)
             else:
                 enter(node, (entry,), internal=internal)
             node.arrived(entry)
