@@ -165,7 +165,7 @@ class SchedulerBase:
         code, reporter = code_of(error), node.reporter
         with node.section, node.lock:
             node.entered += 1
-            node.failures[code] = node.failures.get(code, 0) + 1
+            node.counts.failed(code)
         if reporter is not None:
             reporter.refused(request, error)
 
@@ -175,7 +175,7 @@ class SchedulerBase:
         node = self._node
         code = code_of(error)
         with node.section, node.lock:
-            node.failures[code] = node.failures.get(code, 0) + 1
+            node.counts.failed(code)
 
     def waits(self, *, entered: bool = True, is_one: bool = False) -> Quota:
         """Give the quota that counts all waits of a request which enters here, at any node, as one wait.

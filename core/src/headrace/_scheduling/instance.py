@@ -85,6 +85,10 @@ class Counts:
         self.forward = Timings()
         self.waited = Timings()
 
+    def failed(self, code: str) -> None:
+        """Count one request that failed."""
+        self.failures[code] = self.failures.get(code, 0) + 1
+
     def absorb(self, other: Counts, *, unqueued: int | None = None) -> None:
         """Add the counts of ``other``; ``unqueued``, where given, is its count as read a moment ago."""
         self.unqueued += other.unqueued if unqueued is None else unqueued
@@ -108,7 +112,7 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
 
     Args:
-        total: The counts of all instances, with the failures that the node counts itself.
+        total: The counts of the node and of all its instances.
         submitted: How many requests have come.
         waiting: How many of the requests wait.
         running: How many of the requests run.
@@ -280,10 +284,6 @@ class Instance(Counts):
         self.busy_s += duration_s * (self.mask + 1)
         self.mean_s = mean_s
         self.mask = self.sampling if mean_s < FAST_S else 0
-
-    def failed(self, code: str) -> None:
-        """Count one request that failed on this instance."""
-        self.failures[code] = self.failures.get(code, 0) + 1
 
     def utilisation(self, now: float) -> float:
         """Give the share of the time since the instance was made that its batches have taken."""

@@ -75,7 +75,7 @@ class Node(FreeInstances):
         instances: The instances in service.
         retiring: The instances taken out of service whose last batch has not ended.
         every: The instances in service, and those in `retiring`.
-        past: The counts of the instances that have left `retiring`.
+        counts: The counts of the instances that have left `retiring`, and failures that no instance counts.
         queue: The entries that wait for a batch.
         enough: While instances are idle though requests wait: the weight of the queue from which on an
             arrival may make a batch due, by the last answer of the batch policy; else 0.
@@ -83,7 +83,6 @@ class Node(FreeInstances):
         quota: Counts the requests that entered here and wait at other nodes.
         callers: The threads that wait for their requests here.
         entered: How many requests came, without those that their callers ran past the queue.
-        failures: How many requests failed, by code, without those that an instance counts.
         refusing: The error that newcomers get, None while the node lets them in.
         dead: Whether the open requests have been failed, too; then requests of other nodes are refused as well.
         retire: Called, after the section, with each instance whose batch ends while the node is dead.
@@ -113,7 +112,7 @@ class Node(FreeInstances):
         self.instances = list(instances)
         self.retiring: list[Instance] = []
         self.every = self.instances
-        self.past = Counts()
+        self.counts = Counts()
         self.afterwards: deque[Callable[[], object]] = deque()
         self.queue = RequestQueue(self.evict, self.afterwards)
         self.enough: float = 0
@@ -121,7 +120,6 @@ class Node(FreeInstances):
         self.quota = NodeQuota(self.outside, self.move_up, sheds=limits.queue_full == "shed_oldest")
         self.callers: set[Caller] = set()
         self.entered = 0
-        self.failures: dict[str, int] = {}
         self.refusing: ClosedError | None = None
         self.dead = False
         self.retire: Callable[[Instance], None] | None = None
@@ -201,10 +199,9 @@ class Node(FreeInstances):
         entry.state = DONE
         if error is not None:
             entry.error = error
-            failures = self.failures if at is None else at.failures
             # A batch notes its codes without the lock; the timer may end an entry right after that.
             code = code_of(error) if at is None else entry.code or code_of(error)
-            failures[code] = failures.get(code, 0) + 1
+            (at or self.counts).failed(code)
         if entry.alarm is not None:
             entry.alarm.cancel()
         if entry.room is not None:

@@ -24,7 +24,7 @@ from headrace._scheduling.admission import enter, held_here, refuse, unfit, with
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, RUNNING, WAITING
 from headrace._scheduling.fast_path import FastPath
-from headrace._scheduling.instance import RETURNING, Counts, add_counts, new_idle_lists, summary
+from headrace._scheduling.instance import RETURNING, Counts, new_idle_lists, summary
 from headrace._scheduling.locks import Signal, taking
 from headrace._scheduling.process_threads import errands
 from headrace.errors import ClosedError
@@ -197,7 +197,7 @@ class Scheduler(FastPath):
         with node.section, node.lock:
             ended = [i for i in node.retiring if i in among and i.holder is None]
             for instance in ended:
-                node.past.absorb(instance)
+                node.counts.absorb(instance)
             node.retiring = [i for i in node.retiring if i not in ended]
             node.every = [*node.instances, *node.retiring]
             self._workers.trim(len(node.every))
@@ -292,7 +292,7 @@ class Scheduler(FastPath):
     def _statistics(self) -> dict[str, Any]:
         node = self._node
         total = Counts()
-        total.absorb(node.past)
+        total.absorb(node.counts)
         running = 0
         for instance in node.every:
             # atomic: a caller that claims it without the lock is seen in all three, or in none.
@@ -302,7 +302,6 @@ class Scheduler(FastPath):
             # end atomic
             total.absorb(instance, unqueued=unqueued)
             running += _running(holder, entries)
-        add_counts(total.failures, node.failures)
         waiting = node.queue.count + len(node.outside)
         counts = summary(
             total, submitted=total.unqueued + node.entered, waiting=waiting, running=running
