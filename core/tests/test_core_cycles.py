@@ -174,8 +174,9 @@ def test_only_holders_that_wait_are_asked_for_a_cycle(monkeypatch, waiters, call
     monkeypatch.setattr(threads, "_needs", lambda ident: found.append(ident) or needs(ident))
     awake = {ident: SimpleNamespace(places=lambda: ()) for ident in waiters}
     monkeypatch.setattr(threads, "waiting", awake)
+    run = {ident: SimpleNamespace(caller=caller) for ident, caller in callers.items()}
     for module in (calls, threads):
-        monkeypatch.setattr(module, "callers", dict(callers))
+        monkeypatch.setattr(module, "calls_run", run)
     assert threads.may_be_cycle(node) is False
     assert found == asked
 

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-callers: dict[int, int] = {}
-"""By the identifier of a thread that runs a call, the identifier of the thread that waits for the call."""
-
 calls_run: dict[int, Call] = {}
 """By the identifier of a thread, the call that the thread runs."""
 
@@ -48,19 +45,16 @@ calls_run: dict[int, Call] = {}
 def served_by(ident: int) -> set[int]:
     """Give thread ``ident`` and all threads that wait for the call that it runs, directly or through others."""
     found = {ident}
-    waiting = callers.get(ident)
-    while waiting is not None and waiting not in found:
-        found.add(waiting)
-        waiting = callers.get(waiting)
+    call = calls_run.get(ident)
+    while call is not None and call.caller not in found:
+        found.add(call.caller)
+        call = calls_run.get(call.caller)
     return found
 
 
 def serving(ident: int) -> set[int]:
     """Give the threads that run calls for which thread ``ident`` waits."""
-    found: set[int] = set()
-    if callers:
-        found = {one for one in list(callers) if one != ident and ident in served_by(one)}
-    return found
+    return {one for one in list(calls_run) if one != ident and ident in served_by(one)}
 
 
 def call_run_here() -> Call | None:
@@ -75,6 +69,7 @@ class Call:
     to give it up, and popping is one step of the interpreter.
 
     Attributes:
+        caller: The identifier of the thread that waits for the call.
         withdraw: Set by the function: takes back the requests for which it waits, and tells whether a
             backend still runs on any of them. None while there are none to take back.
         given_up: Whether the thread that waited for the call has stopped waiting.
@@ -85,7 +80,7 @@ class Call:
         self.given_up = False
         self._function: Callable[..., Any] | None = function
         self._args = args
-        self._caller = get_ident()
+        self.caller = get_ident()
         self._unbegun: list[None] = [None]
         self._signal = Signal()
         self._over = False
@@ -97,14 +92,13 @@ class Call:
         if not claimed(self._unbegun):
             return
         me = get_ident()
-        outer_caller, outer_call = callers.get(me), calls_run.get(me)
-        callers[me], calls_run[me] = self._caller, self
+        outer = calls_run.get(me)
+        calls_run[me] = self
         try:
             self._result = self._function(*self._args)  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - `wait` raises it in the waiting thread
             self._error = error
-        reset(callers, me, outer_caller)
-        reset(calls_run, me, outer_call)
+        reset(calls_run, me, outer)
         self._function, self._args = None, ()
         self._over = True
         self._signal.wake()

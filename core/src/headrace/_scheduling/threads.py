@@ -21,7 +21,7 @@ from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace._scheduling.calls import callers, reset, served_by, serving
+from headrace._scheduling.calls import calls_run, reset, served_by, serving
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.own_thread import OwnThread
 
@@ -274,7 +274,7 @@ def terms_here() -> Callable[[Request], tuple[float | None, int]]:
 
 def waited_for(ident: int) -> bool:
     """Tell whether another thread may wait for the batch or the call that thread ``ident`` runs now."""
-    return bool(batches_run.get(ident)) or ident in callers
+    return bool(batches_run.get(ident)) or ident in calls_run
 
 
 def served_here(ident: int) -> set[int]:
@@ -320,9 +320,9 @@ def may_be_cycle(node: NodeView) -> bool:
     A caller that runs a batch while it waits counts as awake. This runs for every request that is queued,
     so it looks closely only at threads that are in `waiting`, or wait for a call that another thread runs.
     """
-    if waiting.keys().isdisjoint(map(_ident, node.every)) and not callers:
+    if waiting.keys().isdisjoint(map(_ident, node.every)) and not calls_run:
         return False
-    waits_for_call = set(callers.copy().values())
+    waits_for_call = {call.caller for call in calls_run.copy().values()}
     asked = [i for i in map(_ident, node.every) if i in waiting or i in waits_for_call]
     return any(map(_needs, asked))
 
