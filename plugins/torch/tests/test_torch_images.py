@@ -239,7 +239,9 @@ def test_a_crop_outside_is_refused_or_filled(bench):
     image, tensor = noise(6, 8)
     request = {"data": tensor, "box": (-2, 1, 5, 9)}
     error = one.error(one.start(CropTensor, outside="refuse"), dict(request))
-    assert "leaves the image" in str(error)
+    assert ("leaves the image" in str(error), error.key) == (True, "box")
+    by_size = one.start(CropTensor, outside="refuse", crop_h=7, crop_w=2)
+    assert one.error(by_size, {"data": tensor}).key == "data"  # no key holds that box
     fill = one.start(CropTensor, outside="fill", fill_value=(1, 2, 3))
     (result,) = one.run(fill, dict(request))
     expected = np.empty((8, 7, 3))

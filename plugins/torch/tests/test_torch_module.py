@@ -235,6 +235,16 @@ def test_files_are_told_by_content(files):
     assert {name: kind_of(files / name) for name in kinds} == kinds
 
 
+@pytest.mark.parametrize("more", [{}, {"producer_name": "it"}, {"doc_string": "what it does"}])
+def test_an_onnx_file_is_told_as_such(bench, tmp_path, more):
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.helper.make_graph([], "graph", [], [])
+    onnx.save(onnx.helper.make_model(graph, **more), tmp_path / "model.bin")
+    with pytest.raises(SetupError) as caught:
+        bench().start(TorchModule, model=str(tmp_path / "model.bin"))
+    assert "OnnxTensor of headrace-ort runs it" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["script.bin", "program.bin"])
 @pytest.mark.filterwarnings("error")
 def test_whole_models_give_what_the_module_gives(bench, files, net, name):

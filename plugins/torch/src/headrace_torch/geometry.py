@@ -263,7 +263,8 @@ class CropTensor(PerImage):
             expected = "4 finite numbers: x1, y1, x2, y2 in pixels"
             value = read_key(request, options.key, expected)
             box = _numbers(value, 4, options.key, expected, exactly=False)
-        return self._edges((height, width), box, outside=options.outside, key=options.key)
+        key = self.how_key or "data"  # a box of the options does not fit this image
+        return self._edges((height, width), box, outside=options.outside, key=key)
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Cut."""

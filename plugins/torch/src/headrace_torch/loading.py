@@ -23,6 +23,9 @@ __all__ = ["Model", "first_line", "kind_of", "load_model"]
 
 _warnings = threading.Lock()
 
+_ONNX_TAGS = [bytes([tag]) for tag in b"\x12\x1a\x22\x28\x32\x3a\x42\x72"]
+"""The tags of the fields that can follow the version of the format in an ONNX file."""
+
 
 @dataclass
 class Model:
@@ -77,7 +80,9 @@ def kind_of(path: Path) -> str:
         return "safetensors"
     if start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         return "state dict"
-    return "ONNX" if start[:1] == b"\x08" and b"\x12" in start[:4] else "unknown"
+    # An ONNX file begins with the version of its format, one byte, and the tag of another field of the model.
+    onnx = start[:1] == b"\x08" and start[1:2] < b"\x20" and start[2:3] in _ONNX_TAGS
+    return "ONNX" if onnx and len(start) > 3 else "unknown"
 
 
 def load_model(path: Path, device: torch.device, *, runners: int = 1) -> Model:
