@@ -955,9 +955,19 @@ def test_the_node_narrows_the_range_of_its_backend(keys, expected):
         (
             {"backend": "Two2Eight", "batch_sizes": [1, 16]},
             "main.batch_sizes",
-            "Two2Eight takes 2 to 8, and the node says batch_sizes = (1, 16)",
+            "Two2Eight takes 2 to 8, and the node says batch_sizes = [1, 16]",
         ),
         ({"backend": "S[Two2Eight,Twenty]"}, "main.backend", "S: Twenty needs at least 20"),
+        (
+            {"backend": "IoC[Two2Eight;S[Proxy[Two2Eight],Twenty]]"},
+            "main.backend",
+            "Proxy takes at most 8",
+        ),
+        (
+            {"backend": "X", "node_entrypoint": "S[Two2Eight,Reflect[backend]]", "max": 1},
+            "main.max",
+            "no batch fits: S takes 2 to 8",
+        ),
         ({"backend": "HasKey(k)[Two2Eight]"}, "main.backend", "HasKey: Two2Eight needs"),
         ({"backend": "A[Two2Eight,Twenty]"}, "main.backend", "Two2Eight takes at most 8"),
     ],

@@ -19,6 +19,9 @@ class Sides(TypedDict):
     right: Any
 
 
+INSTANCES = "IoC[InstancesRegister[{}],Register[Batching[InstanceDispatcher]];Forward[node.main]]"
+
+
 @pytest.fixture(autouse=True)
 def words(registered):
     class Join(headrace.Backend):
@@ -182,6 +185,23 @@ def test_elements_of_a_list_may_be_the_data():
         with pytest.raises(InputError) as caught:
             pipe({"data": 3})
         assert caught.value.key == "numbers"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "Reflect[backend]",
+        "Batching[BackgroundThread[Reflect[backend]]]",
+        INSTANCES.format("S[Named(keys=[left,right]),Reflect[backend]]"),
+    ],
+)
+def test_what_really_runs_a_batch_says_what_is_needed(entry):
+    backend = "Negative" if "Named" in entry else "Join"
+    with headrace.pipe({"backend": backend, "node_entrypoint": entry}) as pipe:
+        assert abs(pipe({"left": 1, "right": 2})["result"]) == 3
+        with pytest.raises(InputError) as caught:
+            pipe({"left": 1, "data": 2})
+        assert caught.value.key == "right"
 
 
 def test_a_reload_may_change_what_is_needed():

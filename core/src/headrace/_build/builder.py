@@ -132,7 +132,9 @@ class Builder(Build):
 
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
         def put_queue(backends: list[Backend]) -> Scheduler:
-            return schedule([_instance(i, one, node.keys) for i, one in enumerate(backends)])
+            scheduler = schedule([_instance(i, one, node.keys) for i, one in enumerate(backends)])
+            scheduler.need(needed_keys(node.runs, builder.by_element))
+            return scheduler
 
         parts, name = self._all.nested(), f"node.{node.name}"
         builder = ElementBuilder(self, node, parts, put_queue)
@@ -141,12 +143,7 @@ class Builder(Build):
             builder.element(node.init, replace(at, end=BatchEnd()))
         entry = at.end.around(builder.element(node.entry, at), node.entry)
         callee = self.registered.setdefault(name, entry)
-        if isinstance(callee, NodeCall):
-            scheduler = callee.scheduler
-            if node.instance is not None:
-                scheduler.need(needed_keys(node.backend, builder.by_element))
-        else:
-            scheduler = put_queue([callee])
+        scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
         self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].levels)
         built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)
         built.registers = {name, *builder.registers}

@@ -306,9 +306,7 @@ class _Graph:
                 if each.source not in there:
                     needs.setdefault(each.source, "each")
                 there.add(each.target)
-            backend = self.nodes[doors(self.nodes, name)[-1]].backend
-            if backend is not None:
-                needs = {**needs_of(backend, {}), **needs}
+            needs = {**needs_of(self.nodes[doors(self.nodes, name)[-1]].runs, {}), **needs}
             for key in (key for key in needs if key not in there and key not in OPTIONAL):
                 what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
                 source = next(iter(one.map))

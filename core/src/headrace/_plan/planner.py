@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import Problems
+from headrace._config.problems import Problems, shown_value
 from headrace._config.shape import NODE_KEYS, GlobalKeys, NodeKeys, Shape
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed
@@ -209,8 +209,10 @@ class Planner(Resolver):
         if plan.alias_of is not None or low <= high:
             return
         keys = [found for k in ("min", "max", "batch_sizes") if (found := self.parameters.key(k))]
-        says = ", ".join(f"{one.key} = {getattr(plan.keys, str(one.key))}" for one in keys)
-        shown = plan.backend.name if plan.backend is not None else root.name
+        says = ", ".join(
+            f"{one.key} = {shown_value(getattr(plan.keys, str(one.key)))}" for one in keys
+        )
+        shown = (root if root.parameter is None else root.children[0]).name
         takes = f"{root.range[0]} to {root.range[1] or 'any number'}"
         message = f"no batch fits: {shown} takes {takes}, and the node says {says}"
         self.problems.add("range", message, **keys[-1].place())

@@ -150,17 +150,17 @@ def _loaded(path: str) -> type[Word]:
     return word_of(load(path, "headrace"))
 
 
-def needed_keys(root: Element | None, built: Mapping[int, Backend]) -> tuple[str, ...]:
+def needed_keys(root: Element, built: Mapping[int, Backend]) -> tuple[str, ...]:
     """Give the keys without which a request is refused on entry.
 
     That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
     with several inputs reads the keys that have the names of the inputs.
 
     Args:
-        root: The expression of an instance; None when it is not known.
+        root: The expression of an instance.
         built: The backends built from its elements, by the identity of the elements.
     """
-    found = {DATA: ""} if root is None else needs_of(root, built)
+    found = needs_of(root, built)
     return (DATA,) if DATA in found else tuple(sorted(found))
 
 

@@ -18,7 +18,21 @@ if TYPE_CHECKING:
 __all__ = ["Forward", "InstanceFromParam", "Proxy", "Reflect"]
 
 
-class Proxy(Word):
+class _StandsFor(Word):
+    """A word that stands for a named instance."""
+
+    takes = 1
+    _names = 1
+
+    @classmethod
+    def _check(cls, use: Use) -> None:
+        """Take the range of the instance; a node takes any number, as requests of their own."""
+        named = use.element.named
+        if named is not None and named.element is not None and named.name != f"node.{named.node}":
+            use.element.range = named.element.range
+
+
+class Proxy(_StandsFor):
     """Stand for a named instance: ``Proxy[x.0]`` is the first instance of node ``x``.
 
     An instance that several threads can reach this way is called by one thread at a time.
@@ -40,9 +54,6 @@ class Proxy(Word):
             backend = "Upper"
             node_entrypoint = "IoC[InstancesRegister[Reflect[backend]];Proxy[{node_name}.0]]"
     """
-
-    takes = 1
-    _names = 1
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
@@ -85,7 +96,7 @@ class Forward(Proxy):
         return name.removeprefix("node.") if name.startswith("node.") else None
 
 
-class InstanceFromParam(Word):
+class InstanceFromParam(_StandsFor):
     """Use the instance whose name stands in a parameter: ``InstanceFromParam[key]``.
 
     Reads:
@@ -105,9 +116,6 @@ class InstanceFromParam(Word):
             backend = "IoC[Upper,Reverse;InstanceFromParam[which]]"
             which = "Reverse"
     """
-
-    takes = 1
-    _names = 1
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
