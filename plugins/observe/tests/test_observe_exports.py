@@ -314,6 +314,40 @@ def test_top_says_who_does_not_answer():
     assert "does not answer" in done.stderr
 
 
+@pytest.mark.parametrize("url", ["", "http://", "http://[::1", "ftp://host", "host:port", "h:0"])
+def test_top_refuses_what_is_no_address(url):
+    done = CliRunner().invoke(app, ["top", url, "--count", "1", "--json"])
+    assert done.exit_code == 2
+    assert "expected the address of a probe" in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"SSH-2.0-other\r\n", "does not answer: SSH-2.0-other"),
+        (b"HTTP/1.0 200 OK\r\n\r\n<html>hello", "has no metrics of Headrace"),
+        (b"HTTP/1.0 200 OK\r\n\r\n\xff\xfe", "does not answer: "),
+        (b"HTTP/1.0 404 No\r\n\r\n", "answers 404 No"),
+    ],
+)
+def test_top_says_who_answers_with_something_else(answer, told):
+    with socket.create_server(("127.0.0.1", 0)) as one:
+
+        def serve():
+            client, _ = one.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{one.getsockname()[1]}"
+        done = CliRunner().invoke(app, ["top", url, "--count", "1"])
+        thread.join()
+    assert done.exit_code == 2
+    assert told in done.stderr
+
+
 def test_ctrl_c_ends_top_with_130(probe):
     with served():
         url = f"http://127.0.0.1:{probe[0].port}"

@@ -68,6 +68,7 @@ def test_a_report_holds_graph_figures_frontier_and_environment(tmp_path, monkeyp
     ("text", "message"),
     [
         ("{", "it is no JSON"),
+        ("[" * 100_000, "it is no JSON"),
         ('{"a": 1}', "nothing that a report can be made of"),
         ('{"kind": "bench"}', "it is not whole"),
     ],

@@ -431,6 +431,7 @@ def test_sizes_between_and_above_lie_on_lines():
     ("text", "message"),
     [
         ("{", "it is no JSON"),
+        ("[" * 100_000, "it is no JSON"),
         ("[]", "expected an object"),
         ('{"main": {"0": 1}}', "main.0: expected a batch size"),
         ('{"main": {"1": "fast"}}', "main.1: expected a time in milliseconds"),

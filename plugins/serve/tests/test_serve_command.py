@@ -67,6 +67,11 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
         (["--models", "a.toml"], "[models.NAME]"),
         (["x=a.toml", "--models", "bad.toml"], "shap"),
         (["--models", "odd.toml"], "[models.n] needs a key `config`\n  It has: confg."),
+        (["--models", "bad.toml"], "bad.toml: models.m.inputs.x.shap: there is no such key"),
+        (["--models", "near.toml"], "models.m.inputs.x.datatype: Input should be 'BOOL'"),
+        (["--models", "near.toml"], "Did you mean 'FP32'?"),
+        (["--models", "deep.toml"], "deep.toml: this is no TOML: "),
+        (["a.toml", "--keys", "deep.toml"], "deep.toml: this is no TOML: "),
         (["a:01=a.toml"], "a whole number such as 2 or 10, got '01'"),
         ([f"a:{'9' * 5000}=a.toml"], "a whole number"),
         (["a.toml", "--port", "8123", "--grpc-port", "8123"], "are both 8123"),
@@ -81,6 +86,10 @@ def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch
     (tmp_path / "bad.toml").write_text(
         '[models.m]\nconfig = "a.toml"\ninputs.x = {datatype = "FP32", shap = [1]}\n'
     )
+    (tmp_path / "near.toml").write_text(
+        '[models.m]\nconfig = "a.toml"\ninputs.x = {datatype = "F32", shape = [1]}\n'
+    )
+    (tmp_path / "deep.toml").write_text("models = " + "[" * 9000 + "]" * 9000)
     (tmp_path / "odd.toml").write_text("models.m = 5\nmodels.n.confg = 'a.toml'\n")
     (tmp_path / "keys.toml").write_text(f"[k]\nsha256 = '{'0' * 64}'\nmodels = ['paeg']\n")
     monkeypatch.chdir(tmp_path)

@@ -151,7 +151,8 @@ SHA256 = f"sha256 = '{'0' * 64}'"
         ("[a]\nrights = []", "a.sha256: "),
         (f"[a]\n{SHA256}\nright = []", "(?s)a.right: there is no such key.*'rights'"),
         (f"[a]\n{SHA256}\n[b]\n{SHA256}", "keys 'a' and 'b' have the same sha256"),
-        ("[", "keys.toml"),
+        (f"[a]\n{SHA256}\nrights = ['infr']", "(?s)a.rights.0: .*Did you mean 'infer'"),
+        ("[", "keys.toml: this is no TOML: "),
     ],
 )
 def test_a_wrong_file_of_keys_is_refused(tmp_path, text, words):

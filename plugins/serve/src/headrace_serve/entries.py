@@ -220,8 +220,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(
             Problem("serve", f"cannot read it: {error.strerror}", file=str(path))
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(Problem("serve", str(error), file=str(path))) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=str(path))) from error
     tables = document.get("models")
     if set(document) != {"models"} or not isinstance(tables, dict):
         raise ConfigError(Problem("serve", "it holds tables [models.NAME] alone", file=str(path)))
@@ -231,11 +231,22 @@ def _read_file(path: Path) -> dict[str, Any]:
             hint = f"It has: {', '.join(table)}." if table and isinstance(table, dict) else None
             what = f"[models.{name}] needs a key `config`"
             problems.append(Problem("serve", what, file=str(path), hint=hint))
-        elif isinstance(table["config"], str):
-            table["config"] = str(path.parent / table["config"])
+        else:
+            if isinstance(table["config"], str):
+                table["config"] = str(path.parent / table["config"])
+            problems += _wrong_in(name, table, path)
     if problems:
         raise ConfigError(problems)
     return tables
+
+
+def _wrong_in(name: str, table: dict[str, Any], path: Path) -> list[Problem]:
+    """Give the problems of one model of a file, so that they name the file."""
+    try:
+        ModelEntry.model_validate(table)
+    except pydantic.ValidationError as error:
+        return _problems(f"models.{name}", error, str(path))
+    return []
 
 
 def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
@@ -299,9 +310,9 @@ def _entry(value: Any, version: str | None) -> ModelEntry:
     return ModelEntry.model_validate({"config": value, **said})
 
 
-def _problems(name: str, error: pydantic.ValidationError) -> list[Problem]:
+def _problems(name: str, error: pydantic.ValidationError, file: str | None = None) -> list[Problem]:
     kinds: dict[Any, type[_Entry]] = {"inputs": InputEntry, "outputs": OutputEntry}
     return [
-        problem_of(name, one, kinds.get(one["loc"][0] if one["loc"] else "", ModelEntry))
+        problem_of(name, one, kinds.get(one["loc"][0] if one["loc"] else "", ModelEntry), file)
         for one in error.errors()
     ]

@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -273,7 +274,9 @@ def problem_of(
     path = ".".join(map(str, (name, *found["loc"])))
     if found["type"] != "extra_forbidden":
         text = found["msg"].removeprefix("Value error, ")
-        return Problem("serve", text, path=path, file=file)
+        words = re.findall(r"'([^']*)'", text) if found["type"] == "literal_error" else []
+        near = difflib.get_close_matches(str(found["input"]), words, n=1)
+        return Problem("serve", text, path=path, file=file, suggestion=near[0] if near else None)
     known = kind.model_fields
     near = difflib.get_close_matches(str(found["loc"][-1]), known, n=1)
     return Problem(

@@ -64,8 +64,8 @@ class Keys:
             raise ConfigError(
                 Problem("serve", f"cannot read the keys: {error.strerror}", file=file)
             ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(Problem("serve", str(error), file=file)) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=file)) from error
         found: dict[str, _Key] = {}
         names: dict[str, str] = {}
         for name, table in document.items():

@@ -205,5 +205,5 @@ def read_json(path: str) -> Any:
         return _json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: it cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: it is no JSON: {error}") from error

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -81,7 +84,7 @@ def scrape(url: str) -> Scrape:
     """
     parser = library("prometheus_client.parser", "prometheus", "headrace top")
     address = url if "://" in url else f"http://{url}"
-    if not address.startswith(("http://", "https://")):
+    if not _is_address(address):
         raise HeadraceError(
             f"expected the address of a probe, as http://127.0.0.1:9464, got {url!r}"
         )
@@ -90,16 +93,29 @@ def scrape(url: str) -> Scrape:
             f"{address.rstrip('/').removesuffix('/metrics')}/metrics", timeout=_TIMEOUT_S
         ) as answer:
             text = answer.read().decode()
-    except (urllib.error.URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
+    except urllib.error.HTTPError as error:
+        with error:  # which is the answer, too, and holds its connection
+            raise HeadraceError(f"{url} answers {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
+        reason = getattr(error, "reason", error) or type(error).__name__
         raise HeadraceError(f"{url} does not answer: {reason}") from error
     found: Scrape = {}
-    for family in parser.text_string_to_metric_families(text):
-        for sample in family.samples:
-            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    with contextlib.suppress(ValueError):  # it is not the text of a probe
+        for family in parser.text_string_to_metric_families(text):
+            for sample in family.samples:
+                found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
     if not any(name.startswith("headrace") for name, _ in found):
         raise HeadraceError(f"{url} has no metrics of Headrace: is its pipeline built?")
     return found
+
+
+def _is_address(text: str) -> bool:
+    """Tell whether a text names a place that can be asked over HTTP."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def state_of(found: Scrape) -> str:
