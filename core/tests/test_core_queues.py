@@ -11,7 +11,7 @@ import headrace
 from headrace import errors
 from headrace._checked import Filler
 from headrace.words import queues
-from headrace.words.queues import NamedQueue, _one_by_one
+from headrace.words.queues import NamedQueue, Send
 
 NODES = {
     "out": {"backend": "Send(q)"},
@@ -40,10 +40,11 @@ def test_a_copy_is_queued_so_that_the_caller_keeps_its_dict():
 
 
 def test_an_item_that_only_fills_up_has_an_outcome_beside_one_that_fails():
-    def late(request, deadline):
-        raise errors.DeadlineExceededError("late")
+    class Late(Send):
+        def _move(self, request, deadline):
+            raise errors.DeadlineExceededError("late")
 
-    found = _one_by_one([{"data": 1}, Filler({"data": 1})], late)
+    found = Late().forward([{"data": 1}, Filler({"data": 1})])
     assert isinstance(found[0], errors.DeadlineExceededError)
     assert found[1:] == [None]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH, Problems, key_place, with_room
 from headrace._expression.tree import PLAIN_NAME, Args, Call
+from headrace._options import mapped
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
 from headrace._registry.discovery import CORE_BACKENDS
@@ -351,8 +352,4 @@ def prefix_values(prefix: Args | None) -> Prefix:
 
 def plain_value(value: Any) -> Any:
     """Give a value of an expression in the form that options read: an expression becomes its text."""
-    if isinstance(value, Call):
-        return str(value)
-    if isinstance(value, tuple):
-        return [plain_value(part) for part in value]
-    return value
+    return mapped(value, lambda part: str(part) if isinstance(part, Call) else part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,8 +19,6 @@ from headrace._scheduling.threads import terms_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
@@ -147,21 +146,6 @@ class QueueUser(Word):
         return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
 
 
-def _one_by_one(batch: list[Request], action: Callable[[Request, float | None], None]) -> Outcomes:
-    """Call ``action``, which may wait until the deadline, with each request; give the outcomes.
-
-    The fillers (`headrace._checked.Filler`) at the end get the ``result`` of the last item, and are not queued.
-    """
-    terms = terms_here()
-    outcomes: Answers = [None] * len(batch)
-    items = [i for i, request in enumerate(batch) if not isinstance(request, Filler)]
-    select(batch, items, lambda one: action(one, terms(one)[0]), outcomes)
-    for filler in batch[len(items) :] if items else ():
-        if "result" in batch[items[-1]]:
-            filler["result"] = batch[items[-1]]["result"]
-    return outcomes if any(outcomes) else None
-
-
 class Queue(QueueUser):
     """Declare a bounded queue of this pipeline: ``Queue(q,max=64)``, in the ``init`` of a node.
 
@@ -215,7 +199,29 @@ class Queue(QueueUser):
         raise ContractError("Queue cannot be called", hint="Declare it in the init of a node.")
 
 
-class _Sender(QueueUser):
+class _Mover(QueueUser, ABC):
+    """Base of the words that put each request of a batch into a queue, or take one out for it."""
+
+    @abstractmethod
+    def _move(self, request: Request, deadline: float | None) -> None:
+        """Use the queue for one request; a wait ends at ``deadline``, in seconds of `time.monotonic`."""
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Use the queue for one request after the other.
+
+        The fillers (`headrace._checked.Filler`) at the end get the ``result`` of the last item, and are not queued.
+        """
+        terms = terms_here()
+        outcomes: Answers = [None] * len(batch)
+        items = [i for i, request in enumerate(batch) if not isinstance(request, Filler)]
+        select(batch, items, lambda one: self._move(one, terms(one)[0]), outcomes)
+        for filler in batch[len(items) :] if items else ():
+            if "result" in batch[items[-1]]:
+                filler["result"] = batch[items[-1]]["result"]
+        return outcomes if any(outcomes) else None
+
+
+class _Sender(_Mover):
     """Base of the words that put copies of requests into a queue while their batch runs."""
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
@@ -250,11 +256,7 @@ class Send(_Sender):
 
     waits_while = "full"
 
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Queue a copy of each request."""
-        return _one_by_one(batch, self._send)
-
-    def _send(self, request: Request, deadline: float | None) -> None:
+    def _move(self, request: Request, deadline: float | None) -> None:
         self._queue.put(dict(request), deadline)
         request["result"] = request["data"]
 
@@ -281,11 +283,7 @@ class Observer(_Sender):
             backend = "S[Upper,Observer(q)]"
     """
 
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Queue a copy of each request."""
-        return _one_by_one(batch, self._observe)
-
-    def _observe(self, request: Request, _deadline: float | None) -> None:
+    def _move(self, request: Request, deadline: float | None) -> None:
         self._queue.put_newest(dict(request))
         request["result"] = request["data"]
 
@@ -295,7 +293,7 @@ class Observer(_Sender):
         return {"queue": queue.name, "queue_max": queue.max, "dropped": queue.dropped}
 
 
-class Recv(QueueUser):
+class Recv(_Mover):
     """Take the next request out of a queue: its ``data`` becomes ``result``: ``Recv(q)``.
 
     While the queue is empty, Recv waits and holds its instance. The wait ends at the deadline of the
@@ -322,9 +320,5 @@ class Recv(QueueUser):
     waits_while = "empty"
     reads = ()
 
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Take one item per request."""
-        return _one_by_one(batch, self._receive)
-
-    def _receive(self, request: Request, deadline: float | None) -> None:
+    def _move(self, request: Request, deadline: float | None) -> None:
         request["result"] = self._queue.get(deadline)["data"]
