@@ -132,8 +132,8 @@ class Entrance:
     def run_one(self, data: Any, timeout: float | None, priority: int) -> None:
         """Run one request and wait for it; raises its error."""
         ((entry, route),) = admitted = self.admitted([data], timeout, priority)
-        may_run = route is not None and timeout is None and priority == 0 and type(data) is dict
-        if route is not None and may_run and "data" in data and is_cheap(route):
+        plain = timeout is None and priority == 0 and type(data) is dict and "data" in data
+        if route is not None and plain and is_cheap(route):
             run_in_caller(self.graph, route, data)
             return
         self.run(admitted)
