@@ -356,6 +356,15 @@ def test_normalize_is_the_formula(bench):
     assert one.error(normalize, {"data": torch.zeros(1, 2, 2)}).key == "data"
 
 
+def test_what_is_normalized_is_told_to_later_elements(bench):
+    """Onnx2Tensorrt then does not fold in the same mean and std, which the keys of the node give it, too."""
+    one = bench()
+    one.start(NormalizeTensor, scale=0.5)
+    assert one.instance.get("normalized", None) is None
+    one.start(NormalizeTensor, mean=[1, 2, 3], std=2)
+    assert one.instance.get("normalized", None) == [((1, 2, 3), 2)]
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
 def test_normalize_in_one_kernel_is_the_same(bench, dtype):
     one = bench()

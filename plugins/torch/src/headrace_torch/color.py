@@ -160,10 +160,15 @@ class NormalizeTensor(PerImage):
             return self
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Compute factor and offset, and put them onto the device."""
+        """Compute factor and offset, and put them onto the device; tell later elements of the instance of mean and std."""
         from headrace_torch.normalization import Normalization
         from headrace_torch.running import DTYPES
 
+        if options.mean is not None or options.std is not None:
+            # As `Mat2Tensor` of headrace-cv does: the keys `mean` and `std` of a node may also reach a word that folds them
+            # into its network, which reads this record and then does not fold them.
+            applied: list[Any] = context.instance.get_or_create("normalized", list)
+            applied.append((options.mean, options.std))
         self._normalization = Normalization(
             options.scale,
             options.mean,
