@@ -1,4 +1,4 @@
-"""Writes files so that a reader finds either the whole new file, or what was there before."""
+"""Reads files of JSON; writes files so that a reader finds either the whole new file, or what was there before."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["check_writable", "write_json", "write_whole"]
+__all__ = ["check_writable", "read_json", "write_json", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -59,3 +61,17 @@ def write_json(path: str | os.PathLike[str], content: Any) -> None:
     write_whole(
         path, lambda part: part.write_text(text, encoding="utf-8", errors="backslashreplace")
     )
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: The file cannot be read, or is not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: it cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: it is no JSON: {error}") from error

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace_observe.files import read_json
 
 if TYPE_CHECKING:
     import os
@@ -117,12 +116,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     Raises:
         InputError: The file cannot be read or is wrong; the error says at which place.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"the times in {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: it is no JSON: {error}") from error
+    content = read_json(path)
     wakes: Any = {}
     if isinstance(content, dict) and "nodes" in content and set(content) <= {"nodes", "wake_ms"}:
         content, wakes = content["nodes"], content.get("wake_ms", {})

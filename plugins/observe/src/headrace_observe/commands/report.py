@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from headrace_cli.for_plugins import FORMATS, OK, Json, print_message
-from headrace_observe.commands.shared import print_document, read_json, writable
-from headrace_observe.files import write_whole
+from headrace_observe.commands.shared import print_document, writable
+from headrace_observe.files import read_json, write_whole
 from headrace_observe.reporting import as_page
 
 __all__ = ["report"]

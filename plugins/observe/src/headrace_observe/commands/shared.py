@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as _json
 import math
 import os
 import sys
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from headrace.errors import InputError
 from headrace_cli.for_plugins import (
     WrongArgument,
     check_arguments,
@@ -38,7 +36,6 @@ __all__ = [
     "positive_numbers",
     "print_document",
     "print_table",
-    "read_json",
     "samples_of",
     "writable",
 ]
@@ -193,17 +190,3 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     width = None if sys.stdout.isatty() else 400
     console = Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
     console.print(table)
-
-
-def read_json(path: str) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        InputError: The file cannot be read, or is not JSON.
-    """
-    try:
-        return _json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: it cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: it is no JSON: {error}") from error
