@@ -89,6 +89,9 @@ INSTANCES = "IoC[InstancesRegister[{}],Register[Batching[InstanceDispatcher]];Fo
         ("Batching[S[Few,Reflect[backend]]]", 4, False),
         ("BackgroundThread[S[Few,Reflect[backend]]]", 4, True),
         ("CatSplit[Identity,Reflect[backend],Identity]", 8, False),
+        (INSTANCES.format("IoC[Few;BackgroundThread[S[Few,Reflect[backend]]]]"), 4, True),
+        ("IoC[BackgroundThread[S[Few,Reflect[backend]]];Batching[BackgroundThread]]", 4, False),
+        ("Batching[IoC[Few;BackgroundThread[S[Few,Reflect[backend]]]]]", 4, True),
     ],
 )
 def test_explain_and_describe_agree_about_what_runs_the_batches(entry, most, owned):

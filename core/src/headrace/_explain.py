@@ -258,6 +258,11 @@ def _built(backend: Backend) -> Any:
 def owns_thread(plan: NodePlan) -> bool:
     """Tell whether each instance of a node has a thread of its own."""
     root = plan.runs
-    while root.parameter is not None and not root.own_thread:
-        root = root.children[0]
-    return root.own_thread or word_of(root.cls)._threaded
+    while root.named is None or root.children:  # the thread of a named instance is that one's alone
+        word = word_of(root.cls)
+        if root.own_thread or word._threaded:
+            return True
+        if not word._wiring or not root.children:
+            return False
+        root = root.children[-1]
+    return False
