@@ -753,6 +753,14 @@ def test_a_file_that_cannot_be_imported_is_a_problem_that_says_why(item, said, h
     assert said in found.message
 
 
+def test_a_misspelt_file_of_import_or_prefix_is_told_the_nearest_one(tmp_path):
+    write(tmp_path / "gone_by.py", "")
+    text = 'import = ["gone_bye.py"]\nbackend = "S[Show,(kay=x)Show]"\n'
+    first, second = problems(write(tmp_path / "c.toml", text))
+    assert f"Did you mean {str(tmp_path / 'gone_by.py')!r}?" in first.hint
+    assert (second.code, second.suggestion) == ("prefix", "key=")
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -25,6 +25,7 @@ from headrace._plan.planning import (
     with_bracket,
 )
 from headrace._plan.word import Use, called, core_word, why_not_callable, word_of
+from headrace._portable import nearest
 from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError, PluginError
 
@@ -353,15 +354,15 @@ def _check_prefixes(use: Use) -> None:
     """Report the prefixes before the children that their container does not understand."""
     understood = use.element.cls.prefixes
     for child in use.children:
-        prefix, hint = child.prefix or EMPTY, None
+        prefix, hint, near = child.prefix or EMPTY, None, None
         wrong = [str(v) for v in prefix.positional if "*" not in understood and v not in understood]
         wrong += [f"{key}=" for key, _ in prefix.named if f"{key}=" not in understood]
         if wrong:
             knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
-            hint = f"It understands {knows or 'none'}."
+            hint, near = f"It understands {knows or 'none'}.", nearest(wrong[0], understood)
             what = f"{use.element.name} does not understand the prefix ({wrong[0]})"
         elif any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
             what = "(key=...) takes the name of a key"
         else:
             continue
-        use.add("prefix", what, child, span=prefix.span, hint=hint)
+        use.add("prefix", what, child, span=prefix.span, hint=hint, suggestion=near)

@@ -21,7 +21,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from headrace._portable import error_text
+from headrace._portable import error_text, nearest_file
 from headrace._registry.registry import Files, registry
 from headrace.errors import PluginLoadError
 
@@ -102,8 +102,11 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
     """Give the classes that a file registers, and run it unless its present version was run already."""
     if not path.is_file():
         what = f"no such file: {str(path)!r}"
-        hint = "Paths are relative to the file that holds the configuration."
-        raise PluginLoadError(what, hint=hint)
+        near, hint = (
+            nearest_file(path),
+            "Paths are relative to the file that holds the configuration.",
+        )
+        raise PluginLoadError(what, hint=hint if near is None else f"Did you mean {near!r}? {hint}")
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
