@@ -81,6 +81,20 @@ def test_a_request_id_in_the_query_is_the_id_of_the_request(serving, caplog):
     assert ["id='r7'" in one.getMessage() for one in caplog.records] == [True] * 3
 
 
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/run/m?request_id=r7&timeout=x", {}, 400),
+        ("/run/m?request_id=r7", {"content-encoding": "br"}, 400),
+        ("/run/nobody?request_id=r7", {}, 404),
+    ],
+)
+def test_a_request_that_is_refused_early_is_answered_with_its_id(serving, path, headers, status):
+    server = serving({"m": {"backend": "ServePicky"}})
+    answer = httpx.post(f"{server.url}{path}", content=b"x", headers=headers)
+    assert (answer.status_code, answer.json()["id"]) == (status, "r7")
+
+
 def test_a_traceparent_in_the_query_reaches_the_context(serving):
     server = serving({"m": {"backend": "ServeTold"}})
     url = f"{server.url}/run/m?traceparent=00-1-2-01"

@@ -75,15 +75,19 @@ async def run(exchange: Exchange) -> Reply:
     by name as JSON (``{"result": ...}``), or the bytes of the only output if ``Accept`` asks for their type.
     """
     service = exchange.service
-    model = exchange.model = service.find(exchange.path["model"])
-    query = _read_query(model, exchange)
+    try:
+        model = exchange.model = service.find(exchange.path["model"])
+        query = _read_query(model, exchange)
+    except HeadraceError:
+        exchange.identifier = _identifier_in(exchange.scope["query_string"])
+        raise
+    exchange.identifier = query.identifier
     exchange.admit(model)
     body = await exchange.body()
     # A reload or a load may have replaced the model while the body was received.
     now = service.again(model.name)
     if now is not model:
         model, query = now, _read_query(now, exchange)
-    exchange.identifier = query.identifier
     traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")
     if not kind.lower().startswith("multipart/"):
         asked = service.run(model, *query.asked(body, traceparent), exchange.line)
@@ -197,6 +201,14 @@ def _given(query: bytes) -> dict[str, str]:
             raise InputError(f"query parameter {name!r} is there twice")
         found[name] = value
     return found
+
+
+def _identifier_in(query: bytes) -> str:
+    """Give the id in the query of a request that is refused, for its answer; ``""`` without one."""
+    try:
+        return _given(query).get(keys.REQUEST_ID, "")
+    except InputError:
+        return ""
 
 
 def _whole(name: str, value: str) -> int:
