@@ -12,7 +12,7 @@ from fake_device import FakeCuda, FakeEngine, FakeLibrary, nothing_left
 from onnx import TensorProto as T
 
 from headrace.errors import SetupError
-from headrace_trt import DeviceArray
+from headrace_trt import DeviceArray, benching
 from headrace_trt import cuda as cuda_module
 from headrace_trt.arrays import StreamRef
 from headrace_trt.benching import bench_engine
@@ -242,7 +242,7 @@ def test_what_the_host_gathers_is_no_time_of_the_device(model, values, monkeypat
     assert order[:3] == ["take", "event_record", "queue_copy"]
 
 
-def test_tools_run_engines_with_values_that_decide_shapes_and_leave_nothing(save):
+def test_tools_run_engines_with_values_that_decide_shapes_and_leave_nothing(save, monkeypatch):
     model = save(
         [("Expand", ["x", "size"], ["y"], {})],
         [("x", T.FLOAT, ["n", 1]), ("size", T.INT64, [2])],
@@ -255,6 +255,14 @@ def test_tools_run_engines_with_values_that_decide_shapes_and_leave_nothing(save
     with nothing_left(cuda):
         found = bench_engine(engine, cuda, window_s=0.001, most_s=0.01)
         assert found.shapes == {"x": (1, 1), "size": (2,)}
+        with (
+            monkeypatch.context() as patched
+        ):  # windows of no time, of which three fit into the whole
+            asked = []
+            patched.setattr(benching, "_window", lambda _, s: asked.append(s) or (1, 1.0, [1.0]))
+            bench_engine(engine, cuda, window_s=0.25, most_s=0.3)
+            bench_engine(engine, cuda, window_s=0.25, most_s=3)
+        assert asked == pytest.approx([0.1] * 3 + [0.25] * 3)
         with running(engine, cuda, read_signature(engine), 0, {}) as (execution, _):
             assert execution.outputs == {"y": (1, 4)}
         feeds = {"x": np.float32([[7]]), "size": np.int64([1, 3])}

@@ -566,6 +566,23 @@ def test_bisecting_finds_the_layers_that_are_wrong(wrong):
         bisect_tactics(good, bad, lambda mixed: False)
 
 
+def test_bisecting_builds_each_mixture_once(small_net, tmp_path, monkeypatch):
+    """Another build, with inner tensors as outputs, has other layers, which files of tactics do not fit."""
+    layers = ("a", "b", "c")
+    TacticFile("x", dict.fromkeys(layers, "0x1:0x1")).write(tmp_path / "good")
+    TacticFile("x", dict.fromkeys(layers, "0x2:0x2")).write(tmp_path / "bad")
+
+    def run(settings, feeds, **where):
+        assert not settings.mark_outputs
+        wrong = read_tactics(settings.tactics).chosen["b"] == "0x2:0x2"
+        return {name: value + wrong for name, value in stand_in(settings, feeds).items()}
+
+    monkeypatch.setattr("headrace_trt.tools.comparing.run_built", run)
+    files = (tmp_path / "good", tmp_path / "bad")
+    found = trt("tactics", "bisect", small_net, *files, *SHAPES, "--json")
+    assert found == {"wrong": {"b": "0x2:0x2"}}
+
+
 def test_help_names_the_choices():
     text = CliRunner().invoke(app, ["build", "--help"], terminal_width=200).output
     assert "--precision model|fp16|bf16|int8|fp8" in text

@@ -233,8 +233,8 @@ def bench_engine(  # noqa: PLR0913 - all by name
         streams: The number of contexts that run at a time, each on a stream of its own.
         cuda_graph: Whether runs are recorded as CUDA graphs.
         copies: Whether each run copies its inputs from pinned memory and its outputs back.
-        window_s: Seconds of a window; the measurement ends when the last three windows differ by less
-            than 2 %.
+        window_s: Seconds of a window, at most a third of ``most_s``; the measurement ends when the last three windows
+            differ by less than 2 %.
         most_s: Seconds after which the measurement ends in any case.
 
     Raises:
@@ -249,7 +249,7 @@ def bench_engine(  # noqa: PLR0913 - all by name
             lanes.append(lane)
             if cuda_graph:
                 lane.record()
-        measured = _measure(lanes, window_s, most_s)
+        measured = _measure(lanes, min(window_s, most_s / _WINDOWS), most_s)
     finally:
         close_all(list(lanes))
     runs, seconds, times, stable = measured

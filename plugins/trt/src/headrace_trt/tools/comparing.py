@@ -140,6 +140,7 @@ def compare(
     feeds: Mapping[str, Any] | None = None,
     limit: float = 1e-3,
     seed: int = 0,
+    look_inside: bool = True,
 ) -> dict[str, Any]:
     """Compare an engine with ONNX Runtime; if outputs differ, find the first layer whose values differ.
 
@@ -151,9 +152,10 @@ def compare(
         feeds: Inputs of the engine by name; None: random ones at the ``opt`` (else ``max``) of the first profile.
         limit: The largest allowed difference, divided by the largest value of the reference.
         seed: The seed of the random inputs.
+        look_inside: Whether to look for the first layer that differs, which takes another build.
 
     Returns:
-        ``same``, ``outputs`` (a dict per output); and if outputs differ, ``first`` (the first inner
+        ``same``, ``outputs`` (a dict per output); and if outputs differ and ``look_inside`` is set, ``first`` (the first inner
         tensor in the order of the graph that differs, with its node), ``inner`` (a dict per compared inner
         tensor), and where nothing more can be said, ``note``.
 
@@ -179,7 +181,7 @@ def compare(
         "same": all(found.ok for found in outputs),
         "outputs": [asdict(found) for found in outputs],
     }
-    if not report["same"]:
+    if look_inside and not report["same"]:
         report.update(_first_difference(settings, model, given, run, limit))
     return report
 
