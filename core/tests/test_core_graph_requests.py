@@ -665,7 +665,8 @@ def test_tiny_queues_let_no_chain_stand_still(shortcut):
         assert answers == [True] * 240
 
 
-def test_long_branches_of_one_caller_run_at_the_same_time():
+@pytest.mark.parametrize("front", ["DagDispatcher", "S[Identity,DagDispatcher]"])
+def test_long_branches_of_one_caller_run_at_the_same_time(front):
     meet = threading.Barrier(2, timeout=60)
     pause = threading.Event()
 
@@ -678,6 +679,7 @@ def test_long_branches_of_one_caller_run_at_the_same_time():
 
     backend("Long", work)
     config = {
+        "global": {"entrypoint": front},
         "x": {"backend": "Identity", "next": "y,z"},
         "y": {"backend": "Long", "next": "w"},
         "z": {"backend": "Long", "next": "w"},

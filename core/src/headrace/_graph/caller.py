@@ -228,7 +228,7 @@ def run_from_front(graph: Graph, request: Request) -> None:
     """
     route = graph.route_of(request)
     terms = terms_here()(request)
-    if terms == (None, 0) and "data" in request:
+    if terms == (None, 0) and "data" in request and is_cheap(route):
         run_in_caller(graph, route, request, internal=True)
         return
     weight = checked_weight(request, route.first.name, route.needs)
