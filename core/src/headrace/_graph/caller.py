@@ -14,7 +14,7 @@ from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.entry import NOBODY, Entry, checked_weight
+from headrace._scheduling.entry import NOBODY, Entry, checked_weight, restore
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.threads import cycle_of, noted, terms_here
 from headrace.errors import HeadraceError
@@ -73,9 +73,7 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
             _traverse(graph, route, request, internal=internal)
         request["data"] = data
     except BaseException as error:
-        if not getattr(error, "abandoned", False):
-            request["data"] = data
-            request.pop("result", None)
+        restore(request, data, error)
         raise
     finally:
         in_flight.discard(token)
