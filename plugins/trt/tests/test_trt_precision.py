@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 from headrace_trt import BuildSettings
 from headrace_trt.logs import collecting, logger_for
 from headrace_trt.network import make_network
+from headrace_trt.tools.inspecting import inspect_file
 
 W = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
 
@@ -96,3 +97,32 @@ def test_a_tensor_keeps_its_name_in_the_type_in_which_it_is_made(rtx, tmp_path):
     given = [network.definition.get_output(i) for i in range(network.definition.num_outputs)]
     types = {tensor.name: tensor.dtype.name for tensor in given}
     assert types == {"y": "FLOAT", "a": "FLOAT", "b": "FLOAT", "h": "HALF"}
+
+
+@pytest.mark.parametrize("precision", ["model", "fp16", "bf16"])
+def test_functions_of_the_model_are_part_of_the_graph(rtx, tmp_path, precision):
+    """Exporters write functions with constants inside, which have the graph's types only where they are in the graph."""
+    body = [constant("k", np.float32(2)), helper.make_node("Mul", ["a", "k"], ["o"], "times")]
+    opset = [helper.make_opsetid("", 18)]
+    function = helper.make_function("own", "Twice", ["a"], ["o"], body, opset)
+    ports = [helper.make_tensor_value_info(name, T.FLOAT, ["b", 4]) for name in "xy"]
+    nodes = [
+        helper.make_node("Twice", ["x"], ["h"], "call", domain="own"),
+        helper.make_node("MatMul", ["h", "w"], ["y"], "last"),
+    ]
+    graph = helper.make_graph(
+        nodes, "graph", ports[:1], ports[1:], [numpy_helper.from_array(W, "w")]
+    )
+    imports = [*opset, helper.make_opsetid("own", 1)]
+    path = tmp_path / "m.onnx"
+    model = helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=8)
+    onnx.save(model, path)
+    (name,) = {layer["name"] for layer in inspect_file(path)["layers"]} & {"times", "times__1"}
+    keep = {"keep_fp32": (name,)} if precision != "model" else {}
+    with collecting() as collected:
+        settings = BuildSettings(model=path, precision=precision, mark_outputs=("h",), **keep)
+        network = make_network(rtx, logger_for(rtx), settings, collected)
+    given = [network.definition.get_output(i) for i in range(2)]
+    assert {tensor.name: tensor.dtype.name for tensor in given} == {"y": "FLOAT", "h": "FLOAT"}
+    lower = {"model": set(), "fp16": {"HALF"}, "bf16": {"BF16"}}[precision]
+    assert network.tensor_types() >= lower

@@ -192,10 +192,16 @@ def refit(library: Library, engine: Any, weights: Path | onnx.ModelProto, label:
 
 
 def _refit_parsed(parser: Any, weights: Path | onnx.ModelProto) -> bool:
-    if isinstance(weights, Path):
-        return bool(parser.refit_from_file(str(weights)))
     import onnx as onnx_module
 
+    from headrace_trt.onnx_model import load_model
+
+    if isinstance(weights, Path):
+        if not load_model(weights, weights=False, inline=False).functions:
+            return bool(parser.refit_from_file(str(weights)))
+        weights = load_model(
+            weights
+        )  # as it was built: the names of weights inside of functions are others
     with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder:
         path = Path(folder, "model.onnx")
         large = weights.ByteSize() >= 1_900_000_000

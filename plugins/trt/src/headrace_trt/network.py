@@ -52,7 +52,7 @@ class Network:
 
 
 def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
-    """Give the graph as it is to be built: with mean and std folded in, converted, quantized.
+    """Give the graph as it is to be built: without functions of its own, with mean and std folded in, converted, quantized.
 
     Returns:
         The changed model; None if the file is built as it is.
@@ -67,7 +67,8 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
 
     folds = settings.mean is not None or settings.std is not None or settings.image_input
     if settings.precision == "model" and not folds:
-        if not forget_unknown_axes(load_model(settings.model, weights=False)):
+        written = load_model(settings.model, weights=False, inline=False)
+        if not written.functions and not forget_unknown_axes(written):
             return None
         model = load_model(settings.model)
         forget_unknown_axes(model)

@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import onnx
+import onnx.inliner
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from headrace.errors import SetupError
@@ -26,12 +27,13 @@ __all__ = [
 _CHUNK_BYTES = 1 << 20
 
 
-def load_model(path: Path, *, weights: bool = True) -> onnx.ModelProto:
+def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx.ModelProto:
     """Load an ONNX model.
 
     Args:
         path: The file.
         weights: Whether to read external data too.
+        inline: Whether to put the nodes of the model's own functions, which some exporters write, in place of their calls.
 
     Raises:
         SetupError: The file is no ONNX model, or external data is missing.
@@ -51,7 +53,12 @@ def load_model(path: Path, *, weights: bool = True) -> onnx.ModelProto:
         ) from error
     if not model.graph.node and not model.graph.output:
         raise SetupError(f"{path} holds no ONNX graph", hint="Is it of another format, or empty?")
-    return model
+    if not (inline and model.functions):
+        return model
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # of protobuf and onnx, as above
+        raise SetupError(f"{path}: its functions cannot be put into the graph: {error}") from error
 
 
 def forget_unknown_axes(model: onnx.ModelProto) -> bool:
