@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto as T
 
 from headrace.errors import SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_engine, trim_cache
@@ -269,6 +270,29 @@ def test_what_a_build_notes_is_never_written_over_the_model(rtx, small_net, opti
     settings = BuildSettings(**{"model": small_net, option: small_net})
     with pytest.raises(SetupError, match=r"would overwrite .*, which is `model`"):
         build_engine(settings, library=rtx)
+
+
+@pytest.mark.parametrize("option", ["tactics", "timing_cache", "engine"])
+def test_nothing_is_written_over_weights_plugins_and_tactics(rtx, save, tmp_path, option):
+    model = save(
+        [("MatMul", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 64])],
+        [("y", T.FLOAT, ["n", 64])],
+        [("w", np.ones((64, 64), np.float32))],
+        save_as_external_data=True, location="model.weights",
+    )  # fmt: skip
+    (tmp_path / "own.so").touch()
+    plugins = (str(tmp_path / "own.so"),)
+    for name in ("model.weights", "own.so"):
+        settings = BuildSettings(model=model, plugins=plugins)
+        where = {"engine": tmp_path / name} if option == "engine" else {}
+        if option != "engine":
+            settings = settings.with_(**{option: tmp_path / name})
+        with pytest.raises(SetupError, match=rf"would overwrite .*{name}, which is"):
+            build_engine(settings, library=rtx, **where)
+    settings = BuildSettings(model=model, tactics=tmp_path / "it.plan.json")
+    with pytest.raises(SetupError, match=r"which is the sidecar of `engine`|which is `tactics`"):
+        build_engine(settings, library=rtx, engine=tmp_path / "it.plan")
 
 
 def test_several_processes_build_once(rtx, small_net, tmp_path):

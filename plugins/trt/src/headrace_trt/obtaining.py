@@ -18,7 +18,7 @@ from headrace_trt.cache import (
     sidecar_of,
 )
 from headrace_trt.library import Library, find_library
-from headrace_trt.onnx_model import content_hash
+from headrace_trt.onnx_model import content_hash, external_files
 from headrace_trt.plugin_libraries import import_object
 from headrace_trt.timing import keep_apart, refuse_without_timings
 
@@ -161,14 +161,20 @@ def timing_name(library: Library, device: Mapping[str, Any]) -> str:
 
 
 def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
-    """Refuse to write over another file that the build reads."""
+    """Refuse to write over another file that the build reads: a file of an option, external data, a plugin library."""
     options = ("model", "calibration", "tactics", "timing_cache")
     read = {f"`{one}`": getattr(settings, one) for one in options}
     written = {
         "`engine`": engine,
-        "`tactics`": read["`tactics`"],
-        "`timing_cache`": read["`timing_cache`"],
+        "the sidecar of `engine`": None if engine is None else sidecar_of(engine),
+        "`tactics`": settings.tactics,
+        "`timing_cache`": settings.timing_cache,
     }
+    if not any(written.values()):
+        return
+    if settings.model is not None and settings.model.is_file():
+        read |= {f"{one.name} of `model`": one for one in external_files(settings.model)}
+    read |= {f"{one} of `plugins`": Path(one).expanduser() for one in settings.plugins}
     for name, path in written.items():
         if path is not None:
             keep_apart(path, {other: one for other, one in read.items() if other != name})
