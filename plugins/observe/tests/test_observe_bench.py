@@ -141,6 +141,7 @@ def test_failures_are_counted_by_code_and_end_with_one():
         ([], "give INPUT files, or --data"),
         (["--data", "f:1"], "expected dtype:shape"),
         (["--data", "uint8", "--clients", "0"], "--clients: expected whole numbers above 0"),
+        (["--data", "uint8", "--clients", "1,10001"], "each is a thread, at most 10000"),
         (["--data", "uint8", "--stable", "much"], "--stable: expected a percentage"),
         (["--data", "uint8", "--plot", "a.gif"], "--plot a.gif: expected a name that ends in .png"),
         (["--data", "uint8", "--plot", "no/a.png"], "--plot no/a.png: its folder does not exist"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace_observe.load import ClosedLoop, OpenLoop
+from headrace_observe.load import MOST_CLIENTS, ClosedLoop, OpenLoop
 from headrace_observe.measurement import Plan, Point, measure
 from headrace_observe.notes import gathered
 from headrace_observe.usage import meter
@@ -92,12 +92,12 @@ class Benchmark:
             warm_up: Requests that are sent before these, in all, and not measured.
 
         Raises:
-            ValueError: Nothing was added with `add_input`, or a number is too small.
+            ValueError: Nothing was added with `add_input`, or a number is too small or too large.
         """
         self._first()
-        if clients < 1 or total < 1 or warm_up < 0:
+        if not 1 <= clients <= MOST_CLIENTS or total < 1 or warm_up < 0:
             raise ValueError(
-                "clients and total are at least 1, warm_up at least 0; got "
+                f"clients are 1 to {MOST_CLIENTS}, total is at least 1, warm_up at least 0; got "
                 f"clients={clients}, total={total}, warm_up={warm_up}"
             )
         if warm_up:

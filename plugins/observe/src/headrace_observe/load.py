@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-__all__ = ["CLOSED_CLOCK", "OPEN_CLOCK", "ClosedLoop", "OpenLoop", "client", "send"]
+__all__ = [
+    "CLOSED_CLOCK",
+    "MOST_CLIENTS",
+    "OPEN_CLOCK",
+    "ClosedLoop",
+    "OpenLoop",
+    "client",
+    "send",
+]
 
 CLOSED_CLOCK = (
     "from the call of pipe(request) to its return, in the client's thread; each client sends its next "
@@ -103,6 +111,10 @@ def _ended(due: float, notes: Notes, clock: Callable[[], float], future: Future[
         notes.ok(now, now - due)
     else:
         notes.failed(now, code_of(error))
+
+
+MOST_CLIENTS = 10_000
+"""The most clients of a closed loop, each of which is a thread."""
 
 
 class ClosedLoop:

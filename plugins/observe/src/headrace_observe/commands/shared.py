@@ -21,6 +21,7 @@ from headrace_cli.for_plugins import (
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.bench import LoadSpec
 from headrace_observe.files import check_writable
+from headrace_observe.load import MOST_CLIENTS
 from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
 
@@ -105,12 +106,26 @@ def percent(text: str, option: str) -> float:
 
 
 def loads_of(
-    clients: str | None, rate: str | None, arrivals: str | None, seed: int, default: str | None
+    clients: str | None,
+    rate: str | None,
+    arrivals: str | None,
+    seed: int,
+    default: str | None,
+    *,
+    threads: bool = True,
 ) -> list[LoadSpec]:
     """Give the loads that the options name: clients first, then rates, then the file.
 
+    Args:
+        clients: The option ``--clients``; None: it is not given, as with the next two.
+        rate: The option ``--rate``.
+        arrivals: The option ``--arrivals``.
+        seed: The option ``--seed``.
+        default: What ``clients`` is where there is no load; None: a load must be given.
+        threads: Whether each client is a thread, so that there are at most `MOST_CLIENTS`.
+
     Raises:
-        WrongArgument: An option cannot be read, or none is given and there is no default.
+        WrongArgument: An option cannot be read, or none is given and there is no default, or clients are too many.
         InputError: The file cannot be read.
     """
     if clients is None and rate is None and arrivals is None:
@@ -120,6 +135,10 @@ def loads_of(
     loads = []
     if clients is not None:
         numbers = positive_numbers(clients, "--clients", whole=True)
+        if threads and max(numbers) > MOST_CLIENTS:
+            raise WrongArgument(
+                f"--clients {clients}: each is a thread, at most {MOST_CLIENTS}; --rate sends without threads"
+            )
         loads += [LoadSpec(clients=int(n)) for n in numbers]
     for number in positive_numbers(rate, "--rate", whole=False) if rate is not None else ():
         about = {"kind": "open", "rate": number}

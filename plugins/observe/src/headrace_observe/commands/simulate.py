@@ -114,7 +114,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
       headrace simulate line.toml --times times.json --rate 200 --set instance_num=8
       headrace simulate line.toml --times times.json --arrivals monday.txt --json
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    loads = loads_of(clients, rate, arrivals, seed, None)
+    loads = loads_of(clients, rate, arrivals, seed, None, threads=False)
     writable(plot_path, "--plot", [config, times, arrivals or config])
     check_plot(plot_path)
     if warm_up is not None and warm_up >= requests:
