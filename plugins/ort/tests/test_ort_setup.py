@@ -291,6 +291,8 @@ def test_session_options_reach_onnx_runtime(start, one_to_one):
     options = backend._session.get_session_options()
     assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    silent = start(one_to_one(["n", 2]), session_config={"session.intra_op.allow_spinning": "0"})
+    assert silent.describe()["spinning"] is False  # what holds, not the option that it overrides
     assert options.graph_optimization_level.name == "ORT_ENABLE_BASIC"
     assert options.log_severity_level == 3
 

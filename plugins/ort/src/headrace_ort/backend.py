@@ -136,7 +136,7 @@ class OnnxTensor(headrace.Backend):
                 for name, values in chosen
             },
             "intra_op_threads": threads,
-            "spinning": spinning,
+            "spinning": options.session_config.get(session.SPINNING, str(int(spinning))) == "1",
             "shared_session": share,
             "output_device": options.output_device,
             "cuda_graphs": [],

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["LEVELS", "SEVERITIES", "bare_run", "make_session", "run_options"]
+__all__ = ["LEVELS", "SEVERITIES", "SPINNING", "bare_run", "make_session", "run_options"]
 
 LEVELS: Final[Mapping[str, Any]] = {
     "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -34,7 +34,8 @@ SEVERITIES: Final[Mapping[str, int]] = {
 """Levels of ONNX Runtime's own log by name."""
 
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
-_SPINNING = "session.intra_op.allow_spinning"
+SPINNING = "session.intra_op.allow_spinning"
+"""The entry of the session's configuration by which idle threads of the pool spin: ``"1"`` or ``"0"``."""
 
 
 def make_session(
@@ -76,7 +77,7 @@ def make_session(
     options.inter_op_num_threads = 1
     options.graph_optimization_level = LEVELS[graph_optimization]
     options.log_severity_level = SEVERITIES[log_level]
-    config = {_SPINNING: "1" if spinning else "0"}
+    config = {SPINNING: "1" if spinning else "0"}
     if CPU not in names:
         config[_NO_FALLBACK] = "1"
     config.update(session_config or {})
