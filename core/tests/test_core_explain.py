@@ -89,6 +89,7 @@ INSTANCES = "IoC[InstancesRegister[{}],Register[Batching[InstanceDispatcher]];Fo
         ("Batching[S[Few,Reflect[backend]]]", 4, False),
         ("BackgroundThread[S[Few,Reflect[backend]]]", 4, True),
         ("CatSplit[Identity,Reflect[backend],Identity]", 8, False),
+        ("IoC[Few;Reflect[owned]]", 4, True),
         (INSTANCES.format("IoC[Few;BackgroundThread[S[Few,Reflect[backend]]]]"), 4, True),
         ("IoC[BackgroundThread[S[Few,Reflect[backend]]];Batching[BackgroundThread]]", 4, False),
         ("Batching[IoC[Few;BackgroundThread[S[Few,Reflect[backend]]]]]", 4, True),
@@ -96,7 +97,9 @@ INSTANCES = "IoC[InstancesRegister[{}],Register[Batching[InstanceDispatcher]];Fo
 )
 def test_explain_and_describe_agree_about_what_runs_the_batches(entry, most, owned):
     headrace.register("Few", Few, replace=True)
-    keys = {"max": 16, "other": "Few"} if "other" in entry else {"max": 16}
+    headrace.register("Owner", type("Owner", (Few,), {"owns_thread": True}), replace=True)
+    texts = {"other": "Few", "owned": "S[Owner,Identity]"}
+    keys = {"max": 16, **{key: text for key, text in texts.items() if key in entry}}
     config = {"n": {"backend": "S[Many,Identity]", "node_entrypoint": entry, **keys}}
     explained = headrace.explain(config)["nodes"]["n"]
     with headrace.pipe(config) as pipe:
@@ -104,11 +107,8 @@ def test_explain_and_describe_agree_about_what_runs_the_batches(entry, most, own
     assert (explained["range"], explained["owns_thread"]) == ([1, most], owned)
     assert [described[key] for key in ("range", "owns_thread")] == [[1, most], owned]
     assert explained["expression"] == described["expression"]
-    assert (
-        explained["tree"]["children"][0]["name"]
-        == described["tree"]["children"][0]["name"]
-        == "Many"
-    )
+    first = [one["tree"]["children"][0]["name"] for one in (explained, described)]
+    assert first == ["Many" if "backend" in entry else "Few"] * 2
 
 
 def test_explain_shows_what_is_written_around_the_backends_of_nodes():

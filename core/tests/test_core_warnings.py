@@ -336,3 +336,36 @@ def test_a_misspelt_table_beside_a_single_node():
 def test_a_node_may_have_nearly_the_name_of_a_table():
     found = headrace.explain({"globe": {"backend": "Sized"}})
     assert list(found["nodes"]) == ["globe"]
+
+
+INSTANCES = "IoC[InstancesRegister[{}],Register[Batching[InstanceDispatcher]];{}]"
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"node_entrypoint": "Reflect[backend]"}, []),
+        ({"node_entrypoint": INSTANCES.format("Reflect[backend]", "Forward[node.main]")}, []),
+        (
+            {
+                "node_entrypoint": "List[InstancesRegister[Reflect[backend]],Register[Batching[InstanceDispatcher]]]"
+            },
+            [],
+        ),
+        ({"node_entrypoint": "S[Identity]"}, ["backend_unused"]),
+        ({"init": "Register(node.main)[Identity]"}, ["backend_unused"]),
+        (
+            {
+                "node_entrypoint": INSTANCES.format(
+                    "Reflect[backend]", "S[Identity,Forward[node.main]]"
+                )
+            },
+            ["entrypoint_bypassed"],
+        ),
+    ],
+)
+def test_what_a_node_never_builds_or_never_calls_is_a_warning(keys, expected):
+    found = warnings({"backend": "Identity", **keys})
+    assert [one["code"] for one in found] == expected
+    paths = {"backend_unused": "main.backend", "entrypoint_bypassed": "main.node_entrypoint"}
+    assert [one["path"] for one in found] == [paths[code] for code in expected]

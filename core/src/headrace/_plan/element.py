@@ -209,6 +209,7 @@ class NodePlan:
         alias_of: The node behind it, when it is a second door; else None.
         instance: The element from which each instance is built, None when the node registers none.
         runs: What runs a batch: each instance, else what the node is called through.
+        bypassed: Whether the node is called through what it registers, and not through ``entry``.
         batch_policy, dispatch_policy: Its policies.
     """
 
@@ -222,6 +223,7 @@ class NodePlan:
     alias_of: str | None = None
     instance: Element | None = None
     runs: Element = field(init=False)
+    bypassed: bool = False
 
     def __post_init__(self) -> None:
         self.runs = self.entry

@@ -16,7 +16,15 @@ from headrace._plan.named import plan_policies, plan_probes
 from headrace._plan.parameters import Parameters, check_keys, key_of, report_keys, written_key
 from headrace._plan.planning import Scope, open_slot
 from headrace._plan.resolver import Resolver
-from headrace._plan.word import called, check_used, core_word, give_threads_to_instances, word_of
+from headrace._plan.word import (
+    called,
+    check_used,
+    core_word,
+    give_threads_to_instances,
+    way_to_called,
+    why_not_callable,
+    word_of,
+)
 from headrace._registry.registry import Files, registry
 from headrace.errors import ConfigError, PluginError, SetupError
 
@@ -193,14 +201,17 @@ class Planner(Resolver):
             give_threads_to_instances(root)
         own = [n for n in self.registered.values() if n.node == plan.name and n.index is None]
         check_used(self, own)
-        callee = called(named.element)
+        *before, callee = way_to_called(named.element)
         for element in (one for root in plan.roots for one in root.walk()):
             if word_of(element.cls)._gathers and element.children and element is not callee:
                 what = f"a node has one {element.cls.__name__}, the one that it is called through"
                 self.add("scheduling", what, element.call)
         self.check_called(callee)
+        front = called(plan.entry)
+        plan.bypassed = front is not callee and why_not_callable(front) is None
         gathers = word_of(callee.cls)._gathers and callee.children
-        plan.runs = plan.instance or (callee.children[0] if gathers else callee)
+        with_thread = next((one for one in before if one.own_thread), callee)
+        plan.runs = plan.instance or (callee.children[0] if gathers else with_thread)
         self._check_range(plan, plan.runs)
 
     def _check_range(self, plan: NodePlan, root: Element) -> None:

@@ -11,7 +11,7 @@ from headrace._graph.route import KEPT
 from headrace._plan.declared import OPTIONAL, keys_named, narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_run
 from headrace._plan.parameters import written_key
-from headrace._plan.word import Word, word_of
+from headrace._plan.word import Word, called, word_of
 from headrace._process import usable_cpus
 from headrace.keys import DATA, RESULT
 
@@ -62,6 +62,20 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
         )
         hint = "Set batching_timeout (milliseconds) to wait for company, or pad = true."
         yield "min_without_wait", "min", what, hint
+    elements = (one for root in node.roots for one in root.walk())
+    if node.origins["backend"] == "node" and all(one.parameter != "backend" for one in elements):
+        what = (
+            "backend is not built: what stands in init or node_entrypoint has no Reflect[backend]"
+        )
+        hint = "Leave the key out, or write Reflect[backend] where it belongs."
+        yield "backend_unused", "backend", what, hint
+    if node.bypassed:
+        what = (
+            f"{called(node.entry).name} in node_entrypoint is never called: node_entrypoint or init registers "
+            f"node.{node.name}, through which the node is called"
+        )
+        hint = "Put it into what is registered, or into a node of its own before this one."
+        yield "entrypoint_bypassed", "node_entrypoint", what, hint
     if node.origins["instance_num"] == "node" and keys.instance_num > made:
         said = keys.instance_num
         what = f"instance_num is {said}, and what this node is built from makes {made} instance"

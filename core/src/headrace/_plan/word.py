@@ -265,15 +265,22 @@ def _check_stands_alone(use: Use) -> None:
 
 def called(element: Element) -> Element:
     """Follow names and wiring words to the element that is called in the end."""
+    return way_to_called(element)[-1]
+
+
+def way_to_called(element: Element) -> list[Element]:
+    """Give an element, the names and wiring words that are followed from it, and the element called in the end."""
+    way = [element]
     while True:
+        element = way[-1]
         word = word_of(element.cls)
         if element.named is None and word._wiring and not word._why_not_callable:
             inner = element.children[-1] if element.children else None
         else:
             inner = element.named.element if element.named and not element.children else None
         if inner is None:
-            return element
-        element = inner
+            return way
+        way.append(inner)
 
 
 def why_not_callable(element: Element) -> str | None:
