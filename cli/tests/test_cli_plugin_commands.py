@@ -25,6 +25,7 @@ def headrace_commands():
 
 COMMANDS = '''
 """Heavy: only loaded when a command is called."""
+import errno
 import sys
 import typer
 from typing import Annotated
@@ -61,6 +62,9 @@ def interrupted():
 def abort():
     raise typer.Abort
 
+def unheard():
+    raise BrokenPipeError(errno.EPIPE, "the reader went away")
+
 def unreadable(thing: "int | str"):
     pass
 
@@ -80,7 +84,17 @@ def commands(site, name="headrace-train", module="hrt_train", **paths):
 
 @pytest.fixture
 def train(site):
-    names = ("label", "wrong", "crash", "leave", "interrupted", "abort", "unreadable", "nothing")
+    names = (
+        "label",
+        "wrong",
+        "crash",
+        "leave",
+        "interrupted",
+        "abort",
+        "unheard",
+        "unreadable",
+        "nothing",
+    )
     paths = {name: f"hrt_train:{name}" for name in names}
     commands(site, train="hrt_train:app", absent="hrt_train:no", gone="hrt_gone:x", **paths)
 
@@ -114,6 +128,7 @@ def test_the_commands_of_core_ask_no_plugin(train):
         (["leave"], 9, ""),
         (["interrupted"], 130, None),
         (["abort"], 1, None),
+        (["unheard"], 141, ""),
         (["train:label", "here"], 0, "label here 100\n"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -106,8 +107,15 @@ def made_command(found: Any, **settings: Any) -> Any:
 
 def _run(command: Any, args: list[str], path: str) -> int:
     """Run a command, whichever copy of click it comes from; give the exit status."""
+    streams = sys.stdout, sys.stderr
     try:
         result = command.main(args=args, prog_name=path, standalone_mode=False)
+    except SystemExit as end:
+        # Click ends with status 1 where the reader of stdout went away, and hides that from the streams.
+        if isinstance(end.__context__, BrokenPipeError):
+            sys.stdout, sys.stderr = streams
+            raise end.__context__ from None
+        raise
     except Exception as error:
         # Typer may contain a copy of click, whose error classes are not those of the plugin's click.
         if is_usage_error(error):
