@@ -980,6 +980,21 @@ def test_an_empty_range_is_an_error_of_the_configuration(keys, path, message):
     assert message in found.message
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"backend": "X", "node_entrypoint": "Forward[node.c]"},
+        {"node_entrypoint": "IoC[X;Proxy[node.c]]"},
+        {"init": "Register(node.m)[Forward[node.c]]"},
+    ],
+)
+def test_a_node_that_is_called_through_another_one_is_a_second_door_or_refused(keys):
+    found = problem({"c": {"backend": "X"}, "m": keys})
+    assert (found.code, found.hint[:33]) == ("door", 'Write backend = "Forward[node.c]"')
+    door = {"c": {"backend": "X"}, "m": {"backend": "Forward[node.c]"}}
+    assert headrace.explain(door)["nodes"]["m"]["alias_of"] == "c"
+
+
 # Policies.
 
 

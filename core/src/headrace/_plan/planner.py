@@ -202,6 +202,12 @@ class Planner(Resolver):
         own = [n for n in self.registered.values() if n.node == plan.name and n.index is None]
         check_used(self, own)
         *before, callee = way_to_called(named.element)
+        for one in (element.named for element in before if plan.alias_of is None):
+            # Its queue and instances would be those of the other node, and its own keys mean nothing.
+            if one is not None and one.name == f"node.{one.node}" and one.node != plan.name:
+                what = f"node {plan.name!r} is called through node {one.node!r}, and has more than a second door has"
+                hint = f'Write backend = "Forward[{one.name}]" and no init or node_entrypoint.'
+                self.add("door", what, named.element.call, hint=hint)
         for element in (one for root in plan.roots for one in root.walk()):
             if word_of(element.cls)._gathers and element.children and element is not callee:
                 what = f"a node has one {element.cls.__name__}, the one that it is called through"
