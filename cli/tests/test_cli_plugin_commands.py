@@ -303,7 +303,7 @@ def test_doctor_checks_everything_that_hooks_name(site):
         ("duplicate", "headrace-all and headrace-more both set the expression of a node"),
         ("duplicate", "the batch policy 'Mine' is offered by headrace-all and headrace-more"),
         ("duplicate", "the batch policy 'Theirs' is offered by"),
-        ("duplicate", "the batch policy 'greedy' is never used: headrace itself has one"),
+        ("duplicate", "the batch policy 'greedy' is hidden: headrace itself has one"),
         ("duplicate", "the command 'fine' is offered by"),
         ("duplicate", "the command 'heavy' is offered by"),
         ("duplicate", "the definition 'Bad' is offered by"),

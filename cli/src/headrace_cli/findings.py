@@ -142,9 +142,12 @@ def _names_taken(
     for name, owners in sorted(offered.items()):
         backend = name if what == "backend" else None
         if name in taken:
-            reason = f"the {what} {name!r} is never used: headrace itself has one of that name"
+            fate, remedy = "never used", "Ask its author for another name."
             for owner in owners:
-                remedy = "Ask its author for another name."
+                if what != "definition":
+                    fate = "hidden"
+                    remedy = f"Write {owner.plugin}:{name}, or ask its author for another name."
+                reason = f"the {what} {name!r} is {fate}: headrace itself has one of that name"
                 yield finding_about(owner, "duplicate", reason, remedy, backend)
         elif len(owners) > 1:
             both = " and ".join(owner.distribution for owner in owners)
