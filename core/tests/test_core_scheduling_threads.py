@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 import headrace
-from headrace._scheduling import process_threads
+from headrace._scheduling import process_threads, threads
 from headrace._scheduling.calls import Call
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver
+from headrace._scheduling.entry import Entry
 from headrace._scheduling.locks import holds_a_lock, may_lock, near_stack_end, taking
 from headrace._scheduling.process_threads import Helpers, Timer
 from headrace._scheduling.threads import Caller
@@ -273,3 +274,24 @@ def test_a_list_that_a_destructor_sends_inside_of_a_lock_is_refused():
     with headrace.pipe(line) as pipe:
         elsewhere(destructor)
     assert refused == ["a"]
+
+
+@pytest.mark.parametrize("outer", [(), ("a batch in whose backend the wait began",)])
+def test_what_a_thread_runs_inside_of_its_wait_is_not_held_until_that_wait_ends(monkeypatch, outer):
+    # Thread 1 waits for a list. It runs one item itself, and thread 2 another one.
+    monkeypatch.setitem(threads.batches_run, 1, tuple([Entry({})] for _ in outer))
+    caller = threads.Caller(1)
+    own, others = Entry({"data": 1}, caller), Entry({"data": 2}, caller)
+    monkeypatch.setitem(threads.batches_run, 1, ([own], *threads.batches_run[1]))
+    monkeypatch.setitem(threads.batches_run, 2, ([others],))
+    served = threads.served_here(2)
+
+    def held(holder, entries=None):
+        instance = SimpleNamespace(ident=1, holder=holder, entries=entries)
+        return threads.held_by(served, instance)
+
+    assert not held(None)
+    assert not held(own.request)
+    assert not held(caller, threads.batches_run[1][0])
+    assert held({})
+    assert all(held(caller, entries) for entries in threads.batches_run[1][1:])

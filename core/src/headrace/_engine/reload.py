@@ -130,7 +130,7 @@ class Reloader:
     def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
         """Exchange the instances of a node; see ``Pipeline.reload``."""
         self._engine.check_open()
-        builds_here = not served_here(threading.get_ident()).isdisjoint(self._jobs.copy())
+        builds_here = not served_here(threading.get_ident()).keys().isdisjoint(self._jobs.copy())
         if self._engine.held_by_this_thread() or builds_here:
             raise ContractError(
                 "a backend asked its own pipeline for a reload, which would wait for it",

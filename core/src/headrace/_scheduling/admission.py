@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, own_error
-from headrace._scheduling.threads import served_here, waited_for
+from headrace._scheduling.threads import Served, held_by, served_here, waited_for
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -113,10 +113,10 @@ def _admit(node: Node, entry: Entry, refused: BaseException | None) -> None:
 def held_here(node: Node, ident: int | None = None) -> bool:
     """Tell whether a thread (None: the calling one), or a thread that waits for it, runs a batch of the node."""
     me = ident or get_ident()
-    served = served_here(me) if waited_for(me) else {me}
-    if served.isdisjoint(map(_ident, node.every)):
+    served: Served = served_here(me) if waited_for(me) else {me: ()}
+    if served.keys().isdisjoint(map(_ident, node.every)):
         return False
-    return any(one.ident in served and one.holder is not None for one in node.every)
+    return any(held_by(served, one) for one in node.every)
 
 
 def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:

@@ -62,10 +62,7 @@ class Work(NamedTuple):
 
 
 kept_signals: dict[int, Signal | None] = {}
-"""Per thread the signal that it slept on last, kept for its next wait.
-
-A thread that waits has taken its signal out; for a wait inside that wait it makes another one.
-"""
+"""Per thread the signal that it slept on last, kept for its next wait; taken out while the thread waits."""
 
 
 class Blocked:
@@ -79,11 +76,7 @@ class Blocked:
     ident: int
 
     def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
-        """Take the outcome of an entry, under the lock of its node.
-
-        Args:
-            entry: An entry of this thread that is done.
-            afterwards: Functions that are called once the lock is left; this may append one.
+        """Take the outcome of an entry, under the lock of its node; ``afterwards`` is called once that is left.
 
         Returns:
             False where the owner of the entry must still be notified, once the lock is left.
@@ -104,6 +97,7 @@ class Caller(Blocked):
         work: Work given to the thread while it slept.
         wake_at: When the thread, without a timer, is to look at the queue again; None for never.
         node: The node at which the thread waits.
+        depth: How many batches the thread ran as it began to wait.
         foreign_until: End of the time that the thread may spend on batches of others; None before the first.
         signal: Wakes the thread; a signal that comes late wakes the thread from its next sleep, and the
             thread looks and sleeps on.
@@ -121,8 +115,10 @@ class Caller(Blocked):
     node: NodeView | None = None
     foreign_until: float | None = None
     signal: Signal = field(init=False)
+    depth: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.depth = len(batches_run.get(self.ident, ()))
         self.signal = kept_signals.pop(self.ident, None) or Signal()
 
     def places(self) -> tuple[Place, ...]:
@@ -157,9 +153,8 @@ class Caller(Blocked):
 
     def has_all_in(self, work: Work) -> bool:
         """Tell whether a batch is all entries that the caller waits for, and none of others."""
-        if len(work.entries) != self.pending:
-            return False
-        return all(entry.owner is self for entry in work.entries)
+        mine = all(entry.owner is self for entry in work.entries)
+        return mine and len(work.entries) == self.pending
 
     def finished(self, entry: Entry) -> None:
         """Do nothing: a caller counts its outcomes under the lock of the node."""
@@ -175,17 +170,14 @@ class Workers:
     All methods but `__init__` are called under the lock of the node.
 
     Args:
-        name: The name of the threads.
-        limit: See below.
+        name, limit: The name of the threads; see below.
         post: Lets a runner look at the backlog; False when its thread has ended.
         start: Starts a new runner once the lock is left.
 
     Attributes:
         parked: The runners that have nothing to do.
         limit: How many runners there may be: one per instance.
-        backlog: Batches that no runner has taken up yet. For each batch a runner was woken or started, or
-            all runners that may live are at work and look here next. The runner that looks first takes
-            the oldest batch.
+        backlog: Batches that no runner has taken up. Per batch a runner was called, or all look here next.
     """
 
     def __init__(
@@ -277,16 +269,32 @@ def waited_for(ident: int) -> bool:
     return bool(batches_run.get(ident)) or ident in calls_run
 
 
-def served_here(ident: int) -> set[int]:
+Served = dict[int, "tuple[Sequence[Entry], ...]"]
+"""Per thread that waits for another one, the batches that it runs inside of that wait."""
+
+
+def served_here(ident: int) -> Served:
     """Give thread ``ident`` and all threads that wait for a batch or a call that it runs now."""
-    found: set[int] = set()
-    left = [ident]
+    found: Served = {}
+    left: list[tuple[int, int | None]] = [(ident, None)]
     while left:
-        for thread in served_by(left.pop()) - found:
-            found.add(thread)
-            for entries in batches_run.get(thread, ()):
-                left += [e.owner.ident for e in entries if isinstance(e.owner, Blocked)]
+        waits, depth = left.pop()
+        for thread in served_by(waits) - found.keys():
+            batches = batches_run.get(thread, ())
+            # The batches that it began after it began to wait come first.
+            inside = 0 if depth is None or thread != waits else max(0, len(batches) - depth)
+            found[thread] = batches[:inside]
+            owners = [entry.owner for entries in batches[inside:] for entry in entries]
+            left += [(o.ident, getattr(o, "depth", None)) for o in owners if isinstance(o, Blocked)]
     return found
+
+
+def held_by(served: Served, instance: Instance) -> bool:
+    """Tell whether one of these threads holds an instance, and keeps it for as long as it waits."""
+    inside, entries, holder = served.get(instance.ident), instance.entries, instance.holder
+    if inside is None or holder is None:
+        return False
+    return not any(entries is b or any(one.request is holder for one in b) for b in inside)
 
 
 class Waiter(Protocol):
@@ -354,7 +362,7 @@ class _Search:
         reached: Whether the search came to the thread that searches, or to a thread that waits for it.
     """
 
-    def __init__(self, mine: set[int]) -> None:
+    def __init__(self, mine: Served) -> None:
         self.reached = False
         self._mine = mine
         self._stuck: dict[int, bool] = {}
@@ -367,7 +375,9 @@ class _Search:
         return all(self._held(one) for one in node.instances)
 
     def _held(self, instance: Instance) -> bool:
-        return instance.holder is not None and self._waits(instance.ident)
+        mine = instance.ident in self._mine
+        holds = held_by(self._mine, instance) if mine else instance.holder is not None
+        return holds and self._waits(instance.ident)
 
     def _waits(self, ident: int) -> bool:
         """Tell whether a thread waits for ever; True for a thread that the search is still looking at."""
