@@ -44,8 +44,7 @@ class NodeView(Protocol):
     """A node, as far as `headrace._scheduling.threads` looks at it.
 
     Attributes:
-        name: Its name.
-        instances: The instances in service.
+        name, instances: Its name, and the instances in service.
         every: The instances in service, and the retired ones whose last batch has not ended.
     """
 
@@ -292,7 +291,9 @@ def served_here(ident: int) -> Served:
 def held_by(served: Served, instance: Instance) -> bool:
     """Tell whether one of these threads holds an instance, and keeps it for as long as it waits."""
     inside, entries, holder = served.get(instance.ident), instance.entries, instance.holder
-    if inside is None or holder is None:
+    # A batch leaves `batches_run` a moment before its instance is given back.
+    depth = holder.depth if isinstance(holder, Caller) else -1
+    if inside is None or holder is None or depth >= len(batches_run.get(instance.ident, ())):
         return False
     return not any(entries is b or any(one.request is holder for one in b) for b in inside)
 
@@ -325,8 +326,7 @@ def noted(waiter: Waiter) -> Iterator[None]:
 def may_be_cycle(node: NodeView) -> bool:
     """Tell whether a thread that holds an instance of a node sleeps until another thread acts.
 
-    A caller that runs a batch while it waits counts as awake. This runs for every request that is queued,
-    so it looks closely only at threads that are in `waiting`, or wait for a call that another thread runs.
+    A caller that runs a batch while it waits counts as awake. This runs for every request that is queued.
     """
     if waiting.keys().isdisjoint(map(_ident, node.every)) and not calls_run:
         return False
