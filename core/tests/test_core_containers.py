@@ -473,17 +473,6 @@ def test_the_range_of_cat_split_is_that_of_the_one_in_the_middle():
     assert node["range"] == [2, 5]
 
 
-def test_what_gathers_and_splits_narrows_the_range_unless_it_runs_item_by_item():
-    for name, most in [("Fix4", 4), ("Fix1", 1)]:
-        registry.local[name] = type(name, (Fix,), {"max": most})
-
-    def most(cat, split):
-        text = f"CatSplit[{cat},Infer,{split}]"
-        return headrace.explain({"backend": text, "max": 64})["nodes"]["main"]["range"][1]
-
-    assert [most("Fix", "Fix4"), most("Fix4", "Fix1"), most("Fix1", "Fix1")] == [4, 4, 64]
-
-
 def test_the_whole_form_with_a_model_loader_runs():
     text = (
         "IoC[ModelLoader[(.onnx)NeedsA,(.trt)NeedsB],Infer;"

@@ -138,6 +138,11 @@ def inside(ranges: Sequence[Ranged]) -> Range:
     return low, high
 
 
+def range_of(place: int) -> Any:
+    """Give the ``combine_ranges`` of a container that has the range of its child at one place."""
+    return staticmethod(lambda ranges: ranges[place].range)
+
+
 # The keys that backends read and write.
 
 OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headrace._backend import Backend, InitContext, Shared
 from headrace._build.callees import NotCallable, child_call, no_result, run_some, select
-from headrace._plan.declared import Needs, sequence
+from headrace._plan.declared import Needs, range_of, sequence
 from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, needs_of, word_of
 from headrace.keys import DATA, REPOST, Request
@@ -238,7 +238,7 @@ class IoC(Wiring):
 
     takes = (2, None)
     phases = 2
-    combine_ranges = staticmethod(lambda ranges: ranges[-1].range)
+    combine_ranges = range_of(-1)
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:

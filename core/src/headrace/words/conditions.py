@@ -11,7 +11,7 @@ from pydantic import Field
 from headrace._build.callees import child_call, no_result, run_some, select
 from headrace._checked import Answers, Filler, Outcomes, batch_alone, fillers, is_one, weight_of
 from headrace._options import Options as _Options
-from headrace._plan.declared import Needs, branches, inside
+from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
 from headrace._plan.word import Use, Word, needs_of
 from headrace.errors import InstanceLostError
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace._backend import Backend, InitContext
-    from headrace._plan.declared import Ranged
-    from headrace._plan.element import Range
 
 __all__ = ["CatSplit", "HasKey", "NotHasKey", "Random"]
 
@@ -197,9 +195,8 @@ class CatSplit(Word):
     Writes:
         result: What split writes.
     Batch:
-        The range of infer within those of cat and split, which are run item by item where their max is 1.
-        Where cat fails so many that the others are fewer than the min of infer, these are gathered again,
-        filled up, with ``pad = true``, else they fail.
+        The range of infer. Where cat fails so many that the others are fewer than its min, these
+        are gathered again, filled up, with ``pad = true``, else they fail.
 
     Raises:
         NoResultError: cat or infer wrote no ``result``.
@@ -212,12 +209,8 @@ class CatSplit(Word):
     """
 
     takes = 3
+    combine_ranges = range_of(1)
     _needs_of = 0
-
-    @classmethod
-    def combine_ranges(cls, ranges: Sequence[Ranged]) -> Range:
-        """Give the range of infer within those of cat and split; of these a max of 1 means item by item."""
-        return inside([one for k, one in enumerate(ranges) if k == 1 or one.range[1] != 1])
 
     @classmethod
     def _check(cls, use: Use) -> None:
