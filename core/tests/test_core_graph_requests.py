@@ -980,3 +980,39 @@ def test_who_looks_at_a_request_sees_entries_that_leave_meanwhile():
             gc.set_threshold(*before)
         assert {node for node, _ in places} == {scheduler._node}
         looked_at.give_up()
+
+
+def test_results_of_elements_are_written_before_their_request_is_given_up_or_not_at_all():
+    """Thread A puts the results of the elements together while thread B gives the request up."""
+    go, given_up, written = threading.Event(), threading.Event(), threading.Event()
+
+    def wait(data):
+        assert go.wait(60)
+        return data
+
+    def give_up(pending):
+        pending.give_up()
+        given_up.set()
+
+    class Written(dict):
+        def __setitem__(self, key, value):
+            if key == "result" and type(value) is list:
+                pending = future.pending
+                threading.Thread(target=give_up, args=(pending,), daemon=True).start()
+                while not (given_up.wait(0.01) or pending._turn.locked()):
+                    pass
+                super().__setitem__(key, value)
+                written.set()
+            else:
+                super().__setitem__(key, value)
+
+    headrace.register("Wait", wait, replace=True)
+    config = {"a": {"backend": "Wait", "each": "data", "next": "b"}, "b": {"backend": "Identity"}}
+    with headrace.pipe(config) as pipe:
+        request = Written({"data": [1, 2]})
+        future = pipe.submit(request)
+        go.set()
+        assert written.wait(60)
+        assert given_up.wait(60)
+        if "result" in request:  # the request had ended before
+            assert future.result(60) is request

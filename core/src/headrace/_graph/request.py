@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._graph.entries import Elements, count, entry_at
@@ -24,7 +25,7 @@ from headrace._scheduling.scheduler import cancel_all
 from headrace.errors import OverloadedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._graph.graph import Graph
     from headrace._graph.route import Route, Step
@@ -58,8 +59,9 @@ class GraphRequest:
         self._waits = route.first.waits(entered=enters_once, is_one=route.is_chain)
         self._traversal = Traversal(route, entry.request, graph.route_from)
         self._turn = threading.Lock()
-        # The visits that have ended, each with its error, or with its entry, which holds the error.
-        self._ended: deque[tuple[Visit, BaseException | None, Entry | None]] = deque()
+        # The visits that have ended, each with a function that gives its error. It is called under the turn, since
+        # it may write into the request, and is told whether the request is over: then the dict is the caller's again.
+        self._ended: deque[tuple[Visit, Callable[[bool], BaseException | None]]] = deque()
         self.open: dict[Entry, Scheduler] = {}
         self._over = False
         self._abandoned = False  # the request is over, and a backend still runs on it
@@ -98,10 +100,10 @@ class GraphRequest:
         if not step.levels:
             entries = [entry_at(step, visit.request, _NodeOwner(self, visit), **terms)]
         else:
-            elements = _EachOwner(self, visit, **terms).elements
-            entries = elements.entries
+            owner = _EachOwner(self, visit, **terms)
+            entries = owner.elements.entries
             if not entries:
-                self._ended.append((visit, elements.gather(), None))
+                self._ended.append((visit, partial(owner.outcome, None, True)))
         # Another thread may end the request meanwhile, and cancels all entries in `open`. If an entry is in
         # its queue by then, it is taken out; if it has yet to get there, `let_in` finds it done and leaves it.
         self.open.update(dict.fromkeys(entries, step.scheduler))
@@ -143,21 +145,15 @@ class GraphRequest:
     def _advance(
         self,
         visit: Visit,
-        error: BaseException | None,
-        entry: Entry | None,
+        outcome: Callable[[bool], BaseException | None],
         started: list[tuple[Step, list[Entry]]],
     ) -> None:
         """Find the visits that start after one has ended; an error here ends this request alone."""
-        if self._over:
-            return
         step = visit.step
         try:
-            if entry is not None:
-                # `give_up` needs the turn as well. It comes before this and finds the entry in `open`, or
-                # after all of this method and finds there the entries that follow.
-                self.open.pop(entry, None)
-                entry.give_back()
-                error = entry.take_error()
+            error = outcome(self._over)
+            if self._over:
+                return
             if error is None:
                 following = self._traversal.advance(visit)
                 if isinstance(following, Failure):
@@ -171,6 +167,16 @@ class GraphRequest:
             failure = unable(step, raised)
             step.scheduler.count_late(failure)
             self._end(failure)
+
+    def _taken(self, entry: Entry, over: bool) -> BaseException | None:
+        """Take the entry of a visit that has ended out of `open`, and give its error. Under the turn."""
+        if over:
+            return None
+        # `give_up` needs the turn as well. It comes before this and finds the entry in `open`, or after all of
+        # `_advance` and finds there the entries that follow.
+        self.open.pop(entry, None)
+        entry.give_back()
+        return entry.take_error()
 
     # The outcome.
 
@@ -345,7 +351,7 @@ class _NodeOwner:
     def finished(self, entry: Entry) -> None:
         """Let the request go on."""
         request = self.request
-        request._ended.append((self.visit, None, entry))
+        request._ended.append((self.visit, partial(request._taken, entry)))
         request._go_on()
 
 
@@ -366,7 +372,7 @@ class _EachOwner:
         entry.give_back()
         last = self.left.pop() == 0
         self.request.open.pop(entry, None)
-        error: Any = entry.error
+        error = entry.error
         # A cancelled element does not end the visit: the failed element for which it was cancelled does so,
         # in its own thread, now or in a moment.
         if (
@@ -376,12 +382,14 @@ class _EachOwner:
         ):
             if not last:
                 return
-            try:
-                error = self.elements.gather()
-            except Exception as raised:  # noqa: BLE001 - the dict is the user's, and may raise anything
-                error = unable(self.visit.step, raised)
-                self.visit.step.scheduler.count_late(error)
-        self.request._ended.append((self.visit, error, None))
+            error = None
+        self.request._ended.append((self.visit, partial(self.outcome, error, last)))
         self.request._go_on()
-        if last:
-            self.elements.forget()
+
+    def outcome(self, error: BaseException | None, last: bool, over: bool) -> BaseException | None:
+        """Give the error of the visit, else put the results together, unless the request is over. Under the turn."""
+        try:
+            return error if over or error is not None else self.elements.gather()
+        finally:
+            if last:
+                self.elements.forget()
