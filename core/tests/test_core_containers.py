@@ -414,6 +414,18 @@ def test_what_the_batch_that_failed_has_left_in_its_requests_is_gone_when_they_r
     assert "more" not in requests[0]
 
 
+def test_an_item_that_cat_fails_is_not_gathered_again():
+    class Picky(Fix):
+        def forward(self, batch):
+            super().forward(batch)
+            return [ValueError("x") if r["data"] == "x" else None for r in batch]
+
+    headrace.register("Picky", Picky)
+    text = "CatSplit[Picky,Rerun,Split]"
+    assert outcomes(text, ["a", "x", "bad"]) == ["a!", BackendError, BackendError]
+    assert [data for name, data in seen if name == "Fix"] == [["a", "x", "bad"], ["a"], ["bad"]]
+
+
 def test_an_item_that_split_fails_runs_no_infer_again():
     text = "CatSplit[Fix,Rerun,S[Split,FailOnX]]"
     assert outcomes(text, ["a", "x", "c"]) == ["a!", BackendError, "c!"]

@@ -238,19 +238,18 @@ class CatSplit(Word):
             return self._once(batch)
         before = [dict(request) for request in batch]
         outcomes = self._once(batch)
-        if not self._infer_failed:
-            return outcomes
-        for request, copy in zip(batch, before, strict=True):
-            request.clear()
-            request.update(copy)
-        for k, request in enumerate(batch):
-            alone = batch_alone(self, request)
-            if alone is not None:
-                outcomes[k] = self._once(alone)[0]
+        failure = self._infer_failure
+        for k, request in enumerate(batch if failure is not None else ()):
+            if outcomes[k] is failure:  # else cat has failed it
+                request.clear()
+                request.update(before[k])
+                alone = batch_alone(self, request)
+                if alone is not None:
+                    outcomes[k] = self._once(alone)[0]
         return outcomes
 
     def _once(self, batch: list[Request]) -> Answers:
-        self._infer_failed = False
+        self._infer_failure: BaseException | None = None
         before = [dict(request) for request in batch] if self._fills_up else []
         outcomes: Answers = list(self._cat(batch) or [None] * len(batch))
         places = [i for i, error in enumerate(outcomes) if error is None]
@@ -270,7 +269,8 @@ class CatSplit(Word):
         if failed is None and "result" not in gathered:
             failed = [no_result(self._infer._last_label(gathered))]
         if failed is not None and failed[0] is not None:
-            self._infer_failed = not isinstance(failed[0], InstanceLostError)
+            if not isinstance(failed[0], InstanceLostError):
+                self._infer_failure = failed[0]
             return [o or failed[0] for o in outcomes]
         result = gathered["result"]
         for request in alive:

@@ -30,7 +30,7 @@ _NEXT_S = 0.1
 _QUIET_S = 0.1
 """The gRPC server stops once no call has begun for so many seconds."""
 
-_TOLD_S = 2.0
+_GRACE_S = 2.0
 """Seconds in which gRPC calls that were ended because the server closes get their answers."""
 
 
@@ -65,8 +65,8 @@ async def stop_grpc(server: Any, counters: Counters, timeout: float) -> None:
     if server is None:
         return
     with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(counters.idle("grpc"), timeout + _TOLD_S)
+        await asyncio.wait_for(counters.idle("grpc"), timeout + _GRACE_S)
     ends = time.monotonic() + _RECENT_S
     while (now := time.monotonic()) < ends and now - counters.began_s["grpc"] < _QUIET_S:
         await asyncio.sleep(_QUIET_S)
-    await server.stop(_TOLD_S)
+    await server.stop(_GRACE_S)

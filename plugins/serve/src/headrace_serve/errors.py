@@ -215,7 +215,7 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((ClosedError, InstanceLostError, UnavailableError), 503, "UNAVAILABLE"),
     ((DeadlineExceededError,), 504, "DEADLINE_EXCEEDED"),
 )
-_TOLD = (InputError, BatchRangeError, OverloadedError, DeadlineExceededError, ServeError)
+_SHOWN = (InputError, BatchRangeError, OverloadedError, DeadlineExceededError, ServeError)
 """Errors whose whole text a client may see, since it tells nothing of how the pipeline is made."""
 
 _RETRIED = (429, 503)
@@ -242,7 +242,7 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
             break
     node: Any = getattr(error, "node", None)
     code = code_of(error)
-    if debug or isinstance(error, _TOLD):
+    if debug or isinstance(error, _SHOWN):
         text = str(error)
     else:
         backend = getattr(error, "backend", None)
