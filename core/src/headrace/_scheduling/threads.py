@@ -169,14 +169,14 @@ class Workers:
     All methods but `__init__` are called under the lock of the node.
 
     Args:
-        name, limit: The name of the threads; see below.
+        name: The name of the threads.
         post: Lets a runner look at the backlog; False when its thread has ended.
         start: Starts a new runner once the lock is left.
 
     Attributes:
         parked: The runners that have nothing to do.
         limit: How many runners there may be: one per instance.
-        backlog: Batches that no runner has taken up. Per batch a runner was called, or all look here next.
+        backlog: Batches that no runner has taken up. For each a runner was called, or all look here next.
     """
 
     def __init__(
@@ -289,9 +289,9 @@ def served_here(ident: int) -> Served:
 
 
 def held_by(served: Served, instance: Instance) -> bool:
-    """Tell whether one of these threads holds an instance, and keeps it for as long as it waits."""
+    """Tell whether one of these threads holds an instance while it waits; not for a batch inside of that wait."""
     inside, entries, holder = served.get(instance.ident), instance.entries, instance.holder
-    # A batch leaves `batches_run` a moment before its instance is given back.
+    # A caller takes its batch out of `batches_run` a moment before it gives the instance back: that batch is over.
     depth = holder.depth if isinstance(holder, Caller) else -1
     if inside is None or holder is None or depth >= len(batches_run.get(instance.ident, ())):
         return False
