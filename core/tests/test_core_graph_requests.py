@@ -14,8 +14,9 @@ import pytest
 import headrace
 from headrace import errors
 from headrace._graph.request import GraphRequest, start
+from headrace._scheduling.batch import terms_here
 from headrace._scheduling.entry import NOBODY, Entry
-from headrace._scheduling.threads import batches_run, terms_here
+from headrace._scheduling.threads import batches_run
 
 
 def backend(name, function, **attributes):

@@ -11,8 +11,8 @@ from headrace._build.standing import Around, Ended, Standing
 from headrace._checked import Answers, Outcomes, fillers, weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
+from headrace._scheduling.batch import terms_here
 from headrace._scheduling.entry import HANDED
-from headrace._scheduling.threads import terms_here
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
 if TYPE_CHECKING:

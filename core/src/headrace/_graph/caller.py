@@ -13,10 +13,11 @@ from headrace._graph.request import GraphRequest, start
 from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
+from headrace._scheduling.batch import terms_here
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import NOBODY, Entry, checked_weight, restore
 from headrace._scheduling.locks import Signal
-from headrace._scheduling.threads import cycle_of, noted, terms_here
+from headrace._scheduling.threads import cycle_of, noted
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:

@@ -113,7 +113,7 @@ def _admit(node: Node, entry: Entry, refused: BaseException | None) -> None:
 def held_here(node: Node, ident: int | None = None) -> bool:
     """Tell whether a thread (None: the calling one), or a thread that waits for it, runs a batch of the node."""
     me = ident or get_ident()
-    served: Served = served_here(me) if waited_for(me) else {me: ()}
+    served: Served = served_here(me) if waited_for(me) else {me: None}
     if served.keys().isdisjoint(map(_ident, node.every)):
         return False
     return any(held_by(served, one) for one in node.every)

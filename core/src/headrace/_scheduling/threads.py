@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf
 from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
-    from headrace.keys import Request
 
     Worker: TypeAlias = OwnThread
     """A thread that runs what waits, for others: a runner, or the thread that owns an instance."""
@@ -248,28 +246,16 @@ batches_run: dict[int, tuple[Sequence[Entry], ...]] = {}
 """Per thread the batches from queues that it runs, the innermost first."""
 
 
-def terms_here() -> Callable[[Request], tuple[float | None, int]]:
-    """Give a function that tells deadline and priority of a request in a batch that runs here.
-
-    Here means in the calling thread, or in one that waits for its call. An item that a container has made
-    belongs to no entry: it has the greatest priority of the entries of these batches, and their latest
-    deadline, or none when one of them has none.
-    """
-    batches = [batch for ident in served_by(get_ident()) for batch in batches_run.get(ident, ())]
-    entries = [entry for batch in batches for entry in batch]
-    known = {id(one.request): (one.deadline, one.priority) for one in entries}
-    latest = max([inf if one.deadline is None else one.deadline for one in entries], default=inf)
-    made = (latest if latest < inf else None, max([one.priority for one in entries], default=0))
-    return lambda request: known.get(id(request), made)
-
-
 def waited_for(ident: int) -> bool:
     """Tell whether another thread may wait for the batch or the call that thread ``ident`` runs now."""
     return bool(batches_run.get(ident)) or ident in calls_run
 
 
-Served = dict[int, "tuple[Sequence[Entry], ...]"]
-"""Per thread that waits for another one, the batches that it runs inside of that wait."""
+Served = dict[int, "tuple[Sequence[Entry], ...] | None"]
+"""Per thread that waits for a batch of this thread, the batches that it runs inside of that wait.
+
+None for this thread, and those that wait for a call: they give nothing back before the call has ended.
+"""
 
 
 def served_here(ident: int) -> Served:
@@ -281,8 +267,9 @@ def served_here(ident: int) -> Served:
         for thread in served_by(waits) - found.keys():
             batches = batches_run.get(thread, ())
             # The batches that it began after it began to wait come first.
-            inside = 0 if depth is None or thread != waits else max(0, len(batches) - depth)
-            found[thread] = batches[:inside]
+            for_call = depth is None or thread != waits
+            inside = 0 if for_call else max(0, len(batches) - (depth or 0))
+            found[thread] = None if for_call else batches[:inside]
             owners = [entry.owner for entries in batches[inside:] for entry in entries]
             left += [(o.ident, getattr(o, "depth", None)) for o in owners if isinstance(o, Blocked)]
     return found
@@ -290,10 +277,14 @@ def served_here(ident: int) -> Served:
 
 def held_by(served: Served, instance: Instance) -> bool:
     """Tell whether one of these threads holds an instance while it waits; not for a batch inside of that wait."""
-    inside, entries, holder = served.get(instance.ident), instance.entries, instance.holder
+    ident, entries, holder = instance.ident, instance.entries, instance.holder
+    if holder is None or ident not in served:
+        return False
+    inside = served[ident]
+    if inside is None:
+        return True
     # A caller takes its batch out of `batches_run` a moment before it gives the instance back: that batch is over.
-    depth = holder.depth if isinstance(holder, Caller) else -1
-    if inside is None or holder is None or depth >= len(batches_run.get(instance.ident, ())):
+    if isinstance(holder, Caller) and holder.depth >= len(batches_run.get(ident, ())):
         return False
     return not any(entries is b or any(one.request is holder for one in b) for b in inside)
 

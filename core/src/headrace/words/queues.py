@@ -14,8 +14,8 @@ from headrace._build.callees import select
 from headrace._checked import Filler
 from headrace._options import Options as _Options
 from headrace._plan.word import Word
+from headrace._scheduling.batch import terms_here
 from headrace._scheduling.locks import taking
-from headrace._scheduling.threads import terms_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
