@@ -22,9 +22,9 @@ def instances_of(pipe):
 
 
 def set_away(instance, away):
-    change = instance.lost.away.add if away else instance.lost.away.discard
+    change = instance.presence.away.add if away else instance.presence.away.discard
     change("a part of it")
-    instance.lost.changed()
+    instance.presence.changed()
 
 
 def batches(pipe):
@@ -59,8 +59,8 @@ def test_an_instance_lost_while_it_is_away_fails_what_only_it_could_serve(pipe):
         set_away(instance, True)
     future = pipe.submit({"data": 1})
     for instance in instances_of(pipe):
-        instance.lost.gone = True
-        instance.lost.changed()
+        instance.presence.gone = True
+        instance.presence.changed()
     with pytest.raises(InstanceLostError):
         future.result()
     assert not pipe.ready

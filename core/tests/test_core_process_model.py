@@ -288,7 +288,7 @@ class Model(RuleBasedStateMachine):
         self.scheduler._workers.give = self._give
 
     def _give(self, work):
-        assert not work.instance.lost.away, "a batch for one that is away"
+        assert not work.instance.presence.away, "a batch for one that is away"
         runner = Runner("runner")
         runner.ident = -1
         work.instance.holder, work.instance.ident = runner, runner.ident
@@ -504,7 +504,7 @@ class Model(RuleBasedStateMachine):
         there = [
             one
             for one in self.scheduler.instances
-            if one.holder is None and one.living and not one.lost.away
+            if one.holder is None and one.living and not one.presence.away
         ]
         assert not there or not self._count(QUEUED)
 
@@ -513,7 +513,7 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         # What was cut before the loss and has not begun finds it out.
-        if all(i.lost.gone and i.holder is None for i in self.scheduler.instances):
+        if all(i.presence.gone and i.holder is None for i in self.scheduler.instances):
             assert not self._count(QUEUED)
 
     def teardown(self):

@@ -467,7 +467,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_once_all_are_lost(self):
-        if hasattr(self, "scheduler") and all(i.lost.gone for i in self.scheduler.instances):
+        if hasattr(self, "scheduler") and all(i.presence.gone for i in self.scheduler.instances):
             assert not self._count(QUEUED)
             assert not self._count(OUTSIDE)
             assert all(instance.holder is None for instance in self.scheduler.instances)

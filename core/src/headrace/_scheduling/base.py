@@ -93,7 +93,7 @@ class SchedulerBase:
     def _watch(self) -> None:
         """Have `_look_at` called when an instance in service goes away, comes back or is lost."""
         for instance in self.instances:
-            instance.lost.changed = partial(self._look_at, instance)
+            instance.presence.changed = partial(self._look_at, instance)
             instance.away = False
 
     def _look_at(self, instance: Instance) -> None:
@@ -103,10 +103,10 @@ class SchedulerBase:
             node.collect()
             if instance not in node.instances:
                 return
-            if instance.lost.gone:
+            if instance.presence.gone:
                 if instance.holder is None:
                     node.lose(instance)
-            elif instance.lost.away:
+            elif instance.presence.away:
                 if instance in node.free:
                     node.free.remove(instance)
                     instance.away = True

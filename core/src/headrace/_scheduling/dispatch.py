@@ -138,7 +138,7 @@ class Dispatcher(Assignment):
             and self._has_usual_policies
             and instance.entries is ended
             and instance.retired is None
-            and not instance.lost.gone
+            and not instance.presence.gone
             and not node.limits.batch_sizes
         ):
             now = node.clock()

@@ -202,7 +202,7 @@ class Instance(Counts):
         busy_s: How long batches have run, in seconds; a batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
         limits: The keys under which its batches are cut and filled up; set by its node.
-        lost: The `Presence` of the backend: whether it is lost, or away for now.
+        presence: Tells whether the backend is lost, or away for now.
         away: Whether the node keeps the instance from the free ones, since its backend is away.
         retired: Wakes the thread that closes the instance after its last batch; None while in service.
     """
@@ -210,7 +210,7 @@ class Instance(Counts):
     __slots__ = (
         *("index", "min", "max", "device", "backend", "run", "thread", "holder", "ident"),
         *("entries", "since"),
-        *("running_weight", "queued", "mask", "mean_s", "limits", "lost", "away", "retired"),
+        *("running_weight", "queued", "mask", "mean_s", "limits", "presence", "away", "retired"),
         *("busy_s", "sampling"),
     )
 
@@ -243,8 +243,8 @@ class Instance(Counts):
         self.busy_s = 0.0
         self.since = time.perf_counter()
         self.limits: Limits
-        self.lost = backend._lost or Presence()
-        self.lost.entries = lambda: self.entries or ()
+        self.presence = backend._lost or Presence()
+        self.presence.entries = lambda: self.entries or ()
         self.away = False
         self.retired: Signal | None = None
 
@@ -266,12 +266,12 @@ class Instance(Counts):
     @property
     def living(self) -> bool:
         """Whether the instance can run batches: its backend is not lost, and its own thread, if any, lives."""
-        return not self.lost.gone and (self.thread is None or self.thread.alive)
+        return not self.presence.gone and (self.thread is None or self.thread.alive)
 
     @property
     def serves(self) -> bool:
         """Whether the backend is neither lost nor away."""
-        return not (self.lost.gone or self.lost.away)
+        return not (self.presence.gone or self.presence.away)
 
     def timed(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""

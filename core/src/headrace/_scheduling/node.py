@@ -327,13 +327,13 @@ class Node(FreeInstances):
 
     def give_back(self, instance: Instance) -> None:
         """Take an instance back from its holder: it becomes free, unless it is retired, away or lost."""
-        if instance.retired is None and instance.lost.gone:
+        if instance.retired is None and instance.presence.gone:
             self.lose(instance)
             return
         instance.ident = 0
         instance.holder = None
         if instance.retired is None:
-            instance.away = bool(instance.lost.away)
+            instance.away = bool(instance.presence.away)
             if not instance.away:
                 self.free.append(instance)
         self.ended(instance)

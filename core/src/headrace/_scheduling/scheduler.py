@@ -252,7 +252,7 @@ class Scheduler(FastPath):
                 for entry in instance.entries or ():
                     node.end(entry, left_open)
                 if instance.holder is not None:
-                    node.afterwards.extend(instance.lost.ends)
+                    node.afterwards.extend(instance.presence.ends)
 
     @reentrant()
     def stop_runners(self) -> None:

@@ -73,7 +73,9 @@ class Blocked:
     ident: int
 
     def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
-        """Take the outcome of an entry, under the lock of its node; ``afterwards`` is called once that is left.
+        """Take the outcome of an entry of this thread, under the lock of its node.
+
+        Functions that this appends to ``afterwards`` are called once the lock is left.
 
         Returns:
             False where the owner of the entry must still be notified, once the lock is left.
@@ -150,8 +152,9 @@ class Caller(Blocked):
 
     def has_all_in(self, work: Work) -> bool:
         """Tell whether a batch is all entries that the caller waits for, and none of others."""
-        mine = all(entry.owner is self for entry in work.entries)
-        return mine and len(work.entries) == self.pending
+        if len(work.entries) != self.pending:
+            return False
+        return all(entry.owner is self for entry in work.entries)
 
     def finished(self, entry: Entry) -> None:
         """Do nothing: a caller counts its outcomes under the lock of the node."""
@@ -174,7 +177,9 @@ class Workers:
     Attributes:
         parked: The runners that have nothing to do.
         limit: How many runners there may be: one per instance.
-        backlog: Batches that no runner has taken up. For each a runner was called, or all look here next.
+        backlog: Batches that no runner has taken up yet. For each batch a runner was woken or started, or
+            all runners that may live are at work and look here next. The runner that looks first takes
+            the oldest batch.
     """
 
     def __init__(
