@@ -28,9 +28,13 @@ _LARGE_BYTES = 64
 _LEAST_BYTES = 4
 """What grows by less is nothing: a list takes eight bytes an element, and room for more now and then."""
 
-_FIRST_CYCLES = 4
-_CYCLES = 7
-"""Each is twice as long as the one before. Memory that the interpreter keeps for later use grows for a thousand batches."""
+_FIRST_CYCLES = 5
+_CYCLES = 9
+"""Each is twice as long as the one before.
+
+Memory that the interpreter keeps for later use also grows for a thousand batches and more, by up to 8,000 bytes a
+cycle, however long the cycle is; the last cycle of either kind must grow by twice as much to count.
+"""
 
 
 @rule("process-state-kept", "thread-state-kept")
