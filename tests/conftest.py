@@ -166,8 +166,8 @@ def first_backend(pip_environ, tmp_path_factory) -> Path:
         blocks = tmp_path_factory.mktemp("blocks")
         page = ROOT / "docs" / "first_backend.md"
         printed = follow_page(page, folder, Path(sys.executable).parent, pip_environ, blocks)
-        told = {"printed": printed, "seconds": seconds_of_children() - began}
-        (folder / "printed.json").write_text(json.dumps(told), encoding="utf-8")
+        saved = {"printed": printed, "seconds": seconds_of_children() - began}
+        (folder / "printed.json").write_text(json.dumps(saved), encoding="utf-8")
 
     return shared(tmp_path_factory, "first-backend", make)
 

@@ -136,7 +136,7 @@ def node():
 def test_the_page_in_the_browser_shows_what_the_server_reads(pages, tmp_path):
     """Its script runs in Node.js, with elements that note what is drawn and said."""
     folder, address = pages
-    told = httpx.post(
+    body = httpx.post(
         f"http://{address}/run/page", content=letter(folder).read_bytes(), timeout=300
     )
     (tmp_path / "browser.mjs").write_text(
@@ -148,7 +148,7 @@ def test_the_page_in_the_browser_shows_what_the_server_reads(pages, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
-    result = told.json()["result"]
+    result = body.json()["result"]
     assert shown["text"] == result["text"]
     corners = [corner for line in result["lines"] for corner in line["quad"]]
     assert shown["corners"] == corners

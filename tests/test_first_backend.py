@@ -28,12 +28,12 @@ def test_the_page_asks_for_few_lines_and_commands(page_steps):
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
 @pytest.mark.timeout(600)
 def test_the_page_leads_from_nothing_to_a_certificate(first_backend):
-    told = json.loads((first_backend / "printed.json").read_text(encoding="utf-8"))
+    saved = json.loads((first_backend / "printed.json").read_text(encoding="utf-8"))
     # Machine time: that of the processor, which other work on the machine does not change.
-    assert told["seconds"] < MOST_SECONDS
+    assert saved["seconds"] < MOST_SECONDS
     certificate = json.loads((first_backend / "certificate.json").read_text(encoding="utf-8"))
     assert "Gamma" in json.dumps(certificate)
-    outputs = told["printed"][-1].splitlines()
+    outputs = saved["printed"][-1].splitlines()
     assert [line.partition("\t")[0] for line in outputs] == ["photos/a.jpg", "photos/b.png"]
     brightened = subprocess.run(
         [".venv/bin/headrace", "run", "--json", "brighter.toml", "photos/b.png"],

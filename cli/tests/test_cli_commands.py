@@ -254,9 +254,9 @@ def test_check_warns_of_instances_that_nothing_makes(config):
 
 def test_explain_says_where_in_the_file_a_warning_is_about(config):
     file = config('backend = "Identity"\nmin = 2\nmax = 4\n')
-    told = headrace_says("check", file).stderr.splitlines()[0]
-    assert told.startswith(f"warning: {file}:")
-    assert told.replace(": ", " ", 1) in headrace_says("explain", file).stdout
+    printed = headrace_says("check", file).stderr.splitlines()[0]
+    assert printed.startswith(f"warning: {file}:")
+    assert printed.replace(": ", " ", 1) in headrace_says("explain", file).stdout
 
 
 def test_check_counts_the_instances_behind_a_second_door_once(config):
@@ -303,8 +303,8 @@ def test_an_error_is_json_too(command, code, tmp_path, monkeypatch):
 def test_stdout_of_any_encoding_takes_any_name_and_json_stays_json(charset, name):
     done = CliRunner(charset=charset).invoke(app, ["plugins", "info", name, "--json"])
     assert (done.exit_code, done.exception.__class__) == (2, SystemExit)
-    told = json.loads(done.stdout_bytes.decode("utf-8"))  # JSON is UTF-8 by its standard
-    assert repr(name) in told["error"]["message"]
+    printed = json.loads(done.stdout_bytes.decode("utf-8"))  # JSON is UTF-8 by its standard
+    assert repr(name) in printed["error"]["message"]
 
 
 def test_a_drawing_is_written_with_escapes_where_the_encoding_lacks_letters(tmp_path):
@@ -809,10 +809,10 @@ def test_list_prints_what_programs_are_told(site):
     done = python("-m", "headrace", "plugins", "list", "--json", path=site)
     same = [plugin.to_dict() for plugin in headrace.plugins.installed(refresh=True)]
     rows = json.loads(done.stdout)
-    for row, told in zip(rows, json.loads(json.dumps(same)), strict=True):
+    for row, reported in zip(rows, json.loads(json.dumps(same)), strict=True):
         if row["usable"]:  # what is not installed for it, or offered twice, the command finds
             row |= {"state": "ok", "reason": None, "remedy": None}
-        assert row == told
+        assert row == reported
 
 
 ODD = """

@@ -220,7 +220,7 @@ def test_a_file_whose_name_looks_like_a_pattern(tree):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["none.jpg"], "no such file or folder: 'none.jpg'"),
         (["t", "none/*.jpg"], "no file matches"),
@@ -230,14 +230,14 @@ def test_a_file_whose_name_looks_like_a_pattern(tree):
         (["none", "none.*"], "'none'; no file matches the pattern 'none.*'"),
     ],
 )
-def test_what_names_no_input_is_refused_before_anything_is_built(tree, arguments, told):
+def test_what_names_no_input_is_refused_before_anything_is_built(tree, arguments, message):
     with pytest.raises(WrongArgument) as caught:
         run_module.check_arguments(arguments)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     result = run("no-such.toml", *arguments)
     assert result.exit_code == 2
-    told = f"no such file: 'no-such.toml'; {caught.value}"
-    assert result.stderr == f"error: {told}\n"
+    message = f"no such file: 'no-such.toml'; {caught.value}"
+    assert result.stderr == f"error: {message}\n"
     (tree / "no-much.toml").touch()
     assert (
         "'no-such.toml' (did you mean 'no-much.toml'?); " in run("no-such.toml", *arguments).stderr
@@ -396,9 +396,9 @@ def test_ctrl_c_ends_it_although_a_backend_hangs(pipeline, files, instances):
     with started(config, files(a=b"x", b=b"y")) as process:
         first_line(process.stderr, "hanging")
         process.send_signal(signal.SIGINT)
-        told = first_line(process.stderr, "interrupted")
+        printed = first_line(process.stderr, "interrupted")
         assert process.wait(FAILS_LATE_S) == 130
-    assert told.startswith("interrupted; 0 requests: 0 ok, 0 failed, ")
+    assert printed.startswith("interrupted; 0 requests: 0 ok, 0 failed, ")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
@@ -408,9 +408,9 @@ def test_ctrl_c_while_results_were_printed_counts_them(pipeline, files):
     with started(config, files(a=b"bad", b=b"y", **others)) as process:
         first_line(process.stderr, "in/a: error: backend", "hanging")
         process.send_signal(signal.SIGINT)
-        told = first_line(process.stderr, "interrupted")
+        printed = first_line(process.stderr, "interrupted")
         assert process.wait(FAILS_LATE_S) == 130
-    assert told.startswith("interrupted; 1 request: 0 ok, 1 failed, 39 not done; ")
+    assert printed.startswith("interrupted; 1 request: 0 ok, 1 failed, 39 not done; ")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")

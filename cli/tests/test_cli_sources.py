@@ -133,12 +133,12 @@ def test_a_value_that_is_set_is_toml_else_text(text, word, write):
 
 def test_what_is_set_wins_over_the_file_and_the_last_over_the_first(write):
     write(graph_toml='[a]\nbackend = "Say"\nword = 1\n"Say::word" = 2\n')
-    told = {
+    expected = {
         "a.word=3": 2,
         "a.Say::word=4": 4,
         "global.word=5": 2,
     }
-    for text, word in told.items():
+    for text, word in expected.items():
         result = says("explain", "graph.toml", "--json", "--set", "a.Say::word=9", "--set", text)
         value = json.loads(result.stdout)["nodes"]["a"]["tree"]["options"]["word"]["value"]
         assert value == (9 if word == 2 else word)
@@ -299,8 +299,8 @@ def test_a_result_that_cannot_be_written_is_a_failed_request(write):
         result = says("run", "Give", "a.txt", "b.txt", "c.txt", *more)
         assert result.exit_code == 1
         assert "3 requests: 1 ok, 2 failed" in result.stderr
-        told = result.output.count("its result cannot be written: ")
-        assert told == 2
+        times = result.output.count("its result cannot be written: ")
+        assert times == 2
 
 
 def test_an_array_that_numpy_cannot_read_is_a_failed_request(write):
@@ -337,7 +337,7 @@ def test_names_are_those_inside_of_what_was_asked_for(tmp_path, write):
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["rum"], "Did you mean 'run'?"),
         (["check"], "Missing argument"),
@@ -351,16 +351,16 @@ def test_names_are_those_inside_of_what_was_asked_for(tmp_path, write):
         (["bench", "a.toml"], "pip install headrace-observe"),
     ],
 )
-def test_usage_errors_are_json_too_where_that_is_asked_for(args, told, monkeypatch):
+def test_usage_errors_are_json_too_where_that_is_asked_for(args, message, monkeypatch):
     monkeypatch.setattr(registry, "_plugins", [])
     plain = says(*args)
     assert (plain.exit_code, plain.stdout) == (2, "")
-    assert told in plain.stderr
+    assert message in plain.stderr
     result = says(*args, "--json")
     assert result.exit_code == 2
     found = json.loads(result.stdout)
     assert found["ok"] is False
-    assert told in found["error"]["message"]
+    assert message in found["error"]["message"]
     assert [problem["message"] for problem in found["problems"]] == [found["error"]["message"]]
 
 

@@ -68,8 +68,8 @@ class Still(Instance):
 
 class Owner:
     def __init__(self):
-        self.told = 0
+        self.notified = 0
 
     def finished(self, entry):
         entry.give_back()
-        self.told += 1
+        self.notified += 1

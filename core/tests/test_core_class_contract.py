@@ -70,9 +70,9 @@ RIGHT = [
 @pytest.mark.parametrize("base", [object, headrace.Backend])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_class_that_is_wrong_is_refused_when_it_is_registered(name, base):
-    body, told = WRONG[name]
+    body, message = WRONG[name]
     cls = type("Odd", (base,), {"forward": right, **body})
-    with pytest.raises(PluginError, match=told) as caught:
+    with pytest.raises(PluginError, match=message) as caught:
         headrace.register("Odd", cls)
     assert f"{__name__}.Odd" in str(caught.value)
     with pytest.raises(ConfigError, match="unknown backend"):

@@ -210,9 +210,11 @@ def test_a_none_is_as_if_the_key_was_not_there():
     assert options({"backend": "Show", "max": None, "init": None}).max is None
     keys = [*NodeKeys.model_fields, *(f.alias or k for k, f in LinkKeys.model_fields.items())]
     given = {key: None for key in keys if key != "backend"}
-    told = [headrace.explain({"backend": "Show", **more}) for more in (given, {})]
-    assert told[0]["nodes"] == told[1]["nodes"]
-    assert headrace.explain({"backend": "Show", "each_errors": None})["nodes"] == told[1]["nodes"]
+    explained = [headrace.explain({"backend": "Show", **more}) for more in (given, {})]
+    assert explained[0]["nodes"] == explained[1]["nodes"]
+    assert (
+        headrace.explain({"backend": "Show", "each_errors": None})["nodes"] == explained[1]["nodes"]
+    )
     shared = {
         "global": {"instance_num": 2, "max": 4},
         "n": {"backend": "Show", "instance_num": None},
@@ -258,8 +260,8 @@ def test_a_global_key_is_an_error_only_if_no_node_has_it():
 
 def test_a_key_is_shown_with_its_value_and_a_caret():
     (problem,) = problems({"backend": "Show", "max": -4})
-    told = "main.max: Input should be greater than or equal to 1, got -4"
-    assert problem.render().splitlines() == [told, "    max = -4", "          ^^"]
+    message = "main.max: Input should be greater than or equal to 1, got -4"
+    assert problem.render().splitlines() == [message, "    max = -4", "          ^^"]
 
 
 def test_a_list_that_a_key_wants_is_called_so():

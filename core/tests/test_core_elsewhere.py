@@ -286,7 +286,7 @@ def test_a_backend_gets_its_thread_unless_the_one_that_builds_it_is_to_be_that(k
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({"builds_elsewhere": "yes", "takes": 1}, "builds_elsewhere is 'yes', not True or False"),
         ({"builds_elsewhere": True}, r"takes no children: write takes = 1"),
@@ -296,7 +296,7 @@ def test_a_backend_gets_its_thread_unless_the_one_that_builds_it_is_to_be_that(k
         ),
     ],
 )
-def test_a_class_that_says_it_wrongly_is_refused_when_it_is_registered(body, told):
+def test_a_class_that_says_it_wrongly_is_refused_when_it_is_registered(body, message):
     cls = type("Odd", (headrace.Backend,), {"forward": lambda self, batch: None, **body})
-    with pytest.raises(PluginError, match=told):
+    with pytest.raises(PluginError, match=message):
         headrace.register("Odd", cls)

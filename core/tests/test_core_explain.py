@@ -172,9 +172,9 @@ def test_explain_reports_what_is_wrong():
     ],
 )
 def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text, children):
-    told = headrace.explain(headrace.parse(text))
-    assert told["expression"] == text
-    assert [child["name"] for child in told["tree"]["children"]] == children
+    explained = headrace.explain(headrace.parse(text))
+    assert explained["expression"] == text
+    assert [child["name"] for child in explained["tree"]["children"]] == children
 
 
 def test_what_an_expression_by_itself_lacks_hides_nothing_else():
@@ -193,8 +193,8 @@ def test_what_an_expression_by_itself_lacks_hides_nothing_else():
             pass
 
     headrace.register("EitherOr", EitherOr)
-    told = headrace.explain(headrace.parse("ModelLoader[(.a)EitherOr,(.b)Identity]"))
-    assert [child["name"] for child in told["tree"]["children"]] == ["EitherOr", "Identity"]
+    explained = headrace.explain(headrace.parse("ModelLoader[(.a)EitherOr,(.b)Identity]"))
+    assert [child["name"] for child in explained["tree"]["children"]] == ["EitherOr", "Identity"]
     lacking = headrace.explain(headrace.parse("Call(batched=true)"))["tree"]["options"]
     assert lacking == {
         "function": {"value": None, "origin": "default"},
@@ -206,11 +206,11 @@ def test_what_an_expression_by_itself_lacks_hides_nothing_else():
 
 
 def test_a_loader_by_itself_has_chosen_nothing():
-    told = headrace.explain(
+    explained = headrace.explain(
         headrace.parse("ModelLoader[(.a)Identity,(.b)Nope,(.c)Process(restart_limit=-1)[Identity]]")
     )
-    assert [child["name"] for child in told["tree"]["children"]] == ["Identity"]
-    assert told["tree"]["not_chosen"] == {"Nope": "unknown backend 'Nope'"}
+    assert [child["name"] for child in explained["tree"]["children"]] == ["Identity"]
+    assert explained["tree"]["not_chosen"] == {"Nope": "unknown backend 'Nope'"}
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,14 @@ def test_a_function_for_batches_gets_all_data_at_once_and_an_error_fails_all_tha
 
 
 @pytest.mark.parametrize(
-    ("results", "told"),
+    ("results", "message"),
     [([1], "1 results for 2 items"), ([1, 2, 3], "3 results"), ("ab", "a str"), (None, "NoneType")],
 )
-def test_a_wrong_number_of_results_is_a_contract_error_for_all(results, told):
+def test_a_wrong_number_of_results_is_a_contract_error_for_all(results, message):
     headrace.register("WrongNumber", lambda batch: results, batched=True)
     for error in answers("WrongNumber", [{"data": 1}, {"data": 2}]):
         assert isinstance(error, ContractError)
-        assert told in str(error)
+        assert message in str(error)
 
 
 def test_a_sequence_that_is_no_list_is_taken_row_by_row():
@@ -191,7 +191,7 @@ def test_call_composes_what_the_configuration_names():
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "message"),
     [
         ("Call(nowhere_to_be_found:f)", "'nowhere_to_be_found', which cannot be found"),
         ("Call(json.nowhere:f)", "'json.nowhere'"),
@@ -204,10 +204,10 @@ def test_call_composes_what_the_configuration_names():
         ("Call(builtins:len)[Identity]", "takes nothing in brackets"),
     ],
 )
-def test_a_call_that_cannot_be_is_told_before_anything_is_built(expression, told):
+def test_a_call_that_cannot_be_is_told_before_anything_is_built(expression, message):
     with pytest.raises(ConfigError) as caught:
         headrace.PipelineConfig.load({"backend": expression})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert len(caught.value.problems) == 1
 
 
@@ -271,12 +271,12 @@ def test_a_backend_that_builds_a_call_in_init_is_refused_as_well():
 
 
 def test_a_call_that_is_nothing_to_call_is_told_when_it_is_built():
-    for path, told in (
+    for path, message in (
         ("math:pi", "a float, not callable"),
         ("asyncio:sleep", "asynchronous"),
         ("collections.abc:Mapping.nothing", "has no 'Mapping.nothing'"),
     ):
-        with pytest.raises((SetupError, ConfigError), match=told):
+        with pytest.raises((SetupError, ConfigError), match=message):
             headrace.pipe({"backend": f"Call({path})"})
 
 

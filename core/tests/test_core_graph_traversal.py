@@ -187,10 +187,10 @@ def test_a_traversal_ends_as_the_plain_reading_does_in_any_order(links, seed, da
         assert not traversal.sinks_left
         failure = traversal.finish()
     if failure is not None:
-        told = (failure.step.name, failure.error.code, failure.has_run)
+        reported = (failure.step.name, failure.error.code, failure.has_run)
         # Which legs begin before the limit is a matter of order.
         limited = any(code == "limit" for _, code, _ in expected.failures)
-        assert told in expected.failures or limited
+        assert reported in expected.failures or limited
         return
     assert not expected.failures
     assert seen == expected.visits

@@ -815,19 +815,19 @@ def test_an_element_knows_which_class_alone_takes_what_it_writes():
     for cls in (First, Last):
         headrace.register(cls.__name__, cls, replace=True)
 
-    def told(expression):
+    def endings(expression):
         found.clear()
         with headrace.pipe({"backend": expression}) as pipe:
             pipe({"data": 1})
         return dict(found)
 
-    assert told("S[First,Last]") == {"First": Last, "Last": None}
-    assert told("S[S[First],Last]") == {"First": Last, "Last": None}
-    assert told("S[First,(or)Last]") == {"First": None, "Last": None}
-    assert told("S[BackgroundThread[First],Last]")["First"] is None
-    assert told("S[First,BackgroundThread[Last]]")["Last"] is None
-    assert told("First") == {"First": None}
-    assert told("IoC[First;Last]") == {"First": None, "Last": None}
+    assert endings("S[First,Last]") == {"First": Last, "Last": None}
+    assert endings("S[S[First],Last]") == {"First": Last, "Last": None}
+    assert endings("S[First,(or)Last]") == {"First": None, "Last": None}
+    assert endings("S[BackgroundThread[First],Last]")["First"] is None
+    assert endings("S[First,BackgroundThread[Last]]")["Last"] is None
+    assert endings("First") == {"First": None}
+    assert endings("IoC[First;Last]") == {"First": None, "Last": None}
 
 
 def test_what_lets_a_batch_leave_and_is_built_late_ends_the_batch_as_well():

@@ -320,6 +320,6 @@ def test_a_backend_whose_event_loop_would_wait_for_its_own_instance_is_told_so()
         return await pipe.call_async({"data": 2})
 
     headrace.register("Loops", lambda _: asyncio.run(ask()), replace=True)
-    told = pytest.raises(ContractError, match="called its own pipeline")
-    with headrace.pipe({"backend": "Loops"}) as pipe, told:
+    refusal = pytest.raises(ContractError, match="called its own pipeline")
+    with headrace.pipe({"backend": "Loops"}) as pipe, refusal:
         pipe({"data": 1})

@@ -152,7 +152,7 @@ def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_validator_is_told_whether_code_may_be_brought_in(allowed):
-    told = []
+    reported = []
 
     class Brings(headrace.Backend):
         class Options(headrace.Options):
@@ -161,7 +161,7 @@ def test_a_validator_is_told_whether_code_may_be_brought_in(allowed):
             @field_validator("code")
             @classmethod
             def _note(cls, value, info):
-                told.append(info.context["allow_import"])
+                reported.append(info.context["allow_import"])
                 return value
 
         def forward(self, batch):
@@ -169,7 +169,7 @@ def test_a_validator_is_told_whether_code_may_be_brought_in(allowed):
 
     headrace.register("BringsCode", Brings, replace=True)
     headrace.PipelineConfig.load({"backend": "BringsCode(code=a.b)"}, allow_import=allowed)
-    assert told == [allowed]
+    assert reported == [allowed]
 
 
 def test_a_positional_name_that_is_no_option_is_told_where_it_is_used():
@@ -185,7 +185,7 @@ def test_a_positional_name_that_is_no_option_is_told_where_it_is_used():
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (
             "a",
@@ -201,7 +201,7 @@ def test_a_positional_name_that_is_no_option_is_told_where_it_is_used():
     ],
     ids=str,
 )
-def test_a_value_of_none_of_several_types_is_one_problem(value, told):
+def test_a_value_of_none_of_several_types_is_one_problem(value, message):
     class Shifted(headrace.Options):
         mean: float | Annotated[tuple[float, ...], Field(min_length=1)] | None = None
 
@@ -210,4 +210,4 @@ def test_a_value_of_none_of_several_types_is_one_problem(value, told):
     with pytest.raises(headrace.errors.ConfigError) as caught:
         headrace.PipelineConfig.load({"backend": "Shift", "mean": value})
     (problem,) = caught.value.problems
-    assert problem.message.startswith(f"Shift: {told}")
+    assert problem.message.startswith(f"Shift: {message}")

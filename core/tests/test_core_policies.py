@@ -219,16 +219,18 @@ async def later(self, *given):
 
 
 @pytest.mark.parametrize(
-    ("base", "key", "methods", "told"),
+    ("base", "key", "methods", "message"),
     [
         (BatchPolicy, "batch_policy", {}, "it has no method cut"),
         (BatchPolicy, "batch_policy", {"cut": later}, "cut is asynchronous"),
         (DispatchPolicy, "dispatch_policy", {"cut": later}, "it has no method choose"),
     ],
 )
-def test_a_policy_that_cannot_decide_is_refused_where_it_is_named(base, key, methods, told):
+def test_a_policy_that_cannot_decide_is_refused_where_it_is_named(base, key, methods, message):
     headrace.register("Undecided", type("Undecided", (base,), methods), replace=True)
-    with pytest.raises(headrace.errors.ConfigError, match=f"the policy Undecided is wrong: {told}"):
+    with pytest.raises(
+        headrace.errors.ConfigError, match=f"the policy Undecided is wrong: {message}"
+    ):
         headrace.PipelineConfig.load({"backend": "Identity", key: "Undecided"})
 
 

@@ -119,9 +119,9 @@ def test_a_batch_is_told_with_its_requests(probes, how):
         stats = pipe.stats()["nodes"]["main"]
     records = probes()[-1].heard
     assert len(records) == stats["batches"]
-    told = [one for record in records for one in record.requests]
-    assert [one.request for one in told] == requests
-    assert [one.weight for one in told] == [1, 2, 1]
+    found = [one for record in records for one in record.requests]
+    assert [one.request for one in found] == requests
+    assert [one.weight for one in found] == [1, 2, 1]
     for record in records:
         assert (record.node, record.instance) == ("main", 0)
         assert record.errors == [None] * len(record.requests)
@@ -140,12 +140,12 @@ def test_every_batch_is_told_however_swift_the_backend_is_and_counted_as_busy(pr
         )
         client.start()
         client.join()
-        told = probes()[-1].heard
+        found = probes()[-1].heard
         stats = pipe.stats()["nodes"]["main"]
-    assert [one.requests[0].request["result"] for one in told] == [*(25 * "ABCD")]
+    assert [one.requests[0].request["result"] for one in found] == [*(25 * "ABCD")]
     assert stats["batches"] == stats["ok"] == 100
     busy = sum(one["busy_s"] for one in stats["instances"])
-    assert busy == pytest.approx(sum(one.ended - one.started for one in told), abs=1e-4)
+    assert busy == pytest.approx(sum(one.ended - one.started for one in found), abs=1e-4)
 
 
 def test_errors_stand_beside_their_requests(probes):

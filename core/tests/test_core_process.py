@@ -549,9 +549,9 @@ def test_a_dict_that_cannot_be_answered_costs_its_neighbours_nothing(file):
 def there_and_back(requests):
     """Give requests as another process would make them again."""
     channel = Channel(-1, -1, _process.memory_file())
-    told, bad = pack(requests, channel)
+    packed, bad = pack(requests, channel)
     assert bad == {}
-    found, unknown = unpack(pickle.loads(pickle.dumps(told)), channel)
+    found, unknown = unpack(pickle.loads(pickle.dumps(packed)), channel)
     assert unknown == []
     return found
 
@@ -568,8 +568,8 @@ def test_what_stands_in_several_places_is_sent_once_and_is_one_object_there():
 def test_a_channel_that_is_closed_maps_no_memory():
     pipe, file = os.pipe(), _process.memory_file()
     channel = Channel(*pipe, file)
-    told, _ = pack([{"data": bytearray(3000)}], channel)
-    unpack(told, channel)
+    packed, _ = pack([{"data": bytearray(3000)}], channel)
+    unpack(packed, channel)
     channel.close()
     assert channel._mapped.closed
     for one in (*pipe, file):
@@ -807,11 +807,11 @@ def starts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [("fails", "no device is left"), ("exits", "ended with status 3"), ("dies", "status 4")],
 )
-def test_a_start_that_fails_says_how(starts, capfd, how, told):
-    with pytest.raises(SetupError, match=told):
+def test_a_start_that_fails_says_how(starts, capfd, how, message):
+    with pytest.raises(SetupError, match=message):
         headrace.pipe({**starts, "how": how})
     number = capfd.readouterr().out.split()[1]
     with pytest.raises(ProcessLookupError):
@@ -901,9 +901,9 @@ def test_a_start_that_hangs_is_left_by_ctrl_c_and_leaves_nothing(starts, tmp_pat
 def test_what_cannot_be_sent_and_nobody_reads_stays_here():
     exchange = Exchange({"data", "context"}, {"data"}, None)
     batch = [{"data": 1, "context": threading.Lock()}, {"data": threading.Lock(), "context": 2}]
-    told, bad = pack(batch, Channel(-1, -1, _process.memory_file()), {"data", "context"})
+    packed, bad = pack(batch, Channel(-1, -1, _process.memory_file()), {"data", "context"})
     errors = {}
-    (values, sent), left = exchange._without(bad, told, batch, errors)
+    (values, sent), left = exchange._without(bad, packed, batch, errors)
     assert [{key: values[at] for key, at in one.items()} for one in sent] == [{"data": 1}]
     assert left == batch[:1]
     assert {number: error.key for number, error in errors.items()} == {id(batch[1]): "data"}

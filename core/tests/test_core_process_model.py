@@ -74,11 +74,11 @@ class HandChannel:
     def begin(self):
         """Nothing is put beside a message here."""
 
-    def send(self, told, *, awaits=False):
+    def send(self, message, *, awaits=False):
         if self.child.dead:
             raise EOFError
-        self.told = pickle.loads(pickle.dumps(told))
-        self.batch, _ = unpack(self.told, self)
+        self.message = pickle.loads(pickle.dumps(message))
+        self.batch, _ = unpack(self.message, self)
         self.awaits = awaits
 
     def receive(self, timeout_s=None):
@@ -107,7 +107,7 @@ class HandChannel:
                 model.died(numbers)
                 raise EOFError
         self.awaits = False
-        return pickle.loads(pickle.dumps((0, *run(model.far, self.told, self))))
+        return pickle.loads(pickle.dumps((0, *run(model.far, self.message, self))))
 
     def overdue(self, timeout_s, numbers):
         self.model.let_pass(timeout_s)
@@ -357,7 +357,7 @@ class Model(RuleBasedStateMachine):
     @rule(entry=entries)
     def cancel(self, entry):
         if self.scheduler.cancel(entry):
-            self.owners[entry].told += 1  # who cancels knows
+            self.owners[entry].notified += 1  # who cancels knows
             entry.error = "cancelled"
 
     @rule(entry=entries)
@@ -375,7 +375,7 @@ class Model(RuleBasedStateMachine):
         runs = entry.state == RUNNING
         found = self.scheduler.abandon(entry)
         if runs:
-            self.owners[entry].told += 1
+            self.owners[entry].notified += 1
             entry.error = "cancelled"
         return found
 
@@ -432,7 +432,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def one_outcome(self):
         for entry in self.made:
-            assert self.owners[entry].told == (1 if entry.state == DONE else 0)
+            assert self.owners[entry].notified == (1 if entry.state == DONE else 0)
             assert entry.owner is (NOBODY if entry.state == DONE else self.owners[entry])
 
     @invariant()

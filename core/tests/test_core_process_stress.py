@@ -138,14 +138,14 @@ def test_what_the_system_copies_in_parts_arrives_whole(monkeypatch):
     }
     here = channel.Channel(-1, -1, file := memory_file())
     there = channel.Channel(-1, -1, os.dup(file))
-    told, _ = pack([sent], here)
-    assert unpack(told, there) == ([sent], [])
+    packed, _ = pack([sent], here)
+    assert unpack(packed, there) == ([sent], [])
     here.begin()
     assert os.fstat(file).st_size > sum(map(len, sent.values()))
     monkeypatch.setattr(channel, "_KEPT_BYTES", 2 << 20)
     for _ in range(2):
-        told, _ = pack([{"small": sent["small"]}], here)
-        assert unpack(told, there) == ([{"small": sent["small"]}], [])
+        packed, _ = pack([{"small": sent["small"]}], here)
+        assert unpack(packed, there) == ([{"small": sent["small"]}], [])
     assert os.fstat(file).st_size < 2 << 20
 
 

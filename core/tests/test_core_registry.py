@@ -134,8 +134,8 @@ def test_files_that_cannot_be_read_leave_the_others(site, file, content, require
     (site.folder / "headrace_bad-1.0.dist-info" / file).write_bytes(content)
     assert run({"backend": "Good"}) == "g"
     assert [r.distribution for r in registry.plugins()].count("headrace-good") == 1
-    told = [r.state for r in registry.plugins() if "bad" in r.plugin]
-    assert told == (["broken"] if requires[0] != "numpy" or file == "METADATA" else [])
+    states = [r.state for r in registry.plugins() if "bad" in r.plugin]
+    assert states == (["broken"] if requires[0] != "numpy" or file == "METADATA" else [])
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,8 @@ def test_new_values_are_seen_everywhere_and_the_old_instances_are_closed(control
         node = pipe.describe()["nodes"]["main"]
         assert node["instance_num"] == 3
         assert node["tree"]["options"]["version"] == {"value": 2, "origin": "node"}
-        told = headrace.explain(pipe.config)["nodes"]["main"]
-        assert told["tree"]["options"]["version"]["value"] == 2
+        explained = headrace.explain(pipe.config)["nodes"]["main"]
+        assert explained["tree"]["options"]["version"]["value"] == 2
         assert [one["index"] for one in main_of(pipe)["instances"]] == [0, 1, 2]
         pipe.reload(
             "main", {"version": None, "Versioned::most": 3, "max": None, "min": None, "most": None}

@@ -96,7 +96,7 @@ class Told(Backend):
         return outcomes
 
 
-def told():
+def obedient():
     """Give a `Told` with the end of its batches."""
     backend, end = Told(), BatchEnd()
     backend._lost = Presence()
@@ -170,7 +170,7 @@ class Model(RuleBasedStateMachine):
     def _scheduler(self, ranges, timeout_ms, batching_ms, sizes, pad):
         made = []
         for index, (least, most) in enumerate(ranges):
-            backend = told()
+            backend = obedient()
             hand = Hand(wanted=self.wanted)
             thread = hand if self.owned else None
             made.append(Still(index, backend, least=least, most=most, thread=thread))
@@ -278,7 +278,7 @@ class Model(RuleBasedStateMachine):
         waits = entry.state in (QUEUED, OUTSIDE)
         assert self.scheduler.cancel(entry) == waits
         if waits:
-            self.owners[entry].told += 1  # who cancels knows
+            self.owners[entry].notified += 1  # who cancels knows
             entry.error = "cancelled"
         assert not self.scheduler.cancel(entry)
 
@@ -288,7 +288,7 @@ class Model(RuleBasedStateMachine):
         left_behind = getattr(entry.error, "abandoned", False) is True
         assert self.scheduler.abandon(entry) == (runs or left_behind)
         if runs:
-            self.owners[entry].told += 1
+            self.owners[entry].notified += 1
             entry.error = "cancelled"
 
     # What backends do.
@@ -394,7 +394,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def one_outcome(self):
         for entry in self.made:
-            assert self.owners[entry].told == (1 if entry.state == DONE else 0)
+            assert self.owners[entry].notified == (1 if entry.state == DONE else 0)
             assert entry.owner is (NOBODY if entry.state == DONE else self.owners[entry])
 
     @invariant()
@@ -569,7 +569,7 @@ def _free(scheduler):
 
 
 def one_by_hand(*, most=4, **limits):
-    hand, ended = Hand(), told()
+    hand, ended = Hand(), obedient()
     backend = ended.child
     instance = Instance(0, ended, least=1, most=most, thread=hand)
     options = Greedy.Options(batch_sizes=limits.get("batch_sizes") or None)
@@ -616,7 +616,7 @@ def test_who_comes_while_a_thread_wakes_up_joins_only_what_the_policy_would_cut(
     while hand.jobs:
         hand.jobs.pop(0)[0]()
     assert [len(batch) for batch in backend.seen] == [1, 1, 3, 1, 1]
-    assert all(owner.told == 1 for owner in owners)
+    assert all(owner.notified == 1 for owner in owners)
     assert all(entry.error is None for entry in entries)
 
 
@@ -732,7 +732,7 @@ class RaisesOnce(Greedy):
 def several_by_hand(*ranges, batches=None, dispatches=None, **limits):
     clock, hands = FakeClock(100.0), [Hand() for _ in ranges]
     instances = [
-        Instance(index, told(), least=least, most=most, thread=hands[index])
+        Instance(index, obedient(), least=least, most=most, thread=hands[index])
         for index, (least, most) in enumerate(ranges)
     ]
     scheduler = Scheduler(
@@ -855,9 +855,9 @@ def test_whom_no_new_instance_takes_is_notified_once_the_exchange_is_over():
     scheduler.exchange(new, Signal(), keeps_policies=True)
     assert [running.state, heavy.state] == [RUNNING, DONE]
     assert isinstance(heavy.error, BatchRangeError)
-    assert owner.told == 0
+    assert owner.notified == 0
     scheduler.notify()
-    assert owner.told == 1
+    assert owner.notified == 1
 
 
 @pytest.mark.parametrize(("callers", "crowded"), [(4, False), (7, False), (8, True)])

@@ -88,10 +88,10 @@ def test_a_call_that_is_interrupted_before_it_begins_never_does():
 
 
 def test_a_call_that_is_interrupted_while_it_runs_is_abandoned():
-    told = []
-    call = Call(lambda: told.append(interrupted(call)), ())
+    reported = []
+    call = Call(lambda: reported.append(interrupted(call)), ())
     call.run()
-    assert told == [True]
+    assert reported == [True]
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_devices_that_no_instance_runs_on_are_told(keys, unused):
 
 
 @pytest.mark.parametrize(
-    ("cores", "config", "told"),
+    ("cores", "config", "message"),
     [
         (2, {"backend": "S[Sized,Identity]"}, True),
         (2, {"backend": "Sized", "device": "cpu"}, True),
@@ -237,13 +237,13 @@ def test_devices_that_no_instance_runs_on_are_told(keys, unused):
         (2, {"a": {"backend": "Sized"}, "b": {"backend": "Sized"}}, False),
     ],
 )
-def test_cores_that_one_instance_leaves_idle_are_told(cores, config, told, monkeypatch):
+def test_cores_that_one_instance_leaves_idle_are_told(cores, config, message, monkeypatch):
     monkeypatch.setattr(warnings_module, "usable_cpus", lambda: cores)
-    assert codes(config) == (["idle_cores"] if told else [])
+    assert codes(config) == (["idle_cores"] if message else [])
 
 
 @pytest.mark.parametrize(
-    ("expression", "told"),
+    ("expression", "message"),
     [
         ("S[Sized,Owner]", True),
         ("S[Sized,S[Identity,Owner]]", True),
@@ -256,12 +256,12 @@ def test_cores_that_one_instance_leaves_idle_are_told(cores, config, told, monke
         ("S[Sized,OfFile,Owner]", True),
     ],
 )
-def test_work_that_a_backend_takes_into_its_own_thread_is_told(expression, told):
+def test_work_that_a_backend_takes_into_its_own_thread_is_told(expression, message):
     found = warnings({"backend": expression})
-    assert [one["code"] for one in found] == (["work_before_own_thread"] if told else [])
+    assert [one["code"] for one in found] == (["work_before_own_thread"] if message else [])
     # BackgroundThread would give the work back to its callers, but as many at a time as before.
-    assert not told or "BackgroundThread" not in found[0]["hint"]
-    assert not told or found[0]["message"].startswith("Sized before Owner, ")
+    assert not message or "BackgroundThread" not in found[0]["hint"]
+    assert not message or found[0]["message"].startswith("Sized before Owner, ")
 
 
 # Keys as others call them.

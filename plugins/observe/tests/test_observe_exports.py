@@ -158,8 +158,8 @@ def test_codes_that_single_errors_make_up_are_one_label(probe, spans):
     assert 'headrace_requests_total{node="main",outcome="other"} 3.0' in lines
     assert 'headrace_requests_total{node="main",outcome="a_class_of_mine"} 1.0' in lines
     assert lines.count('headrace_probe_errors_total{probe="Prometheus"} 0.0') == 1
-    told = [one.attributes["error.type"] for one in named(spans(), "request")]
-    assert sorted(told) == ["a_class_of_mine", "other", "other", "other"]
+    codes = [one.attributes["error.type"] for one in named(spans(), "request")]
+    assert sorted(codes) == ["a_class_of_mine", "other", "other", "other"]
     assert "secret" not in text
 
 
@@ -322,7 +322,7 @@ def test_top_refuses_what_is_no_address(url):
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (b"SSH-2.0-other\r\n", "does not answer: SSH-2.0-other"),
         (b"HTTP/1.0 200 OK\r\n\r\n<html>hello", "has no metrics of Headrace"),
@@ -330,7 +330,7 @@ def test_top_refuses_what_is_no_address(url):
         (b"HTTP/1.0 404 No\r\n\r\n", "answers 404 No"),
     ],
 )
-def test_top_says_who_answers_with_something_else(answer, told):
+def test_top_says_who_answers_with_something_else(answer, message):
     with socket.create_server(("127.0.0.1", 0)) as one:
 
         def serve():
@@ -345,7 +345,7 @@ def test_top_says_who_answers_with_something_else(answer, told):
         done = CliRunner().invoke(app, ["top", url, "--count", "1"])
         thread.join()
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_ctrl_c_ends_top_with_130(probe):

@@ -549,17 +549,17 @@ def test_describe_says_which_axis_is_the_batch(start, recurrent):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"batch_axis": {"stat": 1}}, "`batch_axis` names 'stat'"),
         ({"batch_axis": {"state": 3}}, "state = 3, and its axes are"),
         ({"batch_axis": {"state": 2}}, "fixed there to another length"),
     ],
 )
-def test_a_batch_axis_that_cannot_be_is_told_at_setup(start, recurrent, options, told):
+def test_a_batch_axis_that_cannot_be_is_told_at_setup(start, recurrent, options, message):
     with pytest.raises(SetupError) as caught:
         start(recurrent, **options)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_name_with_and_without_batch_axis_is_told_by_the_function_too(recurrent):

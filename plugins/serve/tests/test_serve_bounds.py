@@ -194,8 +194,8 @@ def test_the_lines_of_chunks_are_no_headers(serving):
     server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_header_bytes=100))
     with connect(server) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        told = head("/run/m", 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
-        connection.sendall(told)
+        chunked = head("/run/m", 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+        connection.sendall(chunked)
         for _ in range(200):
             connection.sendall(b"2\r\n")
             connection.sendall(b"ab\r\n")
@@ -224,8 +224,8 @@ def test_a_request_has_one_answer_whatever_follows_it(serving, gate, rest):
 def test_a_refused_body_that_goes_wrong_gets_no_second_answer(serving):
     server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=10))
     with connect(server) as connection:
-        told = head("/run/m", 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
-        connection.sendall(told + b"11170\r\n" + b"a" * 70000)
+        chunked = head("/run/m", 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+        connection.sendall(chunked + b"11170\r\n" + b"a" * 70000)
         assert answer_of(connection)[0] == 413
         connection.sendall(b"zz")
         assert connection.recv(65536) == b""

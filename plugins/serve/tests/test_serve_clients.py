@@ -281,9 +281,9 @@ def test_perf_analyzer(perf_analyzer, protocol, words):
     with Server(served_examples.models(), port=0, grpc_port=0, allow=["shared-memory"]) as server:
         port = server.port if protocol == "http" else server.grpc_port
         model = () if "-m" in words else ("-m", "simple")
-        status, told = perf_analyzer(*model, *words, "-i", protocol, "-u", f"127.0.0.1:{port}")
-    assert "throughput: " in told, told
-    assert status == 0, told
+        status, output = perf_analyzer(*model, *words, "-i", protocol, "-u", f"127.0.0.1:{port}")
+    assert "throughput: " in output, output
+    assert status == 0, output
 
 
 class TestWhatPerfAnalyzerAsks:
@@ -295,19 +295,19 @@ class TestWhatPerfAnalyzerAsks:
         with httpx.Client(base_url=server.url) as client:
             extensions = client.get("/v2").json()["extensions"]
             assert {"statistics", "binary_tensor_data", "model_configuration"} <= set(extensions)
-            told = client.get("/v2/models/simple/versions/1").json()
+            found = client.get("/v2/models/simple/versions/1").json()
             config = client.get("/v2/models/simple/versions/1/config").json()
             assert config["max_batch_size"] == 8
             assert "ensemble_scheduling" not in config
             assert "sequence_batching" not in config
             assert [one["dims"] for one in config["input"]] == [
-                one["shape"][1:] for one in told["inputs"]
+                one["shape"][1:] for one in found["inputs"]
             ]
             before = self.count(client)
             raw = np.ones((1, 16), "<i4").tobytes()
             inputs = [
                 {**one, "shape": [1, 16], "parameters": {"binary_data_size": len(raw)}}
-                for one in told["inputs"]
+                for one in found["inputs"]
             ]
             head = json.dumps(
                 {

@@ -49,8 +49,8 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
         (one["name"], one["version"]) for one in httpx.post(f"{url}/v2/repository/index").json()
     ]
     assert sorted(names) == [("a", "1"), ("b", "2"), ("told", "4"), ("turns", "1")]
-    told = httpx.post(f"{url}/run/turns", content=b"").json()
-    assert told == {"result": pytest.approx(interval_ms)}
+    body = httpx.post(f"{url}/run/turns", content=b"").json()
+    assert body == {"result": pytest.approx(interval_ms)}
     assert httpx.post(f"{url}/run/b", content=b"x").json() == {"result": "x"}
     process.send_signal(number)
     assert process.wait(30) == (130 if number == signal.SIGINT else 0)
@@ -58,7 +58,7 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         ([], "no model to serve"),
         (["missing.toml"], "missing.toml"),
@@ -81,7 +81,7 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
         (["page=a.toml", "--keys", "keys.toml", "--workers", "2"], "Did you mean 'page'"),
     ],
 )
-def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch, args, told):
+def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch, args, message):
     (tmp_path / "a.toml").write_text('backend = "Identity"')
     (tmp_path / "bad.toml").write_text(
         '[models.m]\nconfig = "a.toml"\ninputs.x = {datatype = "FP32", shap = [1]}\n'
@@ -95,12 +95,12 @@ def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["serve", *args])
     assert done.exit_code == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert "serving" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("inputs", "told"),
+    ("inputs", "message"),
     [
         ({"x": {"datatype": "FP32", "shape": [-2]}}, "shape.0"),
         ({}, "inputs"),
@@ -114,20 +114,20 @@ def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch
         ),
     ],
 )
-def test_inputs_that_cannot_be_are_refused(inputs, told):
+def test_inputs_that_cannot_be_are_refused(inputs, message):
     with pytest.raises(ConfigError) as caught:
         read_entries({"m": {"config": {"backend": "Identity"}, "inputs": inputs}})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_version_may_be_a_number_and_a_config_must_be_one():
     identity = {"backend": "Identity"}
     assert list(read_entries({"m": {"config": identity, "version": 2}})) == [("m", "2")]
-    for entry, told in (
+    for entry, message in (
         ({"config": 5}, "m.config: .* got int"),
         ({"config": identity, "version": True}, "got True"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             read_entries({"m": entry})
 
 
@@ -181,15 +181,15 @@ def test_json_tells_programs_where_it_listens_or_what_is_wrong(tmp_path):
         [*command, "none.toml"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    told = json.loads(done.stdout)
-    assert (told["ok"], told["error"]["code"]) == (False, "config")
+    printed = json.loads(done.stdout)
+    assert (printed["ok"], printed["error"]["code"]) == (False, "config")
     with subprocess.Popen(
         [*command, "a.toml", "--port", "0", "--grpc-port", "0"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
-        told = json.loads(process.stdout.readline())
-        assert httpx.get(f"{told['url']}/v2/health/ready").status_code == 200
-        assert told["grpc_url"].startswith("grpc://127.0.0.1:")
+        printed = json.loads(process.stdout.readline())
+        assert httpx.get(f"{printed['url']}/v2/health/ready").status_code == 200
+        assert printed["grpc_url"].startswith("grpc://127.0.0.1:")
         process.terminate()
         assert process.stdout.read() == ""
 
@@ -235,9 +235,9 @@ def test_the_signature_of_an_onnx_model_is_served(tmp_path, backend):
     onnx.save(model, str(tmp_path / "neg.onnx"))
     config = {"backend": backend, "model": str(tmp_path / "neg.onnx"), "max": 4}
     with Server({"neg": config}, port=0) as server:
-        told = httpx.get(f"{server.url}/v2/models/neg").json()
-        assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
-        assert told["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]
+        found = httpx.get(f"{server.url}/v2/models/neg").json()
+        assert found["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
+        assert found["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]
         body = {
             "inputs": [
                 {"name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
@@ -279,8 +279,8 @@ def test_the_serving_file_of_the_page_is_read(tmp_path):
     (tmp_path / "serve.toml").write_text(text)
     (tmp_path / "scores.toml").write_text('backend = "Identity"\nmax = 4\n')
     with Server(read_models([], str(tmp_path / "serve.toml")), port=0) as server:
-        told = httpx.get(f"{server.url}/v2/models/scores/versions/2").json()
-    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}]
+        body = httpx.get(f"{server.url}/v2/models/scores/versions/2").json()
+    assert body["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}]
 
 
 def test_a_result_in_the_order_of_another_machine_is_sent_in_that_of_the_protocol():

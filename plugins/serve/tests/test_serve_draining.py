@@ -49,7 +49,7 @@ def closing(server):
     return thread
 
 
-def told(error):
+def code_of(error):
     return error.code(), dict(error.trailing_metadata()).get("code")
 
 
@@ -87,7 +87,7 @@ def test_a_call_that_comes_while_others_end_is_refused_with_a_reason(serving, ga
     until(lambda: server._service.draining)
     with pytest.raises(grpc.RpcError) as caught:
         infer(request(b"2"), timeout=60)
-    assert told(caught.value) == REFUSED
+    assert code_of(caught.value) == REFUSED
     gate.open.set()
     assert first.result(60)
     thread.join()
@@ -105,7 +105,7 @@ def test_clients_that_ask_all_the_time_are_refused_not_cancelled(serving, channe
             while True:
                 infer(request(b"1"), timeout=60)
         except grpc.RpcError as error:
-            ends.put(told(error))
+            ends.put(code_of(error))
 
     calls = [channel(server).unary_unary(f"{SERVICE}/ModelInfer") for _ in range(4)]
     threads = [threading.Thread(target=ask, args=(one,)) for one in calls]
@@ -127,5 +127,5 @@ def test_a_stream_without_a_request_does_not_hold_up_the_end(serving, channel):
     closing(server).join()
     with pytest.raises(grpc.RpcError) as caught:
         next(answers)
-    assert told(caught.value) == REFUSED
+    assert code_of(caught.value) == REFUSED
     asked.put(None)

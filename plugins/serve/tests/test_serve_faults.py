@@ -558,12 +558,12 @@ def test_a_process_that_is_killed_costs_its_own_requests_alone(honest, tmp_path)
     def ask():
         connection.request("POST", "/run/mortal", b"x")
         answer = connection.getresponse()
-        told = json.loads(answer.read())
-        assert answer.status in (200, 503), told
+        body = json.loads(answer.read())
+        assert answer.status in (200, 503), body
         if answer.status == 503:
             assert int(answer.getheader("Retry-After")) >= 1
             return None
-        return int(told["result"])
+        return int(body["result"])
 
     first = ask()
     for _ in range(2):

@@ -131,8 +131,8 @@ def test_metadata_configuration_statistics_and_index(client):
     assert c.is_server_ready()
     assert c.is_model_ready("any", "3")
     assert c.get_server_metadata().name == "headrace-serve"
-    told = c.get_model_metadata("m", as_json=True)
-    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "16"]}]
+    metadata = c.get_model_metadata("m", as_json=True)
+    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "16"]}]
     config = c.get_model_config("m").config
     assert (config.max_batch_size, config.backend) == (8, "headrace")
     assert config.dynamic_batching.max_queue_delay_microseconds == 0
@@ -257,8 +257,8 @@ def test_triton_s_clients_in_cpp_say_whether_they_want_an_empty_final_response(c
         request = infer_request("m", b"x")
         request.parameters["triton_enable_empty_final_response"].bool_param = wanted
         answer = call(c.server, INFER, request, "inference.ModelInferResponse")
-        told = {name: one.bool_param for name, one in answer.parameters.items()}
-        assert told == ({"triton_final_response": True} if wanted else {})
+        found = {name: one.bool_param for name, one in answer.parameters.items()}
+        assert found == ({"triton_final_response": True} if wanted else {})
     request.parameters["triton_enable_empty_final_response"].int64_param = 1
     with pytest.raises(grpc.RpcError, match="true or false"):
         call(c.server, INFER, request, "inference.ModelInferResponse")
@@ -384,8 +384,8 @@ def test_messages_beyond_the_limit_are_refused_with_a_code(client, size):
 
 def test_what_grpc_does_not_receive_is_refused_too(client):
     c = client({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
-    told = status_of(lambda: c.infer("m", element(bytes(5_000_000))))
-    assert told[0] == "StatusCode.RESOURCE_EXHAUSTED"
+    status = status_of(lambda: c.infer("m", element(bytes(5_000_000))))
+    assert status[0] == "StatusCode.RESOURCE_EXHAUSTED"
 
 
 def test_a_port_in_use_is_an_error_that_says_so(client):

@@ -80,7 +80,7 @@ class Clients:
             try:
                 connection.request("POST", "/run/m", wanted.encode())
                 answer = connection.getresponse()
-                told = json.loads(answer.read())
+                body = json.loads(answer.read())
             except (OSError, http.client.HTTPException):
                 connection.close()
                 self._note("lost", lost=[pid])
@@ -89,10 +89,10 @@ class Clients:
             if answer.status == 503 and int(answer.getheader("Retry-After")) >= 1:
                 self._note("refused")
                 continue
-            found, _, data = str(told.get("result")).partition(" ")
+            found, _, data = str(body.get("result")).partition(" ")
             right = answer.status == 200 and data == wanted
             pid = int(found) if right else None
-            self._note("answered", wrong=[] if right else [(wanted, answer.status, told)], pid=pid)
+            self._note("answered", wrong=[] if right else [(wanted, answer.status, body)], pid=pid)
             if count % 20 == 0:  # a new process gets new connections alone
                 connection.close()
                 connection = pid = None
@@ -158,14 +158,14 @@ def test_a_worker_takes_along_its_own_connections_alone(start, tmp_path, seconds
     )
     count = 4 if seconds else 2
     process, url = start("m.toml", "--workers", str(count), "--port", "0", cwd=tmp_path)
-    told = queue.SimpleQueue()
-    drain = threading.Thread(target=lambda: [told.put(line) for line in process.stderr])
+    errors = queue.SimpleQueue()
+    drain = threading.Thread(target=lambda: [errors.put(line) for line in process.stderr])
     drain.start()
     with Clients(int(url.rpartition(":")[2])) as clients:
         killed = kill_in_turn(clients, 1, seconds)
     noticed = 0  # what dies while all are told to end counts as a failure
     while noticed < len(killed):
-        noticed += "ended with -9" in told.get(timeout=60)
+        noticed += "ended with -9" in errors.get(timeout=60)
     process.terminate()
     assert process.wait(60) == 0
     drain.join()

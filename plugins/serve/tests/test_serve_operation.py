@@ -59,10 +59,10 @@ def test_keys_open_what_they_are_good_for(serving, keys):
     assert status("/run/b", "secret-of-one", "POST") == 403
     assert status("/v2/models/b", "secret-of-one") == 403
     assert httpx.get(f"{server.url}/v2").headers["www-authenticate"] == "Bearer"
-    told = httpx.get(f"{server.url}/openapi.json", headers={"x-api-key": "secret-of-all"}).json()
-    assert told["security"] == [{name: []} for name in told["components"]["securitySchemes"]]
-    assert told["paths"]["/v2/models/a/ready"]["get"]["security"] == []
-    assert "security" not in told["paths"]["/v2/models/a"]["get"]
+    body = httpx.get(f"{server.url}/openapi.json", headers={"x-api-key": "secret-of-all"}).json()
+    assert body["security"] == [{name: []} for name in body["components"]["securitySchemes"]]
+    assert body["paths"]["/v2/models/a/ready"]["get"]["security"] == []
+    assert "security" not in body["paths"]["/v2/models/a"]["get"]
     unknown = httpx.get(f"{server.url}/v2/models/c/ready")  # which needs no key, and tells no names
     assert unknown.status_code == 404
     assert unknown.json()["error"] == "Request for unknown model: 'c' is not found"
@@ -132,9 +132,9 @@ def test_keys_hold_for_grpc_too(serving, keys):
             with pytest.raises(InferenceServerException) as caught:
                 c.get_model_metadata("a", headers=headers)
             assert caught.value.status() == f"StatusCode.{status}"
-            told = queue.SimpleQueue()
-            c.start_stream(lambda result, error, told=told: told.put(error), headers=headers)
-            error = told.get(timeout=60)
+            errors = queue.SimpleQueue()
+            c.start_stream(lambda result, error, errors=errors: errors.put(error), headers=headers)
+            error = errors.get(timeout=60)
             c.stop_stream()
             assert error.status() == f"StatusCode.{status}"
 

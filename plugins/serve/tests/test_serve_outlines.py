@@ -56,14 +56,14 @@ def test_each_has_its_own_tensors_and_checks(serving):
         assert (status, np.frombuffer(raw, "<f4").tolist()) == (200, list(values))
     ((name, datatype, shape, size, data),) = row(1, 2)
     for wrong in (data[:-1], data + b"x", b""):
-        status, told, _ = send(server, "rows", [(name, datatype, shape, size, wrong)])
-        assert (status, told["code"]) == (400, "input")
-    status, told, _ = send(server, "other", row(1, 2))  # the same JSON does not fit another model
-    assert (status, told["code"]) == (400, "input")
+        status, body, _ = send(server, "rows", [(name, datatype, shape, size, wrong)])
+        assert (status, body["code"]) == (400, "input")
+    status, body, _ = send(server, "other", row(1, 2))  # the same JSON does not fit another model
+    assert (status, body["code"]) == (400, "input")
     for _ in range(2):  # nor does it ever become right
-        status, told, _ = send(server, "rows", [("z", datatype, shape, size, data)])
+        status, body, _ = send(server, "rows", [("z", datatype, shape, size, data)])
         assert status == 400
-        assert "'z'" in told["error"]
+        assert "'z'" in body["error"]
     assert send(server, "rows", row(1, 2))[0] == 200
 
 
@@ -75,11 +75,11 @@ def test_elements_of_bytes_are_read_anew(serving):
 
     for two in ((b"ab", b"cd"), (b"a", b"bcd"), (b"bad", b"x")):
         raw = b"".join(map(element, two))
-        status, told, _ = send(server, "texts", [("data", "BYTES", [2], len(raw), raw)])
-        assert status == (400 if b"bad" in two else 200), told
+        status, body, _ = send(server, "texts", [("data", "BYTES", [2], len(raw), raw)])
+        assert status == (400 if b"bad" in two else 200), body
     raw = (9).to_bytes(4, "little") + bytes(8)
-    status, told, _ = send(server, "texts", [("data", "BYTES", [2], len(raw), raw)])
-    assert (status, told["code"]) == (400, "input")
+    status, body, _ = send(server, "texts", [("data", "BYTES", [2], len(raw), raw)])
+    assert (status, body["code"]) == (400, "input")
 
 
 def test_what_comes_beside_the_json_is_not_kept(serving):

@@ -38,14 +38,14 @@ def test_the_first_command(tmp_path, start):
 def test_securing_it(tmp_path, certificates, start):
     key = "a long and random key"
     (hashing,) = [one for one in COMMANDS if "sha256sum" in one]
-    told = subprocess.run(
+    done = subprocess.run(
         ["sh", "-c", hashing], env={"KEY": key, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
         check=True,
     ).stdout.split()[0]  # fmt: skip
     (keys,) = [
         one for one in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "keys.toml" in one
     ]
-    written, count = re.subn(r'sha256 = "\w+"', f'sha256 = "{told}"', keys)
+    written, count = re.subn(r'sha256 = "\w+"', f'sha256 = "{done}"', keys)
     assert count == 1
     (tmp_path / "keys.toml").write_text(written)
     (tmp_path / "page.toml").write_text('backend = "Identity"')

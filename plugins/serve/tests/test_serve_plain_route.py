@@ -74,9 +74,9 @@ def test_other_keys_of_the_query_are_keys_of_the_request(serving):
 def test_a_request_id_in_the_query_is_the_id_of_the_request(serving, caplog):
     caplog.set_level(logging.INFO, "headrace.serve.access")
     server = serving({"m": {"backend": "ServePicky"}})
-    for content, told in ((b"x", None), (b"bad", "r7"), (b"y", None)):
+    for content, identity in ((b"x", None), (b"bad", "r7"), (b"y", None)):
         answer = httpx.post(f"{server.url}/run/m?request_id=r7", content=content)
-        assert answer.json().get("id") == told
+        assert answer.json().get("id") == identity
     server.close()  # a line is written after the answer
     assert ["id='r7'" in one.getMessage() for one in caplog.records] == [True] * 3
 
@@ -98,8 +98,8 @@ def test_a_request_that_is_refused_early_is_answered_with_its_id(serving, path, 
 def test_a_traceparent_in_the_query_reaches_the_context(serving):
     server = serving({"m": {"backend": "ServeTold"}})
     url = f"{server.url}/run/m?traceparent=00-1-2-01"
-    told = httpx.post(url, content=b"x", headers={"traceparent": "00-3-4-01"}).json()["result"]
-    assert told == {"data": "x", "context": {"traceparent": "00-1-2-01"}}
+    body = httpx.post(url, content=b"x", headers={"traceparent": "00-3-4-01"}).json()["result"]
+    assert body == {"data": "x", "context": {"traceparent": "00-1-2-01"}}
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_other_inputs_stand_in_the_query_in_their_types(serving):
     server = serving({"m": {"config": config, "inputs": INPUTS}})
     url = f"{server.url}/run/m"
     good = {"score": "0.5", "count": "-7", "flip": "true", "word": "é"}
-    told = httpx.post(url, params=good, content=b"x").json()["result"]
-    assert told == {"data": "x", "score": [0.5], "count": -7, "flip": [True], "word": ["é"]}
+    body = httpx.post(url, params=good, content=b"x").json()["result"]
+    assert body == {"data": "x", "score": [0.5], "count": -7, "flip": [True], "word": ["é"]}
     for name, wrong in (("score", "nan"), ("count", "200"), ("count", "1.5"), ("flip", "maybe")):
         answer = httpx.post(url, params={**good, name: wrong}, content=b"x")
         assert answer.status_code == 400
@@ -190,15 +190,15 @@ RESULTS = {
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_are_json_or_an_error_that_says_why(serving, name):
-    result, status, told = RESULTS[name]
+    result, status, wanted = RESULTS[name]
     headrace.register("ServeResult", lambda data: result, replace=True)
     server = serving({"m": {"backend": "ServeResult"}})
     answer = httpx.post(f"{server.url}/run/m", content=b"x")
     assert answer.status_code == status
     if status == 200:
-        assert answer.json() == {"result": told}
+        assert answer.json() == {"result": wanted}
     else:
-        assert told in answer.json()["error"]
+        assert wanted in answer.json()["error"]
 
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -240,8 +240,8 @@ def test_accept_chooses_between_json_and_the_bytes(serving, result, accept, kind
         return
     assert answer.headers["content-type"] == kind
     if kind == "application/json":
-        told = result if isinstance(result, (int, str)) else result.decode()
-        assert answer.json() == {"result": told}
+        wanted = result if isinstance(result, (int, str)) else result.decode()
+        assert answer.json() == {"result": wanted}
     else:
         assert answer.content == (result if isinstance(result, bytes) else result.encode())
 

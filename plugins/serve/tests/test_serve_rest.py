@@ -140,8 +140,8 @@ def test_metadata_configuration_statistics_and_index_as_tritonclient_asks_for_th
     assert stats["inference_stats"]["success"]["count"] == 1
     assert stats["execution_count"] == 1
     for given, versions in ((("any",), ["3", "12"]), (("any", "3"), ["3"]), ((), ["1", "3", "12"])):
-        told = c.get_inference_statistics(*given)["model_stats"]
-        assert [one["version"] for one in told] == versions
+        statistics = c.get_inference_statistics(*given)["model_stats"]
+        assert [one["version"] for one in statistics] == versions
     index = c.get_model_repository_index()
     assert [(one["name"], one["version"], one["state"]) for one in index] == [
         ("m", "1", "READY"), ("any", "3", "READY"), ("any", "12", "READY"),
@@ -155,7 +155,7 @@ def declared(function, datatype, shape, **entry):
 
 
 @pytest.mark.parametrize(
-    ("result", "datatype", "shape", "told"),
+    ("result", "datatype", "shape", "message"),
     [
         (0.5, "FP32", [-1], ("FP32", [1], [0.5])),
         (3, "INT8", [-1], ("INT8", [1], [3])),
@@ -171,18 +171,18 @@ def declared(function, datatype, shape, **entry):
         (np.zeros(2, "c8"), "FP32", [-1, 2], "the result is complex64 [2]"),
     ],
 )
-def test_a_result_is_what_the_entry_declares_or_an_error(serving, result, datatype, shape, told):
+def test_a_result_is_what_the_entry_declares_or_an_error(serving, result, datatype, shape, message):
     model = declared(lambda data: b"ok" if data == b"ok" else result, datatype, shape)
     server = serving({"m": model}, debug_errors=True)
     text = {"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}
     answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [text]}).json()
-    if isinstance(told, str):
+    if isinstance(message, str):
         assert answer["code"] == "contract"
         assert answer["error"].startswith("item 0: ")
-        assert told in answer["error"]
+        assert message in answer["error"]
     else:
         (y,) = answer["outputs"]
-        assert (y["datatype"], y["shape"], y["data"]) == told
+        assert (y["datatype"], y["shape"], y["data"]) == message
 
 
 def test_a_tensor_that_is_not_the_declared_one_is_an_error(serving):
@@ -229,14 +229,14 @@ def test_one_item_that_fails_fails_all_and_is_named(client):
         c.infer("m", given)
     answer = c.infer("m", given, parameters={"partial": True})
     assert answer.as_numpy("result").tolist() == [b"A", b"C"]
-    (told,) = json.loads(answer.get_response()["parameters"]["errors"])
-    assert (told["index"], told["code"]) == (1, "input")
-    assert "this is bad" in told["message"]
+    (found,) = json.loads(answer.get_response()["parameters"]["errors"])
+    assert (found["index"], found["code"]) == (1, "input")
+    assert "this is bad" in found["message"]
     given = [tensor("data", np.array([b"bad", b"bad"], object), "BYTES")]
     answer = c.infer("m", given, parameters={"partial": True})
     assert answer.as_numpy("result").shape == (0,)
-    told = json.loads(answer.get_response()["parameters"]["errors"])
-    assert [one["index"] for one in told] == [0, 1]
+    found = json.loads(answer.get_response()["parameters"]["errors"])
+    assert [one["index"] for one in found] == [0, 1]
 
 
 def test_where_no_item_had_the_time_the_request_has_not(client, gate):
@@ -278,11 +278,11 @@ def test_an_error_has_the_id_of_its_request_whatever_is_wrong(serving, wrong):
 
 def test_the_id_of_a_request_reaches_the_pipeline(serving):
     seen = []
-    told = type(
+    cls = type(
         "T", (), {"forward": lambda self, batch: [one.update(result=b"") for one in batch] and
                   seen.extend(one.get("request_id") for one in batch)}
     )  # fmt: skip
-    headrace.register("ServeIds", told, replace=True)
+    headrace.register("ServeIds", cls, replace=True)
     server = serving({"m": {"backend": "ServeIds"}})
     one = {"inputs": [{"name": "data", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
     for more in ({"id": "r7"}, {}):
@@ -303,9 +303,9 @@ def test_errors_inside_show_their_text_only_where_the_server_says_so(serving):
     for debug in (False, True):
         server = serving({"m": {"backend": "ServePicky"}}, debug_errors=debug)
         answer = httpx.post(f"{server.url}/run/m", content=b"break")
-        told = answer.json()
-        assert (answer.status_code, told["code"], told["node"]) == (500, "backend", "main")
-        assert ("secret" in told["error"]) is debug
+        body = answer.json()
+        assert (answer.status_code, body["code"], body["node"]) == (500, "backend", "main")
+        assert ("secret" in body["error"]) is debug
 
 
 def one(**changes):
@@ -313,7 +313,7 @@ def one(**changes):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("body", "status", "message"),
     [
         (one(), 200, ""),
         (one(shape=[3]), 400, r"\[3\]"),
@@ -355,7 +355,7 @@ def one(**changes):
         (one(parameters={"binary_data_size": 4}), 400, "both"),
     ],
 )
-def test_a_wrong_body_is_answered_with_what_is_wrong(body, status, told):
+def test_a_wrong_body_is_answered_with_what_is_wrong(body, status, message):
     with headrace.pipe({"backend": "Identity"}) as pipe:
         app = asgi({"m": {**anything("INT8"), "config": pipe}})
 
@@ -368,7 +368,7 @@ def test_a_wrong_body_is_answered_with_what_is_wrong(body, status, told):
         answer = asyncio.run(post())
     assert answer.status_code == status
     if status != 200:
-        assert re.search(told, answer.json()["error"])
+        assert re.search(message, answer.json()["error"])
 
 
 def test_parts_that_are_not_supported_are_refused_by_name(client):
@@ -629,16 +629,16 @@ def test_the_openapi_document_says_what_the_server_takes(serving):
     server = serving(
         {"m": FP32, "any:2": {"backend": "Identity"}, "any:3": {"backend": "Identity"}}
     )
-    told = httpx.get(f"{server.url}/openapi.json").json()
-    assert told["openapi"].startswith("3.1")
+    found = httpx.get(f"{server.url}/openapi.json").json()
+    assert found["openapi"].startswith("3.1")
     assert {"/run/any", "/v2/models/any/infer", "/v2/models/any/versions/2/infer"} <= set(
-        told["paths"]
+        found["paths"]
     )
-    assert "/run/m" not in told["paths"]
-    for path, methods in told["paths"].items():
+    assert "/run/m" not in found["paths"]
+    for path, methods in found["paths"].items():
         if "get" in methods:
             assert httpx.get(f"{server.url}{path}").status_code == 200
-    body = told["paths"]["/v2/models/m/infer"]["post"]["requestBody"]["content"]
+    body = found["paths"]["/v2/models/m/infer"]["post"]["requestBody"]["content"]
     schema = body["application/json"]["schema"]
     x = {"name": "x", "shape": [1, 16], "datatype": "FP32", "data": [0.5] * 16}
     cases = [
@@ -652,7 +652,7 @@ def test_the_openapi_document_says_what_the_server_takes(serving):
         ({"inputs": [x], "outputs": [{"name": "y", "parameters": {"classification": 2}}]}, 501),
         ({"inputs": [{**x, "shape": [0, 16], "data": []}]}, 400),
     ]  # fmt: skip
-    error = jsonschema.Draft202012Validator(told["components"]["schemas"]["Error"])
+    error = jsonschema.Draft202012Validator(found["components"]["schemas"]["Error"])
     for sent, status in cases:
         answer = httpx.post(f"{server.url}/v2/models/m/infer", json=sent)
         assert answer.status_code == status
@@ -675,8 +675,8 @@ def test_an_inference_is_counted_by_its_rows_or_items(serving):
     def ask(model, one):
         url = f"{server.url}/v2/models/{model}"
         assert httpx.post(f"{url}/infer", json={"inputs": [one]}).status_code == 200
-        (told,) = httpx.get(f"{url}/stats").json()["model_stats"]
-        return told["inference_count"], told["inference_stats"]["success"]["count"]
+        (body,) = httpx.get(f"{url}/stats").json()["model_stats"]
+        return body["inference_count"], body["inference_stats"]["success"]["count"]
 
     row = {"name": "x", "datatype": "FP32"}
     assert ask("rows", {**row, "shape": [3, 16], "data": [0] * 48}) == (3, 1)
@@ -762,8 +762,8 @@ def test_an_item_whose_result_cannot_be_written_is_named(serving):
     assert answer.json()["error"].startswith("item 2: ")
     answer = infer("odd", "a", "bad", "odd", partial=True).json()
     assert answer["outputs"][0]["data"] == ['{"data": "a"}']
-    told = json.loads(answer["parameters"]["errors"])
-    assert [(one["index"], one["code"]) for one in told] == [
+    found = json.loads(answer["parameters"]["errors"])
+    assert [(one["index"], one["code"]) for one in found] == [
         (0, "contract"), (2, "input"), (3, "contract"),
     ]  # fmt: skip
     answer = httpx.post(f"{server.url}/run/m", content=b"odd")

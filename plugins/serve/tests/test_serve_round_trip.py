@@ -159,11 +159,11 @@ def test_nested_lists_are_the_same_as_flat_ones(server, tensor):
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     connection.request("POST", f"/v2/models/{datatype}{rank}/infer", json.dumps(body))
     answer = connection.getresponse()
-    told = json.loads(answer.read())
+    found = json.loads(answer.read())
     connection.close()
-    assert answer.status == 200, told
-    assert told["outputs"][0]["shape"] == list(array.shape)
-    got = told["outputs"][0]["data"]
+    assert answer.status == 200, found
+    assert found["outputs"][0]["shape"] == list(array.shape)
+    got = found["outputs"][0]["data"]
     assert (np.array(got, array.dtype) == array.reshape(-1)).all()
 
 
@@ -190,8 +190,8 @@ def test_binary_and_json_mixed_in_one_request(mixed, data, binary_in, binary_out
         inputs.append(one)
         outputs.append(over_http.InferRequestedOutput(f"out{index}", binary_data=binary_out[index]))
     result = mixed.infer("mixed", inputs, outputs=outputs)
-    told = [one["name"] for one in result.get_response()["outputs"]]
-    assert told == [f"out{index}" for index in order]
+    found = [one["name"] for one in result.get_response()["outputs"]]
+    assert found == [f"out{index}" for index in order]
     for index in range(3):
         got, wanted = result.as_numpy(f"out{index}"), drawn[index]
         if wanted.dtype.kind == "f":

@@ -190,10 +190,10 @@ def test_all_workers_have_the_regions_and_models_that_requests_ask_for(tmp_path,
     memory = shared_memory.SharedMemory(create=True, size=5)
     try:
         memory.buf[:5] = b"\1\0\0\0x"
-        told = {"key": memory.name, "byte_size": 5}
+        region = {"key": memory.name, "byte_size": 5}
         register = f"{url}/v2/systemsharedmemory/region/r/register"
-        assert httpx.post(register, json=told).status_code == 200
-        again = httpx.post(register, json=told)
+        assert httpx.post(register, json=region).status_code == 200
+        again = httpx.post(register, json=region)
         assert (again.status_code, again.json()["code"]) == (409, "exists")
         first = pids()
         with triton.InferenceServerClient(grpc_url) as client:

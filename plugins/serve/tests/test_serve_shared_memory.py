@@ -79,8 +79,8 @@ def wanted(triton, size, region="out", offset=0):
 
 
 def rows(client):
-    told = client.get_system_shared_memory_status()
-    listed = told if isinstance(told, list) else told.regions.values()
+    regions = client.get_system_shared_memory_status()
+    listed = regions if isinstance(regions, list) else regions.regions.values()
     return [(one["name"], one["byte_size"]) if isinstance(one, dict) else (one.name, one.byte_size)
             for one in listed]  # fmt: skip
 
@@ -97,10 +97,10 @@ def test_inputs_and_outputs_lie_in_regions(client, region, triton):
         "m", placed(triton, "FP32", 3, 12, offset=8), outputs=wanted(triton, 20, offset=4)
     )
     output = answer.get_output("y")
-    told = output if isinstance(output, dict) else {"shape": list(output.shape)}
-    assert told["shape"] == [3]
+    found = output if isinstance(output, dict) else {"shape": list(output.shape)}
+    assert found["shape"] == [3]
     # Triton's clients in C++ take an output with parameters for one with binary data.
-    assert "parameters" not in told
+    assert "parameters" not in found
     assert (shm.get_contents_as_numpy(taken, np.float32, [3], offset=20) == x).all()
     assert (c.infer("m", placed(triton, "FP32", 3, 12, offset=8)).as_numpy("y") == x).all()
     c.unregister_system_shared_memory("in")
@@ -202,8 +202,8 @@ def test_without_permission_nothing_of_it_works(client, region, triton):
 
 def test_the_extensions_name_what_is_allowed(client, triton):
     def extensions(**settings):
-        told = client(**settings).get_server_metadata()
-        return set(told["extensions"] if isinstance(told, dict) else told.extensions)
+        metadata = client(**settings).get_server_metadata()
+        return set(metadata["extensions"] if isinstance(metadata, dict) else metadata.extensions)
 
     assert extensions() - extensions(allow=[]) == {"system_shared_memory"}
     assert extensions(allow=["repository"]) - extensions(allow=[]) == {"model_repository"}

@@ -346,14 +346,14 @@ def test_grpc_is_shared_too_and_all_end_with_the_first_process(tmp_path, start):
 
 @linux
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["missing.toml", "--workers", "2"], "missing.toml"),
         (["m.toml", "--workers", "2", "--allow", "repositry"], "repository"),
         (["bad.toml", "--workers", "2", "--port", "0"], "this is not to be built"),
     ],
 )
-def test_what_cannot_be_served_ends_all(tmp_path, args, told):
+def test_what_cannot_be_served_ends_all(tmp_path, args, message):
     (tmp_path / "m.toml").write_text('backend = "Identity"')
     (tmp_path / "bad.py").write_text(
         "import headrace\n"
@@ -369,5 +369,5 @@ def test_what_cannot_be_served_ends_all(tmp_path, args, told):
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert "serving" not in done.stderr

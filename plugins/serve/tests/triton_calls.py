@@ -89,8 +89,8 @@ def http_health_and_metadata(http, grpc):
         assert client.is_model_ready("simple")
         assert not client.is_model_ready("wrong_model_name")
         assert client.get_server_metadata()["extensions"]
-        told = client.get_model_metadata("simple", query_params={"test_1": 1, "test_2": 2})
-        assert [one["name"] for one in told["inputs"]] == ["INPUT0", "INPUT1"]
+        metadata = client.get_model_metadata("simple", query_params={"test_1": 1, "test_2": 2})
+        assert [one["name"] for one in metadata["inputs"]] == ["INPUT0", "INPUT1"]
         config = client.get_model_config("simple")
         assert config["max_batch_size"] == 8
         assert [one["dims"] for one in config["output"]] == [[16], [16]]
@@ -106,8 +106,8 @@ def grpc_health_and_metadata(http, grpc):
         assert client.is_model_ready("simple")
         assert client.get_server_metadata().extensions
         assert client.get_server_metadata(as_json=True)["name"]
-        told = client.get_model_metadata("simple")
-        assert [one.name for one in told.inputs] == ["INPUT0", "INPUT1"]
+        metadata = client.get_model_metadata("simple")
+        assert [one.name for one in metadata.inputs] == ["INPUT0", "INPUT1"]
         config = client.get_model_config("simple").config
         assert config.max_batch_size == 8
         assert [list(one.dims) for one in config.output] == [[16], [16]]

@@ -411,10 +411,10 @@ def test_rows_and_samples_where_the_model_does_not_tell(bench):
     assert one.run(backend, {"data": X, "request_size": 3})[0].shape == (3, 2)
     assert one.run(backend, {"data": X[0]})[0].shape == (2,)
     assert isinstance(one.error(backend, {"data": X, "request_size": 2}), InputError)
-    told = one.start(TorchModule, module=f"{HERE}Net", shape="3")
-    assert one.run(told, {"data": X[:1]})[0].shape == (1, 2)  # one row: it keeps its axis
+    found = one.start(TorchModule, module=f"{HERE}Net", shape="3")
+    assert one.run(found, {"data": X[:1]})[0].shape == (1, 2)  # one row: it keeps its axis
     for wrong in (X, X[0, :2], X[None], X[0].to(torch.complex64), "x", None):
-        error = one.error(told, {"data": wrong})
+        error = one.error(found, {"data": wrong})
         assert (type(error), error.key) == (InputError, "data")
 
 
@@ -689,11 +689,15 @@ def test_what_is_closed_is_given_back():
 
 def test_describe_says_what_was_built(bench, files):
     one = bench()
-    told = one.start(TorchModule, model=str(files / "program.bin"), cuda_graph=True).describe()
-    assert told["torch"] == torch.__version__
-    assert (told["device"], told["kind"], told["weight_bytes"]) == ("cpu", "torch.export", 32)
-    assert told["cuda_graphs"] == []  # the CPU has none
-    assert told["inputs"] == {"x": {"key": "data", "dtype": "float32", "shape": [None, 3]}}
+    described = one.start(TorchModule, model=str(files / "program.bin"), cuda_graph=True).describe()
+    assert described["torch"] == torch.__version__
+    assert (described["device"], described["kind"], described["weight_bytes"]) == (
+        "cpu",
+        "torch.export",
+        32,
+    )
+    assert described["cuda_graphs"] == []  # the CPU has none
+    assert described["inputs"] == {"x": {"key": "data", "dtype": "float32", "shape": [None, 3]}}
 
 
 def test_compiled_models_give_the_same(bench, net, files, monkeypatch):
@@ -860,8 +864,8 @@ def test_the_outputs_are_told_once_the_warm_up_has_seen_them(files):
         with headrace.pipe(config) as pipe:
             return pipe.describe()["nodes"]["main"]["tree"]["built"]
 
-    told = {"output": {"dtype": "float32", "shape": [None, 2]}}
-    assert built(model=str(files / "program.bin"))["outputs"] == told
+    outputs = {"output": {"dtype": "float32", "shape": [None, 2]}}
+    assert built(model=str(files / "program.bin"))["outputs"] == outputs
     asked = built(module=f"{HERE}Net", args={"out": 2}, shape="3", dtype="float16")
     assert asked["outputs"] == {"output": {"dtype": "float16", "shape": [None, 2]}}
     assert built(module=f"{HERE}Net", args={"out": 2})["outputs"] is None

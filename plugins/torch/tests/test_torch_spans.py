@@ -30,29 +30,29 @@ class Event:
 
 def test_spans_stand_where_the_device_ran_them():
     clock = iter([7.0, 7.001, 9.0, 10.0])
-    told = []
+    reported = []
     spans = DeviceSpans("the stream", "cuda:0", Event, lambda: next(clock))
-    copy = spans.around(lambda batch: [*batch, "in"], lambda *one: told.append(one), "copy in")
-    run = spans.around(lambda batch: 1 / 0, lambda *one: told.append(one), "computation")
+    copy = spans.around(lambda batch: [*batch, "in"], lambda *one: reported.append(one), "copy in")
+    run = spans.around(lambda batch: 1 / 0, lambda *one: reported.append(one), "computation")
     assert copy(["a"]) == ["a", "in"]
     with pytest.raises(ZeroDivisionError):
         run([])
-    assert told == []
+    assert reported == []
     spans.report()
     spans.report()
-    assert told == [
+    assert reported == [
         ("copy in", 7.0, pytest.approx(7.003), "cuda:0"),
         ("computation", pytest.approx(7.006), pytest.approx(7.009), "cuda:0"),
     ]
     copy([])
     spans.report()
-    assert told[2] == ("copy in", 9.0, pytest.approx(9.003), "cuda:0")
+    assert reported[2] == ("copy in", 9.0, pytest.approx(9.003), "cuda:0")
 
 
 def test_what_has_not_happened_is_not_waited_for(monkeypatch):
-    told = []
+    reported = []
     spans = DeviceSpans("the stream", "cuda:0", Event, lambda: 1.0)
-    spans.around(lambda: None, lambda *one: told.append(one), "copy out")()
+    spans.around(lambda: None, lambda *one: reported.append(one), "copy out")()
     monkeypatch.setattr(Event, "done", False)
     spans.report()
-    assert told == []
+    assert reported == []

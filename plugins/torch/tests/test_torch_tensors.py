@@ -134,10 +134,10 @@ def test_cpu_tensor_takes_tables_and_says_what_numpy_lacks(bench):
     assert isinstance(error, InputError)
 
 
-def fix(bench, value, told=None, request=None, **options):
+def fix(bench, value, signature=None, request=None, **options):
     one = bench()
-    if told is not None:
-        one.instance.get_or_create("inputs", lambda: told)
+    if signature is not None:
+        one.instance.get_or_create("inputs", lambda: signature)
     backend = one.start(FixTensor, **options)
     outcome = {"data": value, **(request or {})}
     found = one.outcomes(backend, outcome)[0]
@@ -431,15 +431,15 @@ FIX = "FixTensor(float32,3x-1x-1)"
         f"S[{FIX},IndexSelectTensor([0,1,2],dim=0),TorchModule]",
     ],
 )
-@pytest.mark.parametrize("told", [{}, {"shape": "3x4x5"}], ids=["untold", "told"])
-def test_the_batch_axis_of_fix_is_seen_where_no_rank_is_told(expression, told):
+@pytest.mark.parametrize("shape", [{}, {"shape": "3x4x5"}], ids=["no-rank", "rank"])
+def test_the_batch_axis_of_fix_is_seen_where_no_rank_is_told(expression, shape):
     config = {
         "backend": expression,
         "module": f"{__name__}:Halved",
         "device": "cpu",
         "max": 8,
         "batching_timeout": 50,
-        **{f"TorchModule::{key}": value for key, value in told.items()},
+        **{f"TorchModule::{key}": value for key, value in shape.items()},
     }
     rows = np.stack([IMAGE_HWC + 1, IMAGE_HWC + 2])
     with headrace.pipe(config) as pipe:

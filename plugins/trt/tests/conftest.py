@@ -93,13 +93,13 @@ def device(monkeypatch):
     library = fakes.FakeLibrary()
 
     def load_plan(library, cuda, plan, *, label, ordinal=0, **_):
-        told = json.loads(plan)
+        sidecar = json.loads(plan)
         profiles = [
             {name: tuple(map(tuple, shapes)) for name, shapes in profile.items()}
-            for profile in told["profiles"]
+            for profile in sidecar["profiles"]
         ]
-        more = (told["data_dependent"], told["narrowed"], told.get("on_host", ()))
-        found = fakes.FakeEngine(cuda, told["model"], profiles, *more)
+        more = (sidecar["data_dependent"], sidecar["narrowed"], sidecar.get("on_host", ()))
+        found = fakes.FakeEngine(cuda, sidecar["model"], profiles, *more)
         cuda.engines.append(found)
         return engine_module.Engine(library, None, found, label=label, ordinal=ordinal)
 
@@ -118,9 +118,9 @@ def plan(tmp_path):
 
     def write(model, *profiles, data_dependent=(), narrowed=False, on_host=(), name="model.plan"):
         path = tmp_path / name
-        told = {"model": str(model), "profiles": profiles, "data_dependent": data_dependent}
-        told |= {"narrowed": narrowed, "on_host": on_host}
-        path.write_text(json.dumps(told))
+        sidecar = {"model": str(model), "profiles": profiles, "data_dependent": data_dependent}
+        sidecar |= {"narrowed": narrowed, "on_host": on_host}
+        path.write_text(json.dumps(sidecar))
         return path
 
     return write

@@ -29,10 +29,10 @@ def built(device, rtx, small_net, monkeypatch):
     loaded = []
 
     def load_plan(library, cuda, plan, *, label, ordinal=0, **how):
-        told = json.loads(sidecar_of(Path(label)).read_text())
+        sidecar = json.loads(sidecar_of(Path(label)).read_text())
         profiles = [
             {name: tuple(tuple(r[k]) for k in ("min", "opt", "max")) for name, r in profile.items()}
-            for profile in told["profiles"]
+            for profile in sidecar["profiles"]
         ]
         loaded.append((label, how))
         found = FakeEngine(cuda, small_net, profiles)

@@ -50,7 +50,7 @@ def test_what_is_foreign_or_torn_is_built_anew_with_a_warning(tmp_path, caplog, 
     plan = tmp_path / "it.plan"
     get_or_build(plan, {"a": 1}, built)
     sidecar = sidecar_of(plan)
-    told = json.loads(sidecar.read_text())
+    found = json.loads(sidecar.read_text())
     if damage == "torn plan":
         plan.write_bytes(b"pla")
     elif damage == "no sidecar":
@@ -60,9 +60,9 @@ def test_what_is_foreign_or_torn_is_built_anew_with_a_warning(tmp_path, caplog, 
     elif damage == "a list":
         sidecar.write_text("[1]")
     elif damage == "other":
-        sidecar.write_text(json.dumps({**told, "asked": {"a": 2}}))
+        sidecar.write_text(json.dumps({**found, "asked": {"a": 2}}))
     else:
-        sidecar.write_text(json.dumps({**told, "format": 99}))
+        sidecar.write_text(json.dumps({**found, "format": 99}))
     caplog.set_level(logging.WARNING, "headrace.trt")
     again = get_or_build(plan, {"a": 1}, lambda: built(b"anew"))
     assert (again.hit, plan.read_bytes()) == (False, b"anew")
@@ -313,13 +313,13 @@ def test_several_processes_build_once(rtx, small_net, tmp_path):
         subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    told = []
+    reported = []
     for process in running:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        told.append(out.split())
-    assert sorted(hit for hit, *_ in told) == ["False", "True", "True"]
-    assert len({(name, size) for _, name, size in told}) == 1
+        reported.append(out.split())
+    assert sorted(hit for hit, *_ in reported) == ["False", "True", "True"]
+    assert len({(name, size) for _, name, size in reported}) == 1
     assert len(list(Path(tmp_path / "shared").glob("*.plan"))) == 1
 
 

@@ -54,9 +54,9 @@ def test_every_rule_is_kept_on_a_device_of_host_memory(device, monkeypatch, kit,
     def build_engine(settings, **_):
         most = settings.max or 1
         profile = {"x": ((1, 3), (most, 3), (most, 3))}
-        told = {"model": str(settings.model), "profiles": [profile], "data_dependent": []}
-        told["narrowed"] = False
-        return CachedPlan(Path("it.plan"), json.dumps(told).encode(), False, {})
+        sidecar = {"model": str(settings.model), "profiles": [profile], "data_dependent": []}
+        sidecar["narrowed"] = False
+        return CachedPlan(Path("it.plan"), json.dumps(sidecar).encode(), False, {})
 
     monkeypatch.setattr("headrace_trt.obtaining.build_engine", build_engine)
     here = {"unavailable": lambda self: None}

@@ -236,12 +236,12 @@ def test_two_processes_one_cache(small_net, tmp_path):
         subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         for _ in range(2)
     ]
-    told = []
+    reported = []
     for process in running:
         out, err = process.communicate(timeout=180)
         assert process.returncode == 0, err
-        told.append(out.split("\n")[1])
-    assert sorted(told) == ["False", "True"]
+        reported.append(out.split("\n")[1])
+    assert sorted(reported) == ["False", "True"]
     assert len(list(Path(tmp_path / "cache").glob("*.plan"))) == 1
 
 
@@ -312,20 +312,20 @@ def test_the_tools_measure_compare_and_inspect(small_net, tmp_path, cuda):
     from headrace_trt.tools.profiling import profile_layers
 
     settings = BuildSettings(model=small_net, profiles=(PROFILE,), **QUICK)
-    told = compare(settings, run=run_built)
-    assert told["same"], told
+    comparison = compare(settings, run=run_built)
+    assert comparison["same"], comparison
     engine, cuda = engine_of_settings(settings)
     for options in ({}, {"cuda_graph": True}, {"copies": True}, {"streams": 2}):
         found = bench_engine(engine, cuda, window_s=0.05, most_s=0.3, **options)
         assert found.rows == 4
         assert 0 < found.latency_ms["p50"] <= found.latency_ms["p99"]
-    told = profile_layers(engine, cuda, runs=5)
-    assert told["total_ms"] > 0
-    assert sum(layer["share"] for layer in told["layers"]) == pytest.approx(1)
+    comparison = profile_layers(engine, cuda, runs=5)
+    assert comparison["total_ms"] > 0
+    assert sum(layer["share"] for layer in comparison["layers"]) == pytest.approx(1)
     about = inspect_engine(engine)
     assert about["layers_by_type"].get("fp32")
     assert about["profiles"][0]["x"]["range"]["max"] == [8, 3, 32, 32]
-    times = {layer["name"]: layer["ms"] for layer in told["layers"]}
+    times = {layer["name"]: layer["ms"] for layer in comparison["layers"]}
     assert "<svg" in as_page({"kind": "plan", "file": "it", **about}, times)
     engine.close()
 
@@ -343,9 +343,9 @@ def test_a_wrong_layer_is_found(small_net, tmp_path):
     other = tmp_path / "other.onnx"
     onnx.save(model, other)
     settings = BuildSettings(model=small_net, profiles=(PROFILE,), **QUICK)
-    told = compare(settings, run=lambda s, feeds: run_built(s.with_(model=other), feeds))
-    assert not told["same"]
-    assert told["first"]["node"] == "matmul_4"
+    comparison = compare(settings, run=lambda s, feeds: run_built(s.with_(model=other), feeds))
+    assert not comparison["same"]
+    assert comparison["first"]["node"] == "matmul_4"
 
 
 def test_a_refitted_plan_is_written(small_net, tmp_path):

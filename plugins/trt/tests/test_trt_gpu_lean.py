@@ -93,10 +93,10 @@ def version_in(folder):
     """Read the version of a package without loading it into this process."""
     code = "import tensorrt_lean; print(tensorrt_lean.__version__)"
     environ = {**os.environ, "PYTHONPATH": folder}
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
     )
-    return told.stdout.strip()
+    return done.stdout.strip()
 
 
 @pytest.mark.parametrize("folder", FOLDERS or [""], ids=lambda folder: Path(folder).name)

@@ -78,10 +78,12 @@ def test_explain_and_check_need_no_library(small_net):
 
 
 def test_the_definition_is_the_word_that_is_documented(small_net, tmp_path):
-    told = str(headrace.explain({"backend": "TensorrtTensor", "model": str(small_net), "max": 4}))
+    explained = str(
+        headrace.explain({"backend": "TensorrtTensor", "model": str(small_net), "max": 4})
+    )
     for word in ("Onnx2Tensorrt", "TensorrtInferTensor", "TensorrtCat", "TensorrtSplit"):
-        assert word in told
-    assert "'name': 'LoadTensorrtEngine'" not in told
+        assert word in explained
+    assert "'name': 'LoadTensorrtEngine'" not in explained
     for suffix in (".trt", ".engine", ".plan"):
         plan = tmp_path / f"model{suffix}"
         plan.write_bytes(b"plan")
@@ -115,10 +117,10 @@ def test_fallback_to_onnx_runtime_says_what_it_chose_and_why(small_net, rtx):
     pytest.importorskip("headrace_ort")
     config = {"backend": "Fallback[TensorrtTensor,OnnxTensor]", "model": str(small_net), "max": 4}
     with headrace.pipe(config) as pipe:
-        told = str(pipe.describe())
+        described = str(pipe.describe())
         assert pipe({"data": np.zeros((3, 8, 8), np.float32)})["result"].shape == (10,)
-    assert "'chosen': 'OnnxTensor'" in told
-    assert "there is no CUDA device" in told
+    assert "'chosen': 'OnnxTensor'" in described
+    assert "there is no CUDA device" in described
 
 
 @pytest.mark.parametrize(

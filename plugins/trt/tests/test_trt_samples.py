@@ -48,15 +48,15 @@ def test_samples_are_gathered_as_numpy_stacks_them(sample, library, monkeypatch)
 class Machine:
     """A runner on a device of host memory, used as the words use it."""
 
-    def __init__(self, model, told=None, **settings):
+    def __init__(self, model, reported=None, **settings):
         self.cuda = FakeCuda()
         profile = {"x": ((1, 64), (4, 64), (8, 64))}
         fake = FakeEngine(self.cuda, model, [profile])
         engine = Engine(FakeLibrary(), None, fake, label="it", ordinal=0)
         self.stream = self.cuda.stream_create()
         make = Runner
-        if told is not None:
-            spans = Spans(self.cuda, self.stream, lambda *one: told.append(one), "cuda:0")
+        if reported is not None:
+            spans = Spans(self.cuda, self.stream, lambda *one: reported.append(one), "cuda:0")
             make = functools.partial(SpannedRunner, spans=spans)
         self.runner = make(
             engine, self.cuda, self.stream, profile=0, signature=read_signature(engine),
@@ -210,24 +210,24 @@ def test_several_pieces_are_one_call_of_the_driver(monkeypatch, error):
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("settings", [{}, {"output_device": "device"}, {"cuda_graph": True}])
 def test_a_run_reports_its_three_parts_once(model, gathered, settings):
-    told = []
-    machine = Machine(model, told, **settings)
+    reported = []
+    machine = Machine(model, reported, **settings)
     machine.runner.warm_up()
-    assert told == []
+    assert reported == []
     for count in (4, 2):
         found, _ = machine.run(list(ROWS[:count]), gathered=gathered)
         assert np.allclose(found, EXPECTED[:count], atol=1e-5)
-        assert [name for name, *_ in told] == ["copy in", "computation", "copy out"]
-        assert {track for *_, track in told} == {"cuda:0"}
-        for (_, _, ended, _), (_, started, _, _) in itertools.pairwise(told):
+        assert [name for name, *_ in reported] == ["copy in", "computation", "copy out"]
+        assert {track for *_, track in reported} == {"cuda:0"}
+        for (_, _, ended, _), (_, started, _, _) in itertools.pairwise(reported):
             assert started == ended
-        told.clear()
+        reported.clear()
 
 
 @pytest.mark.parametrize("values", [list(ROWS), [ROWS[:3], ROWS[3:]]], ids=["samples", "rows"])
 def test_what_the_host_gathers_is_no_time_of_the_device(model, values, monkeypatch):
     order = []
-    machine = Machine(model, told=[])
+    machine = Machine(model, reported=[])
     arena, cuda = machine.runner._arena, machine.cuda
     for owner, name in ((arena, "take"), (cuda, "event_record"), (cuda, "queue_copy")):
         real = getattr(owner, name)

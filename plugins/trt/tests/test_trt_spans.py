@@ -32,26 +32,26 @@ class Timed(FakeCuda):
 
 
 def test_spans_follow_one_another_from_the_clock_of_the_beginning():
-    told, cuda = [], Timed()
-    spans = Spans(cuda, 7, lambda *one: told.append(one), "cuda:1", clock=lambda: 5.0)
+    reported, cuda = [], Timed()
+    spans = Spans(cuda, 7, lambda *one: reported.append(one), "cuda:1", clock=lambda: 5.0)
     for _ in range(3):
         spans.begin()
         spans.begin()
         spans.mark("copy in")
         spans.mark("computation")
-        assert len(told) % 2 == 0
+        assert len(reported) % 2 == 0
         spans.report()
         spans.report()
-    assert told[:2] == [
+    assert reported[:2] == [
         ("copy in", 5.0, pytest.approx(5.002), "cuda:1"),
         ("computation", pytest.approx(5.002), pytest.approx(5.004), "cuda:1"),
     ]
-    assert len(told) == 6
+    assert len(reported) == 6
     assert cuda.made == 3  # used again
     with spans.silence():
         spans.begin()
         spans.mark("copy in")
         spans.report()
-    assert len(told) == 6
+    assert len(reported) == 6
     spans.close()
     assert len(cuda.destroyed) == 3

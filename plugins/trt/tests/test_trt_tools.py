@@ -67,16 +67,18 @@ def test_several_profiles_and_wrong_options(rtx, small_net):
 
 
 def test_inspect_of_a_model_and_of_a_plan(rtx, small_net, tmp_path):
-    told = trt("inspect", small_net, "--json")
-    assert told["operators"]["Conv"] == 1
-    assert told["layers"][0]["name"] == "conv_0"
-    assert told["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["n", 3, "h", "w"]}]
+    inspected = trt("inspect", small_net, "--json")
+    assert inspected["operators"]["Conv"] == 1
+    assert inspected["layers"][0]["name"] == "conv_0"
+    assert inspected["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["n", 3, "h", "w"]}]
     settings = BuildSettings(model=small_net, profiles=(PROFILE,), optimization_level=0)
     plan = tmp_path / "it.plan"
     build_engine(settings, library=rtx, engine=plan)
-    told = inspect_file(plan)
-    assert told["layers_by_type"] == {"fp32": len([x for x in told["layers"] if x["precision"]])}
-    assert any("conv_0" in layer["nodes"] for layer in told["layers"])
+    inspected = inspect_file(plan)
+    assert inspected["layers_by_type"] == {
+        "fp32": len([x for x in inspected["layers"] if x["precision"]])
+    }
+    assert any("conv_0" in layer["nodes"] for layer in inspected["layers"])
     assert trt("inspect", plan, "--html", tmp_path / "page.html")
     plan.write_bytes(plan.read_bytes()[:-1])
     with pytest.raises(SetupError, match="cannot be looked into"):
@@ -112,27 +114,27 @@ def half_known(save):
 
 
 def test_capability_names_the_nodes_and_saves_the_parts(rtx, half_known, small_net, tmp_path):
-    told = capability(half_known)
-    assert not told["supported"]
-    refused = {entry["node"]: entry["reason"] for entry in told["refused"]}
+    report = capability(half_known)
+    assert not report["supported"]
+    refused = {entry["node"]: entry["reason"] for entry in report["refused"]}
     assert "nosuchoperator_1" in refused
     assert refused["nosuchoperator_1"]
-    assert told["parts"] == [[0]]
+    assert report["parts"] == [[0]]
     assert "type of b" in refused["neg_2"]
-    saved = save_parts(half_known, tmp_path / "parts", told["parts"])
+    saved = save_parts(half_known, tmp_path / "parts", report["parts"])
     first = onnx.load(saved[0])
     assert [node.op_type for node in first.graph.node] == ["Relu"]
     assert [value.name for value in first.graph.output] == ["a"]
     assert capability(small_net)["supported"]
     printed = trt("capability", half_known, "--json", status=1)
-    assert printed["refused"] == told["refused"]
+    assert printed["refused"] == report["refused"]
     assert trt("capability", small_net, "--json")["supported"]
 
 
 def test_capability_lists_what_is_refused_where_no_part_is_left_to_save(rtx, save, tmp_path):
     model = save([("NoSuch", ["x"], ["y"], {})], [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])])
-    told = trt("capability", model, "--save", tmp_path / "parts", "--json", status=1)
-    assert (told["saved"], [entry["node"] for entry in told["refused"]]) == ([], ["nosuch_0"])
+    report = trt("capability", model, "--save", tmp_path / "parts", "--json", status=1)
+    assert (report["saved"], [entry["node"] for entry in report["refused"]]) == ([], ["nosuch_0"])
 
 
 def test_a_path_is_printed_whole_and_an_empty_batch_is_refused(rtx, save, tmp_path):
@@ -149,9 +151,9 @@ def test_a_file_that_cannot_be_written_is_told_as_json_too(small_net, tmp_path):
     page = tmp_path / "nothing" / "page.html"
     args = ["trt", "inspect", str(small_net), "--html", str(page), "--json"]
     done = CliRunner().invoke(main, args)
-    told = json.loads(done.stdout)
-    assert (done.exit_code, told["ok"], told["error"]["code"]) == (1, False, "file")
-    assert str(page) in told["error"]["message"]
+    printed = json.loads(done.stdout)
+    assert (done.exit_code, printed["ok"], printed["error"]["code"]) == (1, False, "file")
+    assert str(page) in printed["error"]["message"]
 
 
 def test_capability_prints_counts_and_not_every_node(rtx, save):
@@ -165,8 +167,8 @@ def test_capability_prints_counts_and_not_every_node(rtx, save):
 def test_compare_says_which_inputs_it_cannot_read(small_net, tmp_path):
     (tmp_path / "text.npz").write_text("text")
     np.save(tmp_path / "one.npy", np.zeros((1, 3, 8, 8), np.float32))
-    for name, told in (("text.npz", "holds no arrays"), ("one.npy", "is one array")):
-        with pytest.raises(SetupError, match=told):
+    for name, message in (("text.npz", "holds no arrays"), ("one.npy", "is one array")):
+        with pytest.raises(SetupError, match=message):
             trt("compare", small_net, "--inputs", tmp_path / name)
 
 
@@ -188,8 +190,8 @@ def test_extract_takes_a_part_that_answers_the_same(small_net, tmp_path):
     assert np.allclose(onnxruntime.InferenceSession(tail).run(None, {"r": inner})[0], whole)
     with pytest.raises(SetupError, match="no tensor 'rr'"):
         extract_model(small_net, tail, inputs=["rr"])
-    told = trt("extract", small_net, tmp_path / "cli.onnx", "--output", "c", "--json")
-    assert told["operators"] == {"Conv": 1}
+    extracted = trt("extract", small_net, tmp_path / "cli.onnx", "--output", "c", "--json")
+    assert extracted["operators"] == {"Conv": 1}
 
 
 def test_no_tool_writes_over_what_it_reads(small_net, tmp_path):
@@ -241,10 +243,10 @@ def test_comparing_finds_the_first_layer_that_differs(small_net):
         return lambda settings, feeds: reference(used, feeds, settings.mark_outputs)
 
     settings = BuildSettings(model=small_net, profiles=(PROFILE,))
-    told = compare(settings, run=run_of(wrong))
-    assert not told["same"]
-    assert (told["first"]["name"], told["first"]["node"]) == ("y", "matmul_4")
-    assert all(entry["ok"] for entry in told["inner"] if entry["name"] != "y")
+    comparison = compare(settings, run=run_of(wrong))
+    assert not comparison["same"]
+    assert (comparison["first"]["name"], comparison["first"]["node"]) == ("y", "matmul_4")
+    assert all(entry["ok"] for entry in comparison["inner"] if entry["name"] != "y")
     assert compare(settings, run=run_of(model))["same"]
     assert random_inputs(model, {"x": (4, 3, 16, 16)})["x"].shape == (4, 3, 16, 16)
 
@@ -285,8 +287,8 @@ def test_comparing_leaves_constants_out_and_says_why_layers_cannot_be_compared(r
         marked.append(settings.mark_outputs)
         return {name: value + 1 for name, value in stand_in(settings, feeds).items()}
 
-    told = compare(BuildSettings(model=model), run=run)
-    assert (marked, told["first"]["node"]) == ([(), ("h", "i")], "mul_2")
+    comparison = compare(BuildSettings(model=model), run=run)
+    assert (marked, comparison["first"]["node"]) == ([(), ("h", "i")], "mul_2")
     build_engine(BuildSettings(model=model, mark_outputs=marked[1], optimization_level=0))
 
     def fails(settings, feeds):
@@ -294,9 +296,9 @@ def test_comparing_leaves_constants_out_and_says_why_layers_cannot_be_compared(r
             raise SetupError("no memory for that")
         return run(settings, feeds)
 
-    told = compare(BuildSettings(model=model), run=fails)
-    assert told["first"] is None
-    assert told["note"] == "layers cannot be compared: no memory for that"
+    comparison = compare(BuildSettings(model=model), run=fails)
+    assert comparison["first"] is None
+    assert comparison["note"] == "layers cannot be compared: no memory for that"
 
 
 def test_comparing_draws_what_a_profile_tells(save):
@@ -330,9 +332,9 @@ def test_tools_keep_and_load_engines_as_they_are_told(small_net, tmp_path, monke
     for command in ("bench", "profile", "compare"):
         with pytest.raises(SetupError, match="enough"):
             trt(command, small_net, *SHAPES, *where)
-        told = asked.pop()
-        assert (told["cache_dir"], told["weight_streaming_bytes"]) == (tmp_path, 5)
-        assert told["device"] == "cuda:1"
+        found = asked.pop()
+        assert (found["cache_dir"], found["weight_streaming_bytes"]) == (tmp_path, 5)
+        assert found["device"] == "cuda:1"
     for words in (("fix", small_net, "f"), ("bisect", small_net, small_net, small_net)):
         done = CliRunner().invoke(app, ["tactics", *map(str, words), "--tactics", "other"])
         assert (done.exit_code, "No such option" in done.output) == (2, True)
@@ -370,11 +372,11 @@ def test_files_of_tactics(tmp_path):
         show_tactics(path)
     TacticFile("tensorrt 10.6", {"conv": "0x1:0x2", "fc": "0x3:0x4"}).write(path)
     assert show_tactics(path)["chosen"] == {"conv": "0x1:0x2", "fc": "0x3:0x4"}
-    told = exclude_tactics(path, ["0x9:0x9"])
-    assert told["chosen"], "what nobody chose was excluded: the choice stays"
-    told = exclude_tactics(path, ["conv", "fc@0x7:0x7"])
-    assert told["excluded"] == ["0x9:0x9", "conv@0x1:0x2", "fc@0x7:0x7"]
-    assert told["chosen"] == {}, "a file with a hole is recorded anew"
+    excluded = exclude_tactics(path, ["0x9:0x9"])
+    assert excluded["chosen"], "what nobody chose was excluded: the choice stays"
+    excluded = exclude_tactics(path, ["conv", "fc@0x7:0x7"])
+    assert excluded["excluded"] == ["0x9:0x9", "conv@0x1:0x2", "fc@0x7:0x7"]
+    assert excluded["chosen"] == {}, "a file with a hole is recorded anew"
     with pytest.raises(SetupError, match="neither a layer"):
         exclude_tactics(path, ["nonsense"])
     assert trt("tactics", "show", path, "--json")["library"] == "tensorrt 10.6"
