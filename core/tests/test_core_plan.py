@@ -1151,6 +1151,13 @@ def test_what_two_nodes_say_of_one_definition_is_reported_once(order):
     assert (found.code, found.suggestion) == ("unknown_instance", "Identity")
 
 
+def test_what_a_node_gives_to_a_definition_or_does_not_names_the_node():
+    lacking = {"define": {"Z": "S[X,Loop[X]]"}, "n": {"backend": "Z", "until": "k", "next": "m"}}
+    found = problem({**lacking, "m": {"backend": "Z"}})
+    assert (found.code, found.path) == ("missing_option", "define.Z")
+    assert found.message == "Loop of node 'm' needs the option 'until'"
+
+
 @pytest.mark.parametrize(
     "word", ["Forward[node.a]", "Proxy[node.a]", "HasKey(k)[Forward[node.a],X]"]
 )

@@ -89,7 +89,7 @@ def test_building_without_torch_names_it():
         ("CropTensor(box=[0,0,1,1],crop_h=8,crop_w=8)", "two boxes"),
         ("PadTensor", "multiple"),
         ("PadTensor(8)", "go together"),
-        ("NormalizeTensor(std=0)", "std must not be 0"),
+        ("NormalizeTensor(std=0)", "std: it must not be 0"),
         ("CropTensor(box=[5,5,1,9])", "holds no pixel"),
         ("CropTensor(box=[5,5,5.4,9])", "holds no pixel"),
         ("CropTensor(box=[-5,-5,0,3])", "holds no pixel"),

@@ -181,9 +181,9 @@ class OptionsReader:
         got = "" if detail["type"] == "no_file" else f", got {shown_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
-        place = {} if found is None else found.place()
+        place, node = ({}, self._of_node()) if found is None else (found.place(), "")
         near = nearest_choice(detail) or detail.get("ctx", {}).get("nearest")
-        self._add("option", f"{self.call.name}: {what}", suggestion=near, **place)
+        self._add("option", f"{self.call.name}{node}: {what}", suggestion=near, **place)
 
     def _report_missing(self, key: str) -> None:
         if self.lenient:
@@ -191,7 +191,14 @@ class OptionsReader:
             return
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
         hint = f"Write {ways} in the node, or {self.call.name}({key}=...)."
-        self._add("missing_option", f"{self.call.name} needs the option {key!r}", hint=hint)
+        what = f"{self.call.name}{self._of_node()} needs the option {key!r}"
+        self._add("missing_option", what, hint=hint)
+
+    def _of_node(self) -> str:
+        """Name the node whose keys decide, where the place of a problem is the text of a definition."""
+        decides = {one.origin for one in self._found.values()} != {"definition"}
+        node = self.planning.known_node if self.call.source.uses and decides else None
+        return "" if node is None else f" of node {node!r}"
 
 
 def _is_options(options: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from headrace_cv._fields import ImageOptions, PerChannel
 from headrace_cv._per_image import PerImage, of_data
@@ -28,16 +28,21 @@ _MOST = 3.4028234663852886e38
 def _check(options: Any, *, inverse: bool = False) -> None:
     """Refuse a ``mean`` and ``std`` that do not fit together, or make factors too large for ``float32``."""
     means, stds = _listed(options.mean, 0.0), _listed(options.std, 1.0)
-    if 0 in stds:
-        raise ValueError("std must not be 0")
     if len({len(v) for v in (options.mean, options.std) if isinstance(v, tuple)}) > 1:
         raise ValueError("mean and std must have one value per channel, both as many")
     scale = 1.0 if options.scale is None else options.scale
     for mean, std in zip(means * len(stds), stds * len(means), strict=True):
         if max(abs(scale / std), abs(mean / std)) > _MOST:
             raise ValueError("scale / std or mean / std is too large for float32")
-        if inverse and scale and max(abs(std / scale), abs(mean / scale)) > _MOST:
+        if inverse and max(abs(std / scale), abs(mean / scale)) > _MOST:
             raise ValueError("std / scale or mean / scale is too large for float32")
+
+
+def _refuse_zero(value: Any) -> Any:
+    """Refuse a divisor that is 0, or holds one."""
+    if 0 in _listed(value, 1.0):
+        raise ValueError("it must not be 0")
+    return value
 
 
 def _listed(value: Any, default: float) -> tuple[float, ...]:
@@ -87,6 +92,7 @@ class Mat2Tensor(PerImage):
         )
 
         positional = ("scale", "mean", "std")
+        _divides = field_validator("std")(_refuse_zero)
 
         @model_validator(mode="after")
         def _fit_together(self) -> Self:
@@ -152,12 +158,11 @@ class Tensor2Mat(PerImage):
         )
 
         positional = ("scale", "mean", "std")
+        _divide = field_validator("scale", "std")(_refuse_zero)
 
         @model_validator(mode="after")
         def _can_be_undone(self) -> Self:
             _check(self, inverse=True)
-            if self.scale == 0:
-                raise ValueError("scale must not be 0")
             return self
 
     expected = "a tensor: float32 [C, H, W] or [1, C, H, W], C from 1 to 4"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 import headrace
 from headrace.errors import InputError
@@ -146,10 +146,15 @@ class NormalizeTensor(PerImage):
 
         positional = ("scale", "mean", "std")
 
+        @field_validator("std")
+        @classmethod
+        def _divides(cls, std: Any) -> Any:
+            if 0 in _listed(std, 1.0):
+                raise ValueError("it must not be 0")
+            return std
+
         @model_validator(mode="after")
         def _fit_together(self) -> Self:
-            if 0 in (self.std if isinstance(self.std, tuple) else (self.std,)):
-                raise ValueError("std must not be 0")
             if len({len(v) for v in (self.mean, self.std) if isinstance(v, tuple)}) > 1:
                 raise ValueError("mean and std must have one value per channel, both as many")
             means, stds = _listed(self.mean, 0.0), _listed(self.std, 1.0)

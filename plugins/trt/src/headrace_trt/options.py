@@ -207,6 +207,13 @@ class BuildOptions(headrace.Options):
         "the precision needs.",
     )
 
+    @field_validator("std")
+    @classmethod
+    def _divides(cls, std: Any) -> Any:
+        if 0 in (std if isinstance(std, tuple) else (std,)):
+            raise ValueError("it must not be 0")
+        return std
+
     @model_validator(mode="after")
     def _fit(self) -> BuildOptions:
         self.settings()  # raises ValueError if options do not fit together
