@@ -234,6 +234,28 @@ def test_a_node_key_that_nobody_has_is_an_error_with_a_suggestion():
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ({"backend": "Show", "qqqq": 2}, "There are: a, cache, many, model"),
+        ({"backend": "Identity", "main": {"max": 2}}, "A table is a node only at the top level"),
+        ({"backend": "Qqqq"}, "`headrace plugins list` shows"),
+        ({"backend": "Identity", "dispatch_policy": "greedy"}, "There are: best_fit."),
+        ({"backend": "HasKey[Identity]"}, "key = ... in the node"),
+        ({"backend": "Call[math:sqrt]"}, "stands in ( ): Call(math:sqrt)"),
+        ({"backend": "Identity", "define": {"1": "Identity"}}, "A letter or _, then"),
+    ],
+)
+def test_where_no_name_is_near_the_hint_says_what_to_do(source, hint):
+    assert any(hint in (found.hint or "") for found in problems(source))
+
+
+@pytest.mark.parametrize("key", ["batching_timeout", "timeout_ms", "max"])
+def test_nan_is_called_by_its_name_in_keys_of_nodes_too(key):
+    (found,) = problems({"backend": "Identity", key: float("nan")})
+    assert found.message == "NaN is no value, got NaN"
+
+
 def test_the_line_of_a_key_shows_its_letters_as_they_are_written():
     (found,) = problems({"backend": "Show", "txet": "grün"})
     assert (found.text, found.span) == ('txet = "grün"', (0, 4))

@@ -90,6 +90,13 @@ def test_codes_are_stable(name, code):
     assert getattr(errors, name).code == code
 
 
+def test_the_repr_of_an_error_of_several_things_tells_them():
+    assert repr(errors.ConfigError("no such node")) == "ConfigError('no such node')"
+    failed = errors.RequestsFailed([None, errors.InputError("no picture")])
+    assert repr(failed) == f"RequestsFailed({str(failed)!r})"
+    assert "item 1: InputError: no picture" in repr(failed)
+
+
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda e: type(e).__name__)
 def test_every_error_can_be_pickled_with_all_it_says(error):
     error.__cause__ = ZeroDivisionError("why")
@@ -162,7 +169,7 @@ def test_a_problem_is_plain_data():
         "message": "m",
         "file": None,
         "path": "a.b",
-        "span": (0, 1),
+        "span": [0, 1],
         "suggestion": None,
         "text": None,
         "hint": None,

@@ -90,7 +90,10 @@ class _Owners:
         if self._by_package is None:
             from importlib.metadata import packages_distributions
 
-            self._by_package = packages_distributions()
+            try:
+                self._by_package = packages_distributions()
+            except Exception:  # noqa: BLE001 - one distribution's list of files is broken: nobody is told of rivals
+                self._by_package = {}
         wanted = set(map(_name, requires))
         for package, brought in self._by_package.items():
             names = sorted({str(canonicalize_name(one)) for one in brought})

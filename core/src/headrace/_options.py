@@ -145,7 +145,7 @@ class Options(BaseModel):
             # Only a field of the options themselves says in which file its value was written. The fields of
             # a model nested in it are read after this, and use the same folder.
             context["base"] = context.get("bases", {}).get(info.field_name, Path())
-        got = handler(value)
+        got = value if _has_nan(value) else handler(value)
         if _bool_became_number(value, got):
             raise ValueError("a bool is no number")
         if _has_nan(got):

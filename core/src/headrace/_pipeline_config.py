@@ -143,7 +143,7 @@ class PipelineConfig:
                 problems.add("unknown_key", message, suggestion=near, **place)
             elif single and key == "backend" and not isinstance(new.value, str):
                 place = key_place(None, f"{node}.{key}", key, new.value)
-                problems.add("type", "backend is a text, an expression", **place)
+                problems.add("type", "backend takes an expression, written as a text", **place)
             if new.value is None:
                 keys.pop(key, None)
             else:

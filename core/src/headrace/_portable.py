@@ -60,7 +60,7 @@ class Problem:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the problem as plain data for JSON."""
-        return asdict(self)
+        return {**asdict(self), "span": self.span and [*self.span]}
 
     def render(self) -> str:
         """Give the text for people: place, message, the expression with a caret, suggestion."""

@@ -78,6 +78,9 @@ class HeadraceError(Exception):
     def __str__(self) -> str:
         return self._text()
 
+    def __repr__(self) -> str:
+        return super().__repr__() if self.args else f"{type(self).__name__}({self._text()!r})"
+
     def _text(self) -> str:
         return " ".join(str(arg) for arg in self.args)
 

@@ -215,7 +215,8 @@ def read_shape(document: Document, problems: Problems) -> Shape:
         if isinstance(table, Table):
             part.update(table.keys)
         elif table is not None:
-            problems.add("type", f"[{name}] is a table", **_place(name, table))
+            hint = f"Write [{name}] in a line of its own, and its keys below."
+            problems.add("type", f"[{name}] is a table", hint=hint, **_place(name, table))
     rest = {key: value for key, value in document.top.items() if key not in RESERVED_TABLES}
     if "backend" in rest and not isinstance(rest["backend"], Table):
         shape.single = True

@@ -290,7 +290,8 @@ def _offer(planning: Planning, kind: Kind, call: Call) -> Offer | None:
         planning.add("contract", f"the {kind.noun} {call.name} is wrong: {lacks}", call)
     elif offer is not None:
         what = f"{offer.path!r} of {offer.distribution}" if offer.path else repr(call.name)
-        planning.add(kind.noun, f"{what} is no {kind.wanted}", call)
+        hint = _offered(planning, kind)[1]
+        planning.add(kind.noun, f"{what} is no {kind.wanted}", call, hint=hint)
     elif kind is PROBE or planning.all_names:
         _report_unknown(planning, kind, call)
     return None
@@ -320,19 +321,24 @@ def _without_plugins(planning: Planning) -> Iterator[tuple[str, Any]]:
         yield from table.items()
 
 
-def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
+def _offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
+    """Give the names of a kind, and a sentence that lists them."""
     known = {offer.name for offer in registry.offers(kind.hook)}
     if kind.base is not None:
         known.update(name for name, cls in _without_plugins(planning) if kind.has(cls))
+    are = f"There are: {', '.join(sorted(known))}." if known else f"No plugin offers a {kind.noun}."
+    return sorted(known), are
+
+
+def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
     refused = [one for one in registry.plugins() if not one.usable]
     unusable = [f"{one.distribution} cannot be used: {one.reason}." for one in refused]
     brings = KNOWN_PROBES.get(call.part) if kind is PROBE else None
     if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
         unusable.append(f"It comes with {brings}. {how_to_install(brings)}.")
-    are = f"There are: {', '.join(sorted(known))}." if known else f"No plugin offers a {kind.noun}."
-    message = f"unknown {kind.noun} {call.name!r}"
-    more = {"suggestion": nearest(call.part, sorted(known)), "hint": " ".join([are, *unusable])}
-    planning.add(f"unknown_{kind.noun}", message, call, **more)
+    known, are = _offered(planning, kind)
+    more = {"suggestion": nearest(call.part, known), "hint": " ".join([are, *unusable])}
+    planning.add(f"unknown_{kind.noun}", f"unknown {kind.noun} {call.name!r}", call, **more)
 
 
 # Policies.

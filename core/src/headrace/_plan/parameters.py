@@ -273,8 +273,15 @@ def _report_unknown(
                 found.read(problems)
             near = _meant(found, known, problems, incomplete)
             if near is not None or not incomplete:
-                message = f"{nobody} has an option {key!r}"
-                problems.add("unknown_key", message, suggestion=near, **place)
+                message, hint = f"{nobody} has an option {key!r}", None
+                options = sorted(key for key in known - OWN_KEYS if "::" not in key)
+                if isinstance(written.value, dict):
+                    hint = (
+                        "A table is a node only at the top level, with no backend beside it there."
+                    )
+                elif near is None and options:
+                    hint = f"There are: {', '.join(options)}."
+                problems.add("unknown_key", message, suggestion=near, hint=hint, **place)
 
 
 def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: bool) -> str | None:
@@ -292,7 +299,10 @@ def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: b
         return part
     if incomplete:
         return problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
-    return KEYS_ELSEWHERE.get(part) or problems.nearest(key, {*known, "extends", "import"})
+    others = NODE_KEYS if isinstance(found.value, dict) else ()  # whose values are no tables
+    return KEYS_ELSEWHERE.get(part) or problems.nearest(
+        key, {*known, "extends", "import"}.difference(others)
+    )
 
 
 # The keys of nodes themselves.

@@ -93,14 +93,14 @@ def known_definitions(
         path = f"define.{name}"
         at_key = key_place(written.file, path, name, written.value, at_key=True)
         if not PLAIN_NAME.fullmatch(name) or ":" in name:
-            problems.add("definition", f"{name!r} is no name for a definition", **at_key)
+            hint = "A letter or _, then letters, digits and _ . - /"
+            problems.add("definition", f"{name!r} is no name for a definition", hint=hint, **at_key)
         for other in known.get(name, ()):
             message = f"{name!r} is defined by {other.distribution} already"
-            problems.add("definition", message, **at_key)
+            problems.add("definition", message, hint="Choose another name.", **at_key)
         for spec in registry.find(name, files)[:1]:
             message = f"{name!r} is the name of a backend of {spec.distribution}"
-            hint = "Choose another name for the definition."
-            problems.add("definition", message, hint=hint, **at_key)
+            problems.add("definition", message, hint="Choose another name.", **at_key)
         known[name] = [Definition(name, path=written.value, source=Source.of(written, path))]
     return known
 

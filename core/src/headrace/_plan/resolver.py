@@ -114,7 +114,7 @@ class Resolver(Planning):
         if not isinstance(text, str):
             key = path.rpartition(".")[2]
             place = key_place(file, path, key, text)
-            self.problems.add("type", f"{key} is a text, an expression", **place)
+            self.problems.add("type", f"{key} takes an expression, written as a text", **place)
             return None
         try:
             call = read_expression(text, node_name=node, environ=os.environ, source=source)
@@ -331,6 +331,10 @@ def _check_arity(use: Use) -> bool:
         return False
     elif most == 0:
         wanted, got = "takes nothing", ""
+        if getattr(cls.Options, "positional", ()):
+            hint = (
+                f"What is no backend stands in ( ): {call.name}({','.join(map(str, use.children))})"
+            )
     elif least != most:
         wanted += " or more" if most is None else f" to {most}"
     use.add("arity", f"{call.name} {wanted} in brackets{got}", hint=hint)

@@ -207,9 +207,9 @@ class Registry:
 
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
-        _, _, part = name.rpartition(":")
+        plugin, _, part = name.rpartition(":")
         for one in self.plugins():
-            if part in one.backends and not one.usable:
+            if part in one.backends and not one.usable and plugin in ("", one.plugin):
                 by = f"{one.distribution} {one.version}"
                 what = f"{name!r} comes with {by}, which cannot be used: {one.reason}"
                 return Problem("plugin_" + one.state, what, hint=one.remedy)
@@ -220,7 +220,12 @@ class Registry:
             return Problem("missing_plugin", what, hint=how_to_install(distribution))
         names = [*known]
         near = nearest(name, names) or nearest(part, names)
-        return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near)
+        hint = (
+            None
+            if near
+            else "`headrace plugins list` shows what there is; `import` brings your own."
+        )
+        return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)
 
     # What plugins offer through their hooks.
 
