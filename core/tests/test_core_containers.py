@@ -552,6 +552,8 @@ def test_a_branch_that_is_not_chosen_need_not_be_installed():
         ("CatSplit[Fix,Infer,S[Identity,Never]]", {}),
         ("S[HasKey(k)[S[Inc,Never],Inc],Inc]", {"k": 1}),
         ("S[Never,(key=k)Inc]", {}),
+        ("S[Never,(key=k)Inc]", {"k": 1}),
+        ("S[Inc,(key=k)Never,(or,key=j)Inc,(key=k)Inc,Inc]", {"k": 1}),
         ("S[Ends,HasKey(k)[Never,Str]]", {"k": 1}),
     ],
 )

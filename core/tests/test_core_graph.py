@@ -450,6 +450,21 @@ def test_a_link_that_cannot_be_read_is_told_at_its_key(keys, code, said):
     assert found.path == f"a.{list(keys)[-1]}"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a[result:data],b[result", "expected node[source:target,...]"),
+        ("a[result:data],b[result]", "expected source:target, got 'result'"),
+        ("a[result:data],a[data:x],b[result:y]", "'a' stands there twice"),
+        ("b[result:y],a[result:data],a[data:x]", "'a' stands there twice"),
+    ],
+)
+def test_a_map_that_cannot_be_read_at_a_join_is_one_problem(text, said):
+    config = {name: {"backend": "Inc", "next": "c"} for name in "ab"}
+    (found,) = problems({**config, "c": {"backend": "Inc", "map": text}})
+    assert (found.path, found.message) == ("c.map", said)
+
+
 def test_two_sources_for_one_key_are_an_error():
     text = "a[result:data,x:k,y:k]"
     config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc", "map": text}}

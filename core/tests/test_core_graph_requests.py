@@ -153,9 +153,10 @@ def test_each_over_no_list_counts_at_its_node(send):
     assert send.stats == {"a": (1, 1, {}), "b": (1, 0, {"input": 1})}
 
 
-def test_each_at_the_entry_over_no_list_counts_once(send):
-    with pytest.raises(errors.InputError):
-        send({"backend": "Inc", "each": "boxes"}, 1)
+@pytest.mark.parametrize("keys", [{}, {"boxes": (1, 2)}, {"boxes": "ab"}, {"boxes": {1: 2}}])
+def test_each_at_the_entry_over_no_list_counts_once(send, keys):
+    with pytest.raises(errors.InputError, match="expected a list, got"):
+        send({"backend": "Inc", "each": "boxes"}, 1, **keys)
     assert send.stats == {"main": (1, 0, {"input": 1})}
 
 

@@ -125,7 +125,7 @@ class BatchEnd:
         """Register a function for ``backend``: this is ``context.at_batch_end`` of its ``init``."""
         if backend._state != "new":
             hint = "Call context.at_batch_end in init; what it registers holds for all batches."
-            raise backend._located(SetupError("at_batch_end was called after init", hint=hint))
+            raise SetupError("at_batch_end was called after init", hint=hint)
         if not callable(function):
             raise SetupError(f"at_batch_end takes a function, got {function!r}")
         self.functions.append((function, backend))

@@ -184,7 +184,7 @@ class Elements:
 
 def _copies(each: Each, request: Request) -> list[Request]:
     values: Any = request.get(each.source)
-    if not isinstance(values, (list, tuple)):
+    if not isinstance(values, list):
         raise InputError(
             f"node {each.node!r} runs once per element of {each.source!r}",
             key=each.source,

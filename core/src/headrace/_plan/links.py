@@ -144,7 +144,7 @@ class _Graph:
             if match[1] in found:
                 what = f"{match[1]!r} stands there twice"
                 self.wrong(name, "map", what, span=match.span(1), text=text)
-            found[match[1]] = tuple(pairs)
+            found[match[1]] = found.get(match[1], ()) + tuple(pairs)
         return found
 
     def _no_map(self, name: str, what: str, text: str, *span: int) -> None:
@@ -197,7 +197,8 @@ class _Graph:
         if one.otherwise and len(before) != 1:
             wrong("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
         if one.map is None:
-            if len(before) > 1:
+            written = self.shape.nodes[one.name].get("map")
+            if len(before) > 1 and (written is None or written.value is None):
                 hint = f'Write map = "{before[0]}[result:data],..." with every predecessor.'
                 what = f"{', '.join(before)} join here, and there is no map"
                 wrong("map", what, hint=hint)

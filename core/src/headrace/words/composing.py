@@ -101,6 +101,7 @@ class Sequential(Word):
             _Step(child, child_call(child, pad=self._pad).__call__, "or" in flags, named.get("key"))
             for child, (flags, named) in zip(children, prefixes, strict=True)
         ]
+        self._silent: dict[int, Backend] = {}
         self._plain = [*enumerate(step.run for step in self._steps)]
         if self._reposts or any(step.otherwise or step.key is not None for step in self._steps):
             self._plain = []
@@ -132,6 +133,7 @@ class Sequential(Word):
     def _run(self, start: int, batch: list[Request], before: Answers) -> Answers:
         """Run the elements from ``start`` on the items that have not failed in those before."""
         outcomes, ready = [*before], [start == 0 or "result" in request for request in batch]
+        self._silent = {}
         for index in range(start, len(self._steps)):
             taken = self._taken(index, batch, outcomes, ready)
             if not taken:
@@ -139,6 +141,8 @@ class Sequential(Word):
             run_some(self._steps[index].run, batch, taken, outcomes)
             for i in taken:
                 ready[i] = "result" in batch[i]
+            child = self._steps[index].child
+            self._silent |= {id(batch[i]): child for i in taken if not ready[i]}
         select(batch, (i for i, said in enumerate(ready) if said), _pass_by, outcomes)
         return outcomes
 
@@ -171,9 +175,8 @@ class Sequential(Word):
         return taken
 
     def _last_label(self, request: Request, before: int | None = None) -> str:
-        steps = self._steps[:before]
-        ran = [step for step in steps if step.key is None or step.key in request]
-        return (ran or steps)[-1].child._last_label(request)
+        last = self._steps[:before][-1].child
+        return (last if self._plain else self._silent.get(id(request), last))._last_label(request)
 
 
 class _Step(NamedTuple):
