@@ -481,6 +481,11 @@ def test_list(site, monkeypatch):
     states = {record["distribution"]: record["state"] for record in found}
     assert states["headrace-good"] == "ok"
     assert states["headrace-new"] == "incompatible"
+    assert headrace_says("plugins").stdout == result.stdout
+    assert json.loads(headrace_says("plugins", "--json").stdout) == found
+    assert (
+        headrace_says("plugins", "--json", "doctor").exit_code == 2
+    )  # no option that nobody reads
 
 
 def test_info_of_a_backend(site, monkeypatch):

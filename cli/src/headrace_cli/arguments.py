@@ -42,10 +42,10 @@ Settings = Annotated[
 ]
 
 
-def group(summary: str) -> typer.Typer:
+def group(summary: str, cls: type[Group] = Group) -> typer.Typer:
     """Make a group of commands, ``headrace GROUP COMMAND``."""
     made = typer.Typer(
-        cls=Group,
+        cls=cls,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,

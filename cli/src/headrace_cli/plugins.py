@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from headrace_cli.console import FAILED, OK, counted, print_data, print_message
 from headrace_cli.findings import findings, with_states
 from headrace_cli.names import COMMANDS
 from headrace_cli.printing import print_json
-from headrace_cli.reporting import Command
+from headrace_cli.reporting import Command, Group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,12 +27,20 @@ _INSTALL = (
 )
 
 
-plugins = group(COMMANDS["plugins"])
+class _Plugins(Group):
+    """The commands of ``headrace plugins``, which without one of them is ``headrace plugins list``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        return super().parse_args(ctx, args if args and args[0] != "--json" else ["list", *args])
+
+
+plugins = group(COMMANDS["plugins"], _Plugins)
 
 
 @plugins.command("list", cls=Command)
 def list_(json: Json = False) -> int:
-    """List the installed plugins.
+    """List the installed plugins (also without this word).
 
     Version, the range of headrace that each requires, its backends, its state with the reason.
     No backend is imported, only the light modules with hooks.

@@ -133,6 +133,9 @@ def test_failures_are_counted_by_code_and_end_with_one():
     done = run("bench", "DecodeMat", "--data", "uint8:40", "--clients", "1", "--json", *SHORT)
     (point,) = json.loads(done.stdout)["configurations"][0]["points"]
     assert (done.exit_code, point["ok"], list(point["failed"])) == (1, 0, ["input"])
+    said = f"{point['failed']['input']} requests failed with the code input, one of them: "
+    assert said in done.stderr
+    assert "backend 'DecodeMat', instance 0" in done.stderr
 
 
 @pytest.mark.parametrize(

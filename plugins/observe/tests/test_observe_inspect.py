@@ -168,6 +168,8 @@ def test_all_that_was_built_is_told():
 def test_what_fails_is_counted_and_sizes_outside_are_refused():
     found = inspect("DecodeMat", [{"data": b"no picture"}], repeat=3, warm_up=0, sizes=[1])
     assert found["batches"][0]["failed"] == {"input": 3}
+    assert list(found["errors"]) == ["input"]
+    assert "backend 'DecodeMat'" in found["errors"]["input"]
     assert found["writes"] == {}
     with pytest.raises(ValueError, match=r"batches hold 1 to 2 requests here, got \[4\]"):
         inspect({"backend": "Identity", "max": 2}, [1], sizes=[4])

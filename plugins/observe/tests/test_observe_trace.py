@@ -402,7 +402,8 @@ def test_failed_requests_are_counted_and_the_status_says_so(tmp_path):
     (tmp_path / "a.txt").write_text("no picture")
     done = headrace_says("trace", "DecodeMat", "a.txt", "-o", "out.json", cwd=tmp_path)
     assert done.returncode == 1
-    assert "1 input" in done.stderr
+    assert "1 request failed with the code input: a.txt: the image format" in done.stderr
+    assert "1 request: 0 ok, 1 failed; " in done.stderr
     assert len(of(checked(tmp_path / "out.json"), "request")) == 1
 
 

@@ -236,6 +236,8 @@ def test_what_answers_no_request_reaches_no_goal(failed, said):
         tried.evaluate((1, 1, 0))
         assert not tried.reached(tried.best)
         assert tried.how_close() == f"no configuration answered a request: {said}"
+    nothing.window.errors.update(dict.fromkeys(failed, "no picture"))
+    assert tried.how_close().endswith("7 failed, one of them: no picture" if failed else said)
 
 
 def test_what_looks_best_is_measured_again_and_its_windows_count_together():

@@ -112,6 +112,18 @@ def test_keys_that_are_not_the_clients_are_refused(serving, query):
     assert httpx.post(f"{server.url}/run/m?{query}", content=b"x").status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [("timeout=0.5", "query parameter 'timeout': expected a whole number of microseconds, got 0.5"),
+     ("priority=low", "query parameter 'priority': expected a whole number, got low"),
+     ("node_name=a", "query parameter 'node_name': expected timeout, priority, or a key that a client may set")],
+)  # fmt: skip
+def test_a_refused_key_is_told_with_what_may_stand_there(serving, query, said):
+    server = serving({"m": {"backend": "ServeTold"}})
+    error = httpx.post(f"{server.url}/run/m?{query}", content=b"x").json()["error"]
+    assert error.startswith(said)
+
+
 def test_other_inputs_stand_in_the_query_in_their_types(serving):
     config = {"backend": "ServeTold", "max": 4}
     server = serving({"m": {"config": config, "inputs": INPUTS}})

@@ -1,15 +1,23 @@
-"""The codes of errors, with a bound on how many there are: what is exported holds nothing of the requests."""
+"""Codes and texts of errors; of codes what is exported has a bounded number, which hold nothing of the requests."""
 
 from __future__ import annotations
 
 from headrace.errors import HeadraceError
 
-__all__ = ["OTHER", "bounded"]
+__all__ = ["OTHER", "bounded", "text_of"]
 
 OTHER = "other"
 """Stands for every code that no class of errors has."""
 
 _codes = {"ok", "cancelled", "interrupt"}
+
+
+def text_of(error: BaseException) -> str:
+    """Give the text of an error, or the name of its type if it has none."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - the `__str__` is a user's
+        return type(error).__name__
 
 
 def bounded(code: str) -> str:

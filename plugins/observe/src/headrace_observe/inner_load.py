@@ -7,7 +7,6 @@ import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from headrace.errors import code_of
 from headrace_observe.load import ClosedLoop
 from headrace_observe.measurement import Point
 from headrace_observe.notes import Notes, gathered
@@ -86,7 +85,7 @@ def of_backend(
             if error is None:
                 notes.ok(ended, ended - arrived)
             else:
-                notes.failed(ended, code_of(error))
+                notes.failed(ended, error)
         waiting.extend((ended, k) for k in itertools.islice(to_send, len(turns)))
     # A window leaves out requests that ended exactly at its end, so the end lies just after the last request.
     window = gathered([notes], began, clock() + 1e-9)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import MissingDependencyError, code_of
+from headrace_observe.codes import text_of
 from headrace_observe.figures import latency_ms
 from headrace_observe.gpu import gpus
 
@@ -47,11 +48,12 @@ def inspect(
         clock: Seconds; for tests.
 
     Returns:
-        ``{"expression", "range", "built", "tree", "clock", "reads", "writes", "batches", "memory"}``.
+        ``{"expression", "range", "built", "tree", "clock", "reads", "writes", "batches", "errors", "memory"}``.
         ``built`` is the description that the outermost backend gives of itself, and ``tree`` has the
         descriptions of all backends, as in ``Pipeline.describe()``. ``reads`` and ``writes`` have, for each
         key of a request, the dtype and shape of its value, or its type. ``batches`` has for each size
-        ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``. ``memory`` has ``host_bytes`` of the
+        ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``. ``errors`` has the text of an error with
+        each code. ``memory`` has ``host_bytes`` of the
         process (None without psutil) and ``gpu_bytes`` of all GPUs (None if unknown), each before the
         build, after it, and after the runs.
 
@@ -84,7 +86,8 @@ def inspect(
     with headrace.plugins.build(source) as built:
         memory["built"] = _memory()
         call = built.call
-        batches = [_batch(call, samples, size, repeat, warm_up, clock) for size in tried]
+        errors: dict[str, str] = {}
+        batches = [_batch(call, samples, size, repeat, warm_up, clock, errors) for size in tried]
         answered = _copies(samples, tried[0])
         outcomes = call(answered)
         good = [r for r, error in zip(answered, outcomes, strict=True) if error is None]
@@ -100,6 +103,7 @@ def inspect(
         "reads": {key: _described(value) for key, value in samples[0].items()},
         "writes": _written(samples[0], good[0]) if good else {},
         "batches": batches,
+        "errors": errors,
         "memory": {kind: {when: found[kind] for when, found in memory.items()} for kind in kinds},
     }
 
@@ -134,6 +138,7 @@ def _batch(
     repeat: int,
     warm_up: int,
     clock: Callable[[], float],
+    errors: dict[str, str],
 ) -> dict[str, Any]:
     times: list[float] = []
     failed: dict[str, int] = {}
@@ -147,7 +152,9 @@ def _batch(
         times.append(ended - began)
         for error in outcomes:
             if error is not None:
-                failed[code_of(error)] = failed.get(code_of(error), 0) + 1
+                code = code_of(error)
+                failed[code] = failed.get(code, 0) + 1
+                errors.setdefault(code, text_of(error))
     found = latency_ms(times)
     mean = found["mean"] or 0.0
     return {

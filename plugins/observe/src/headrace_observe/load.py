@@ -9,7 +9,6 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import code_of
 from headrace_observe.notes import Notes
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def client(
         try:
             call(request)
         except Exception as error:  # noqa: BLE001 - a failed request is a figure
-            notes.failed(clock(), code_of(error))
+            notes.failed(clock(), error)
         else:
             ended = clock()
             notes.ok(ended, ended - started)
@@ -95,7 +94,7 @@ def send(
         try:
             future = submit(next(requests))
         except Exception as error:  # noqa: BLE001 - a refused request is a figure
-            notes.failed(clock(), code_of(error))
+            notes.failed(clock(), error)
         else:
             future.add_done_callback(partial(_ended, due, notes, clock))
     return sent
@@ -110,7 +109,7 @@ def _ended(due: float, notes: Notes, clock: Callable[[], float], future: Future[
     if error is None:
         notes.ok(now, now - due)
     else:
-        notes.failed(now, code_of(error))
+        notes.failed(now, error)
 
 
 MOST_CLIENTS = 10_000

@@ -135,6 +135,7 @@ class Point:
         for one in points:
             window.latencies.extend(one.window.latencies)
             window.failed.update(one.window.failed)
+            window.errors.update(one.window.errors)
             for name, sizes in one.nodes.items():
                 nodes.setdefault(name, Counter()).update(sizes)
         usage = dict(last.usage)

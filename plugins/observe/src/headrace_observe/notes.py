@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
+from headrace.errors import code_of
+from headrace_observe.codes import text_of
 from headrace_observe.figures import percentile
 
 __all__ = ["Notes", "Window", "agree", "gathered"]
@@ -25,6 +27,8 @@ class Notes:
         self._ended = array("d")
         self._failed_at = array("d")
         self._codes: list[str] = []
+        self.errors: dict[str, str] = {}
+        """The text of the first error with each code."""
 
     def ok(self, ended: float, latency: float) -> None:
         """Note a success."""
@@ -32,8 +36,11 @@ class Notes:
             self._latencies.append(latency)
             self._ended.append(ended)
 
-    def failed(self, ended: float, code: str) -> None:
+    def failed(self, ended: float, error: BaseException) -> None:
         """Note a failure with the code of its error."""
+        code = code_of(error)
+        if code not in self.errors:
+            self.errors[code] = text_of(error)
         with self._lock:
             self._failed_at.append(ended)
             self._codes.append(code)
@@ -60,12 +67,14 @@ class Window:
         start, end: The span, in seconds on the clock of the load.
         latencies: The latency of each request that succeeded, in seconds.
         failed: The number of requests that failed, by code.
+        errors: The text of an error with each of these codes, which may have come before the span.
     """
 
     start: float
     end: float
     latencies: array[float] = field(default_factory=lambda: array("d"))
     failed: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, str] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -95,6 +104,7 @@ def gathered(notes: list[Notes], start: float, end: float) -> Window:
         latencies, failed = one.between(start, end)
         window.latencies.extend(latencies)
         window.failed.update(failed)
+        window.errors.update((code, one.errors[code]) for code in failed)
     return window
 
 

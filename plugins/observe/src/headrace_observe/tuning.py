@@ -140,6 +140,8 @@ class Trials:
         if not best.figures["throughput"]:
             failed = sum(point.window.failed.total() for point in best.runs)
             hint = f"{failed} failed" if failed else "measure longer, with --seconds"
+            for text in best.runs[0].window.errors.values():
+                hint = f"{failed} failed, one of them: {text}"
             return f"no configuration answered a request: {hint}"
         units = {"throughput": "/s", "failed": "", "cpu": " cores"}
         missed = []

@@ -158,7 +158,8 @@ class Query:
             elif _KEY.fullmatch(name) is None or name in _REFUSED or name == file:
                 raise InputError(
                     f"query parameter {name!r}",
-                    expected=", ".join((*_PARAMETERS, "key of a request")),
+                    expected=f"{', '.join(_PARAMETERS)}, or a key that a client may set: a name as "
+                    f"'threshold', and none of {', '.join(sorted({file, *_REFUSED}))}",
                 )
             else:
                 more[name] = value
@@ -213,7 +214,10 @@ def _identifier_in(query: bytes) -> str:
 
 def _whole(name: str, value: str) -> int:
     if not (value.isascii() and value.isdecimal()) or len(value) > 18:
-        raise InputError(f"query parameter {name!r}", expected="a whole number")
+        unit = " of microseconds" if name == "timeout" else ""
+        raise InputError(
+            f"query parameter {name!r}", expected=f"a whole number{unit}", got=value[:40]
+        )
     return int(value)
 
 

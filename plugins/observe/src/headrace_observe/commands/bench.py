@@ -39,6 +39,7 @@ from headrace_observe.commands.shared import (
     percent,
     plot_loads,
     print_document,
+    print_failures,
     print_table,
     samples_of,
     writable,
@@ -188,11 +189,14 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         print_document(document)
     else:
         _print(document)
+    everything = Point.of_all([point for _, point in points]) if points else None
+    if everything is not None:
+        print_failures(everything.failed, everything.window.errors)
     if not whole:
         return INTERRUPTED
     if not all(point.window.answered for _, point in points):
         print_message("of some loads no request ended in time: give them longer, by --seconds")
-    return FAILED if any(point.window.failed for _, point in points) else OK
+    return FAILED if everything is not None and everything.failed else OK
 
 
 def _configurations(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Optional
 
 import typer
@@ -24,6 +25,7 @@ from headrace_observe.commands.shared import (
     RandomArrays,
     positive_numbers,
     print_document,
+    print_failures,
     print_table,
     samples_of,
 )
@@ -83,7 +85,11 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
         print_document(found)
     else:
         _print(found)
-    return FAILED if any(batch["failed"] for batch in found["batches"]) else OK
+    failed: Counter[str] = Counter()
+    for batch in found["batches"]:
+        failed.update(batch["failed"])
+    print_failures(failed, found["errors"])
+    return FAILED if failed else OK
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import typer
 from headrace_cli.for_plugins import (
     WrongArgument,
     check_arguments,
+    counted,
     expand,
     print_json,
     print_message,
@@ -26,7 +27,7 @@ from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "Inputs",
@@ -36,6 +37,7 @@ __all__ = [
     "plot_loads",
     "positive_numbers",
     "print_document",
+    "print_failures",
     "print_table",
     "samples_of",
     "writable",
@@ -193,6 +195,13 @@ def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], tit
 def print_document(document: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Write plain data to stdout as JSON."""
     print_json(document, indent=2)
+
+
+def print_failures(failed: Mapping[str, int], errors: Mapping[str, str]) -> None:
+    """Write to stderr how many requests failed with each code, and the text of one of these errors."""
+    for code, number in failed.items():
+        kind = f"{counted(number, 'request')} failed with the code {code}"
+        print_message(f"{kind}{', one of them' if number > 1 else ''}: {errors[code]}")
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -31,7 +31,8 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_observe.commands.shared import print_document, writable
+from headrace_observe.codes import text_of
+from headrace_observe.commands.shared import print_document, print_failures, writable
 from headrace_observe.layered import layered
 
 if TYPE_CHECKING:
@@ -103,16 +104,35 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
         with showing_progress() as bars, hinting_at_a_file(config):
             source = _with_probe(config, settings or (), probe, allow_import=allow_import)
             pipeline = headrace.pipe(source, progress=bars)
-        outcomes: Counter[str] = Counter()
+        outcomes = _Outcomes()
         status = INTERRUPTED
         try:
             _send(pipeline, inputs, repeat, clients, timeout, outcomes)
-            status = FAILED if outcomes.keys() - {"ok"} else OK
+            status = FAILED if outcomes.failed else OK
         except KeyboardInterrupt:
             pass
         finally:
             pipeline.close(drain=status != INTERRUPTED, timeout=CLOSE_S)
+    print_failures(outcomes.failed, outcomes.errors)
     return _report(path, outcomes, status, as_json=json)
+
+
+class _Outcomes:
+    """How many requests succeeded, how many failed with each code, and the text of an error with that code."""
+
+    def __init__(self) -> None:
+        self.ok = 0
+        self.failed: Counter[str] = Counter()
+        self.errors: dict[str, str] = {}
+
+    def add(self, path: str, error: BaseException | None) -> None:
+        if error is None:
+            self.ok += 1
+            return
+        code = code_of(error)
+        self.failed[code] += 1
+        if code not in self.errors:
+            self.errors[code] = f"{path}: {text_of(error)}"
 
 
 def _with_probe(
@@ -145,44 +165,38 @@ def _send(
     repeat: int,
     clients: int,
     timeout: float | None,
-    outcomes: Counter[str],
+    outcomes: _Outcomes,
 ) -> None:
-    """Send every input, ``clients`` of them open at a time; count the outcomes by code."""
-    waiting: deque[Future[Any]] = deque()
-
-    def take() -> None:
-        error = waiting.popleft().exception()
-        outcomes["ok" if error is None else code_of(error)] += 1
-
+    """Send every input, ``clients`` of them open at a time."""
+    waiting: deque[tuple[str, Future[Any]]] = deque()
     for _ in range(repeat):
         for one in expand(inputs):
             try:
                 request = {"data": one.read(), "path": one.path}
             except InputError as error:
-                outcomes[error.code] += 1
+                outcomes.add(one.path, error)
                 continue
             if len(waiting) >= clients:
-                take()
-            waiting.append(pipeline.submit(request, timeout=timeout))
-    while waiting:
-        take()
+                sent, future = waiting.popleft()
+                outcomes.add(sent, future.exception())
+            waiting.append((one.path, pipeline.submit(request, timeout=timeout)))
+    for sent, future in waiting:
+        outcomes.add(sent, future.exception())
 
 
-def _report(path: Path, outcomes: Counter[str], status: int, *, as_json: bool) -> int:
+def _report(path: Path, outcomes: _Outcomes, status: int, *, as_json: bool) -> int:
     """Print what was traced, and give the exit status."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise HeadraceError(f"the trace was not written: {path}") from error
     if as_json:
-        failed = {code: n for code, n in outcomes.items() if code != "ok"}
-        about: dict[str, Any] = {"trace": str(path), "bytes": size, "ok": outcomes["ok"]}
-        print_document({**about, "failed": failed, "interrupted": status == INTERRUPTED})
-    failed_text = "".join(f", {n} {code}" for code, n in outcomes.items() if code != "ok")
+        about: dict[str, Any] = {"trace": str(path), "bytes": size, "ok": outcomes.ok}
+        print_document({**about, "failed": outcomes.failed, "interrupted": status == INTERRUPTED})
     begun = "interrupted; " if status == INTERRUPTED else ""
-    number = counted(sum(outcomes.values()), "request")
+    failed = outcomes.failed.total()
     print_message(
-        f"{begun}{number}: {outcomes['ok']} ok{failed_text}; {path}, {size} bytes: "
+        f"{begun}{counted(outcomes.ok + failed, 'request')}: {outcomes.ok} ok, {failed} failed; {path}, {size} bytes: "
         "open it at https://ui.perfetto.dev"
     )
     return status
