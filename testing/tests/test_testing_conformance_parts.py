@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace.errors import BackendError, InputError, SetupError
 from headrace_testing import BackendConformance, certify
-from headrace_testing.conformance import rules
+from headrace_testing.conformance import rules, rules_process
 from headrace_testing.conformance.memory import shares_memory
 from headrace_testing.conformance.settings import restore, settings
 from headrace_testing.conformance.values import difference, kept
@@ -30,6 +30,16 @@ def test_every_rule_has_an_identifier_a_reason_and_a_text():
         assert rule.reason.endswith(".")
         assert len(rule.text) > 40
         assert set(rule.needs) < set(rules())
+
+
+def test_names_that_the_interpreter_keeps_are_no_memory_of_requests():
+    tracemalloc = pytest.importorskip("tracemalloc")
+    with rules_process._traced(tracemalloc):
+        before = rules_process._traced_bytes(tracemalloc)
+        for name in [f"read_{number}" for number in range(4096)]:
+            assert getattr(before, name, None) is None
+        del name
+        assert rules_process._traced_bytes(tracemalloc) - before < 1000
 
 
 def test_an_object_of_plain_python_is_a_backend_too():
