@@ -487,6 +487,34 @@ def test_ctrl_c_while_it_builds_ends_it_as_soon_as_init_has_noticed(tmp_path):
     assert done.stdout == "noticed\n"
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends POSIX signals")
+def test_ctrl_c_that_does_not_wake_the_main_thread_comes_again(monkeypatch):
+    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail("taken for a second one"))
+    main = threading.get_ident()
+
+    def asleep():
+        frame = sys._current_frames()[main]
+        waits = frame.f_code is threading.Condition.wait.__code__
+        return waits and frame.f_back.f_back.f_code is wait.__code__
+
+    def send():
+        while not asleep():
+            pass
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # which wakes this thread alone
+
+    def wait():
+        with Interrupts():
+            threading.Thread(target=send).start()
+            threading.Event().wait(FAILS_LATE_S)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Dies:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)

@@ -678,18 +678,27 @@ def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(u
         def interrupt():
             until(lambda: pipe.stats()["nodes"]["main"]["instances"][0]["busy"])
             until(lambda: pipe._engine._schedulers[0].instances[0].backend._child.channel.awaits)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            # CPython does not see a signal that comes just before a thread goes to sleep: once more.
+            while not hit.is_set():
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                hit.wait(0.05)
 
-        old = signal.signal(signal.SIGINT, signal.default_int_handler)
+        def handle(signum, frame):
+            if not hit.is_set():
+                hit.set()
+                raise KeyboardInterrupt
+
+        hit = threading.Event()
+        old = signal.signal(signal.SIGINT, handle)
         thread = threading.Thread(target=interrupt)
         try:
             thread.start()
-            with pytest.raises(KeyboardInterrupt) as hit:
+            with pytest.raises(KeyboardInterrupt) as caught:
                 pipe({"data": 1000.0})
             thread.join()
         finally:
             signal.signal(signal.SIGINT, old)
-        assert hit.value.abandoned is False
+        assert caught.value.abandoned is False
         assert pipe({"data": 0.0})["result"] is None
         assert _process_of(pipe) != before
 

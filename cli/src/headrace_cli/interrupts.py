@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _LATER_S = 0.01
-"""Time for a destructor to end; if it has not ended by then, the signal is lost again and sent again."""
+"""Time for a destructor, or a step of Python, to end before a signal that seems to be lost is sent again."""
 
 
 class Interrupts:
@@ -40,6 +40,7 @@ class Interrupts:
         self.came = False
         self.on_first: Callable[[], None] | None = None
         self._held = False
+        self._handled = False
         self._again = 0
         self._active = False
 
@@ -82,7 +83,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _on_interrupt(self, number: int, frame: object) -> None:
-        self.came = True
+        self.came = self._handled = True
         if not self._held:
             raise KeyboardInterrupt
 
@@ -96,13 +97,15 @@ class Interrupts:
         if not issubclass(about.exc_type, KeyboardInterrupt):
             self._unraisable(about)
             return
-        self._again += 1
+        self._handled = False
         _thread.start_new_thread(self._send_again, ())
 
     def _send_again(self) -> None:
         threading.Event().wait(_LATER_S)
-        if not self._active:
-            return  # the main thread has seen `came` and ended the command meanwhile
+        if self._handled or not self._active:
+            return  # the main thread has seen it, or `came`, and ended the command meanwhile
+        self._handled = True  # once is enough: by now that thread sleeps, and this wakes it
+        self._again += 1
         if hasattr(signal, "pthread_kill"):
             # Unlike `interrupt_main`, a real signal also ends a wait for a lock.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -122,4 +125,8 @@ class Interrupts:
                     self.came = True
                     if self.on_first is not None:
                         threading.Thread(target=self.on_first, daemon=True).start()
+                    if not before:
+                        # What comes just before the main thread goes to sleep, or to another thread,
+                        # does not wake it.
+                        _thread.start_new_thread(self._send_again, ())
                 before = now

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _CYCLES = 3
 _PATIENCE = 30
+_LAST_PATIENCE = 10 * _PATIENCE
+"""How often it is looked, every 20 ms, whether threads and files have gone; after the last life, which decides."""
+
 _DEVICE = "bytes on devices"
 _MEMORY_BYTES = 1 << 20
 """Changes of device memory up to this size may come from other processes on the same device."""
@@ -53,11 +56,11 @@ def _lives(subject: Subject) -> dict[str, list[int]]:
 def _counted(subject: Subject, temporary: Path) -> dict[str, list[int]]:
     _life(subject)
     counters = dict(_counters(temporary))
-    counts = {name: [count()] for name, count in _quiet(counters, {}).items()}
-    for _ in range(_CYCLES):
+    counts = {name: [count()] for name, count in counters.items()}
+    for left in reversed(range(_CYCLES)):
         _life(subject)
         before = {name: found[-1] for name, found in counts.items()}
-        for name, count in _quiet(counters, before).items():
+        for name, count in _quiet(counters, before, _PATIENCE if left else _LAST_PATIENCE).items():
             counts[name].append(count())
     return counts
 
@@ -82,11 +85,11 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _quiet(
-    counters: dict[str, Callable[[], int]], before: dict[str, int]
+    counters: dict[str, Callable[[], int]], before: dict[str, int], turns: int
 ) -> dict[str, Callable[[], int]]:
-    """Wait for at most 0.6 s for threads and files that go by themselves; then give the counters."""
+    """Wait a moment for threads and files that go by themselves; then give the counters."""
     pause = threading.Event()
-    for turn in range(_PATIENCE):
+    for turn in range(turns):
         if all(counters[name]() <= limit for name, limit in before.items()):
             break
         if turn % 10 == 0:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 _ROUNDS = 3
 _LIMIT_S = 120.0
 _LINES = 100
-_PATIENCE_S = 0.2
+_PATIENCE_S = 2.0
 
 
 def in_thread(function: Callable[[], T]) -> T:
