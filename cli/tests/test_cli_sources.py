@@ -108,6 +108,8 @@ def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
         result = says(*command)
         assert result.exit_code == 2
         assert "'line.tml' is no file, so it was read as an expression\n" in result.stderr
+    assert "'.' is a folder, and no file, so it was read" in says("check", ".").stderr
+    assert "so it was read as an expression" in says("check", "a" * 5000).stderr
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,7 @@ def test_a_node_key_that_nobody_has_is_an_error_with_a_suggestion():
         ({"backend": "Identity", "dispatch_policy": "greedy"}, "There are: best_fit."),
         ({"backend": "HasKey[Identity]"}, "key = ... in the node"),
         ({"backend": "Call[math:sqrt]"}, "stands in ( ): Call(math:sqrt)"),
+        ({"backend": "Identity -> Identity"}, "S[A,B] runs A, then B"),
         ({"backend": "Identity", "define": {"1": "Identity"}}, "A letter or _, then"),
     ],
 )
@@ -1190,7 +1191,7 @@ def test_an_empty_table_is_reported_with_its_file(tmp_path):
     [
         ("Show::a = 3", 'A key with a scope stands in quotes: "Show::a" = ...'),
         ("cv:Show::a=3", 'A key with a scope stands in quotes: "cv:Show::a" = ...'),
-        ("text = rgb", 'A text stands in quotes: "..."'),
+        ("text = rgb", 'A text stands in quotes: "..."; true and false are lower case.'),
         ("text 3", None),
     ],
 )

@@ -531,6 +531,21 @@ def test_a_model_loader_that_cannot_choose_is_an_error(text, keys, code):
     assert [p.code for p in caught.value.problems] == [code]
 
 
+@pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        ({"backend": "Z", "model": "x.pt"}, "main.model"),
+        ({"backend": "Z", "global": {"ModelLoader::model": "x.pt"}}, "global.ModelLoader::model"),
+        ({"backend": "Z(model=x.pt)", "model": "x.onnx"}, "main.backend"),
+        ({"backend": "ModelLoader(model=x.pt)[(.onnx)NeedsA]", "model": "x.onnx"}, "main.backend"),
+    ],
+)
+def test_a_model_without_a_branch_is_wrong_where_it_is_written(keys, path):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({**keys, "define": {"Z": "S[ModelLoader[(.onnx)NeedsA]]"}})
+    assert [p.path for p in caught.value.problems if p.code == "suffix"] == [path]
+
+
 def test_a_branch_that_is_not_chosen_need_not_be_installed():
     text = "ModelLoader[(.onnx)NeedsA,(.trt)Elsewhere]"
     assert outcomes(text, [1], model="x.onnx", precision="fp16") == ["x.onnx"]

@@ -92,7 +92,9 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
         yield
     except ConfigError:
         if not is_file(what) and not set(what) & set("[]()"):
-            print_message(f"{what!r} is no file, so it was read as an expression")
+            folder = os.path.isdir(what)  # noqa: PTH112 - false for a long text
+            kind = "a folder, and no file" if folder else "no file"
+            print_message(f"{what!r} is {kind}, so it was read as an expression")
         raise
 
 

@@ -271,7 +271,7 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     if scoped is not None:
         hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
     elif message.startswith("Invalid value") and place[1]:
-        hint = 'A text stands in quotes: "..."'
+        hint = 'A text stands in quotes: "..."; true and false are lower case.'
     what = message.replace(place[0], "" if place[1] else ", the text ends here")
     message = f"this is no TOML: line {line}, column {column}: {what}"
     where = {"line": line, "column": column}

@@ -269,6 +269,7 @@ def _several_nodes(rest: dict[str, Written], shape: Shape, problems: Problems) -
                 message = f"{key!r} is a list of tables, and a node is one table"
                 hint = f"Write [{key}], with one pair of brackets."
                 problems.add("type", message, hint=hint, **_place(key, value))
+                continue
             shape.globals.setdefault(key, value)
         elif (meant := _misspelt_by(key, value, shape, problems)) is not None:
             _read_as(meant, key, value, shape, problems)

@@ -176,7 +176,7 @@ class Scanner:
         found, hint = self.peek(), None
         if found and found in ")]":
             hint = "Nothing is open that it could close."
-        elif found and found in ",;":
+        elif found:
             hint = "Several elements stand in a container: S[A,B] runs A, then B."
         if found:
             raise self.unexpected("the end of the text", hint)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
+from headrace._plan.parameters import argument
 from headrace._plan.planning import prefix_values
 from headrace._plan.word import Use, Word, needs_of
 from headrace._portable import error_text
@@ -245,5 +246,9 @@ def _by_suffix(use: Use, model: object) -> Call | None:
         if str(model).lower().endswith(tuple(one.lower() for one in suffixes)):
             return child
     known = ", ".join(one for _, suffixes in rows for one in suffixes)
-    use.add("suffix", f"{name} has no branch for the model {str(model)!r}: it has {known}")
+    call, parameters = use.element.call, use.planning.parameters
+    own = argument(call, "model", model) if "model" in dict(call.args.named) else None
+    found = parameters.find((name,), "model", call.source, own)
+    place = {} if found is None else found.place()
+    use.add("suffix", f"{name} has no branch for the model {str(model)!r}: it has {known}", **place)
     return None
