@@ -202,9 +202,13 @@ def test_what_is_inside_runs_in_a_process_of_its_own_and_is_closed_there(file, t
         pid, count, thread = pipe({"data": 1})["result"]
         assert pid != os.getpid()
         assert (count, thread) == (1, "MainThread")
-        built = pipe.describe()["nodes"]["main"]["tree"]["children"][1]["built"]
-        assert built["process"] == pid
-        assert built["tree"]["name"] == "Where"
+        process = pipe.describe()["nodes"]["main"]["tree"]["children"][1]
+        assert process["built"] == {"process": pid}
+        assert [one["name"] for one in process["children"]] == ["Where"]
+    lacking = {"backend": "Process[S[Identity,Fallback[NoSuch,Identity]]]"}
+    with headrace.pipe(lacking) as pipe:
+        (inside,) = pipe.describe()["nodes"]["main"]["tree"]["children"]
+        assert inside["children"][1]["built"]["chosen"] == "Identity"
     with headrace.pipe({"import": [file], "backend": "Process[Far]"}) as pipe:
         node = pipe.describe()["nodes"]["main"]
         assert (node["owns_thread"], node["range"]) == (False, [1, 4])

@@ -178,7 +178,9 @@ class Backend(Checked):
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
         builds_elsewhere: True for a container whose children live in another place, such as another
             process. Then ``context.children`` are picklable plans, whose ``build()`` makes the backends in
-            that place. Names inside the container cannot stand for instances outside of it.
+            that place. Names inside the container cannot stand for instances outside of it. Where
+            `describe` gives ``children``, the trees that what was built there describes, these stand in the
+            tree of the container.
         prefixes: The flags and keys that this container understands before its children: ``"or"``,
             ``"key="``; ``"*"`` means any positional value.
     """

@@ -221,14 +221,17 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         options[key] = {"value": value, "origin": origin}
     backend = (built or {}).get(id(element))
     least, most = (backend.min, backend.max) if backend is not None else element.range
+    about = _built(backend) if backend is not None else {}
+    kept = about if element.cls.builds_elsewhere and isinstance(about, dict) else {}
     described = {
         "name": element.name,
         "distribution": element.spec.distribution,
         "version": element.spec.version,
         "options": options,
         "range": [least, most],
-        "built": _built(backend) if backend is not None else {},
-        "children": [describe_element(child, built) for child in element.children],
+        "built": about,
+        "children": kept.pop("children", ())
+        or [describe_element(child, built) for child in element.children],
     }
     why, queue = getattr(element.cls, "waits_while", None), getattr(element.options, "queue", None)
     prefixes = [

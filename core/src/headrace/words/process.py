@@ -195,9 +195,9 @@ class Process(Word):
         return outcome
 
     def describe(self) -> dict[str, Any]:
-        """Give the process id, and the tree of what was built in the process."""
+        """Give the process id, and as the child the tree of what was built in the process."""
         about = (self.supervisor.current or self._child).about
-        return {"process": about["process"], "tree": about["tree"]}
+        return {"process": about["process"], "children": [about["tree"]]}
 
     def close(self) -> None:
         """Close X and end the process, which is killed when it does not end in time."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Port", "Signature", "read_signature"]
 
-_THROUGH = ("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect")
+_THROUGH = ("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect", "Process")
 """Words that call the elements inside them one after the other, so that the first and the last one matter."""
 
 _ONE_OF = ("Fallback", "ModelLoader")
@@ -190,8 +190,6 @@ def _inner(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return children[-1:]
     if name == "CatSplit":
         return children[1:2]
-    if name == "Process" and tree["built"]:
-        return [tree["built"]["tree"]]
     return []
 
 
