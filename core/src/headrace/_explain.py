@@ -23,7 +23,7 @@ from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan, doors
 from headrace._plan.planner import plan_expression
 from headrace._plan.warnings import warnings_about
-from headrace._plan.word import word_of
+from headrace._plan.word import way_to_called, word_of
 from headrace._portable import error_text
 from headrace._process import usable_cpus
 
@@ -90,7 +90,7 @@ def _explained_expression(call: Call) -> dict[str, Any]:
     text = str(call)
     if call.text is not None and parse(call.text) == call:
         text = call.text  # so that errors show the expression as it was written
-    element = plan_expression(text, (), problems)
+    element = plan_expression(text, problems)
     problems.raise_if_any()
     assert element is not None  # noqa: S101 - without a problem there is an element
     return {
@@ -260,12 +260,9 @@ def _built(backend: Backend) -> Any:
 
 def owns_thread(plan: NodePlan) -> bool:
     """Tell whether each instance of a node has a thread of its own."""
-    root = plan.runs
-    while root.named is None or root.children:  # the thread of a named instance is that one's alone
-        word = word_of(root.cls)
-        if root.own_thread or word._threaded:
+    for element in way_to_called(plan.runs):
+        if element.named is not None and not element.children:
+            return False  # the thread of a named instance is that one's alone
+        if element.own_thread or word_of(element.cls)._threaded:
             return True
-        if not word._wiring or not root.children:
-            return False
-        root = root.children[-1]
     return False

@@ -76,13 +76,10 @@ class HeadraceError(Exception):
         return True  # a subclass with a __len__ must not count as no error in `if error`
 
     def __str__(self) -> str:
-        return self._text()
+        return " ".join(str(arg) for arg in self.args)
 
     def __repr__(self) -> str:
-        return super().__repr__() if self.args else f"{type(self).__name__}({self._text()!r})"
-
-    def _text(self) -> str:
-        return " ".join(str(arg) for arg in self.args)
+        return super().__repr__() if self.args else f"{type(self).__name__}({str(self)!r})"
 
 
 @dataclass(eq=False, repr=False)
@@ -97,7 +94,7 @@ class _ExplainedError(HeadraceError):
     def __post_init__(self) -> None:
         super().__init__(self.what)
 
-    def _text(self) -> str:
+    def __str__(self) -> str:
         where = ((kind, getattr(self, kind)) for kind in self._places)
         place = ", ".join(f"{kind} {value!r}" for kind, value in where if value is not None)
         first, *more = self._what().split("\n", 1)  # of an error inside, with lines of its own
@@ -122,7 +119,7 @@ class ConfigError(HeadraceError, ValueError):
         self.problems = (found,) if isinstance(found, Problem) else tuple(found)
         super().__init__()
 
-    def _text(self) -> str:
+    def __str__(self) -> str:
         if len(self.problems) == 1:
             return self.problems[0].render()
         shown = "\n".join(f"{i}. {p.render()}" for i, p in enumerate(self.problems, 1))
@@ -341,7 +338,7 @@ class RequestsFailed(HeadraceError):  # noqa: N818 - several requests, each with
         self.errors = list(errors)
         super().__init__()
 
-    def _text(self) -> str:
+    def __str__(self) -> str:
         failed = [(i, e) for i, e in enumerate(self.errors) if e is not None]
         text = f"{len(failed)} of {len(self.errors)} requests failed"
         if failed:

@@ -159,7 +159,7 @@ class NotCallable(Backend):
 
 def run_some(call: Forward, batch: list[Request], places: Sequence[int], outcomes: Answers) -> None:
     """Call ``call`` with the items at ``places`` of a batch, and write their outcomes into ``outcomes``."""
-    some = call([batch[i] for i in places])
+    some = call([batch[i] for i in places]) if places else None
     if some is not None:
         for i, outcome in zip(places, some, strict=True):
             outcomes[i] = outcome

@@ -59,18 +59,14 @@ class _Waiters(list[Any]):
         """Let the calling thread see the present state from now on, whatever comes."""
         self.seen.setdefault(get_ident(), []).append(self._future()._reached)
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         """Let the calling thread see the true state again."""
         seen = self.seen[get_ident()]
         seen.pop()
         if not seen:
             del self.seen[get_ident()]
 
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __enter__, __exit__ = acquire, release
 
     def append(self, waiter: Any) -> None:
         """Add a waiter, unless its thread would wait for ever; notify it if the future is done by now."""

@@ -25,7 +25,7 @@ from headrace._plan.word import (
     why_not_callable,
     word_of,
 )
-from headrace._registry.registry import Files, registry
+from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
@@ -290,9 +290,9 @@ def _parsed_quietly(text: Any, node: str) -> list[Call]:
         return []
 
 
-def plan_expression(text: str, files: Files, problems: Problems) -> Element | None:
+def plan_expression(text: str, problems: Problems) -> Element | None:
     """Plan one expression outside of any configuration, as ``explain`` does: options may be missing."""
-    planner = Planner(Shape(), files, problems)
+    planner = Planner(Shape(), (), problems)
     with planner.within(Parameters("main", planner.shape, NodeKeys())):
         element = planner.by_itself(text, Source("expression"))
     if element is not None:

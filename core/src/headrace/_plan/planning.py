@@ -61,13 +61,6 @@ class Scope:
         """Give the scope one level deeper, with changes; ``named`` and ``parent`` are not passed on."""
         return replace(self, **{"depth": self.depth + 1, "named": False, "parent": None, **changes})
 
-    def lookup(self, name: str) -> Named | None:
-        """Give the instance of an enclosing ``IoC`` for which ``name`` stands, or None."""
-        for frame in reversed(self.frames):
-            if name in frame:
-                return frame[name]
-        return None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Definition(Offer):
@@ -240,11 +233,14 @@ class Planning(ABC):
 
     # Registered instances.
 
-    def named(self, name: str) -> Named | None:
-        """Give the registered instance called ``name``, planning the node that registers it.
+    def named(self, name: str, scope: Scope) -> Named | None:
+        """Give the instance for which ``name`` stands: of an ``IoC``, or registered by a node, which is planned first.
 
         What an unfinished node has registered is known to that node only: another one would need it in a cycle.
         """
+        for frame in reversed(scope.frames):
+            if name in frame:
+                return frame[name]
         if name not in self.registered:
             home = self._home(name)
             if home is not None and home not in self._begun:

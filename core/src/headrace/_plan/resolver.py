@@ -46,7 +46,7 @@ class Resolver(Planning):
         """Plan one element and all below it; None when something in it is wrong."""
         if not self._goes_on(call, scope):
             return None
-        named = self._instance(call, scope)
+        named = self.named(call.name, scope)
         if named is not None:
             return self.reference(call, named, scope)
         known = self.definitions.get(call.part, ())
@@ -142,10 +142,6 @@ class Resolver(Planning):
 
     # Names of instances.
 
-    def _instance(self, call: Call, scope: Scope) -> Named | None:
-        """Give the instance for which a name stands here, or None."""
-        return scope.lookup(call.name) or self.named(call.name)
-
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
         """Plan a name that stands for an instance, perhaps with its dependency in a bracket."""
         named.used = True
@@ -236,7 +232,7 @@ class Resolver(Planning):
         element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
         phases = call.phases
         if word._joins:
-            phases = joined(phases, lambda one: _joins(one) and not self._instance(one, scope))
+            phases = joined(phases, lambda one: _joins(one) and not self.named(one.name, scope))
         use = Use(self, element, scope, phases)
         good = _check_arity(use)
         _check_prefixes(use)

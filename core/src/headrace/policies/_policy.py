@@ -131,7 +131,16 @@ def takes_the_only_one(choose: _Choose) -> _Choose:
     return choose
 
 
-class BatchPolicy:
+class _Policy:
+    """Base of both kinds of policies, which keeps their options."""
+
+    Options: ClassVar[type[_Options]] = _Options
+
+    def __init__(self, options: Any = None) -> None:
+        self.options: Any = type(self).Options() if options is None else options
+
+
+class BatchPolicy(_Policy):
     """Decides when a batch is cut.
 
     A subclass defines `cut` and perhaps ``Options``, which `__init__` keeps as ``self.options``. `cut` is
@@ -152,11 +161,7 @@ class BatchPolicy:
             own has to state it again. With a dispatch policy other than the default no request skips.
     """
 
-    Options: ClassVar[type[_Options]] = _Options
     sends_when_idle: bool = False
-
-    def __init__(self, options: Any = None) -> None:
-        self.options: Any = type(self).Options() if options is None else options
 
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Decide how many requests ``instance``, which is free, takes from ``queue`` now.
@@ -172,7 +177,7 @@ class BatchPolicy:
         raise TypeError(f"{type(self).__name__} has no cut")
 
 
-class DispatchPolicy:
+class DispatchPolicy(_Policy):
     """Decides which free instance takes the next batch.
 
     `BatchPolicy` says what holds here as well about locks, errors and options. ::
@@ -184,11 +189,6 @@ class DispatchPolicy:
     Attributes:
         Options: Its options; their names are keys of the node.
     """
-
-    Options: ClassVar[type[_Options]] = _Options
-
-    def __init__(self, options: Any = None) -> None:
-        self.options: Any = type(self).Options() if options is None else options
 
     def choose(self, weight: int, free: Sequence[InstanceView]) -> InstanceView | None:
         """Choose one of ``free`` for a batch of at most ``weight``, or None to leave all idle.

@@ -136,8 +136,6 @@ class Sequential(Word):
         self._silent = {}
         for index in range(start, len(self._steps)):
             taken = self._taken(index, batch, outcomes, ready)
-            if not taken:
-                continue
             run_some(self._steps[index].run, batch, taken, outcomes)
             for i in taken:
                 ready[i] = "result" in batch[i]

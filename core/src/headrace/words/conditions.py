@@ -60,9 +60,8 @@ class Branches(Word, ABC):
         others = sorted(read.difference(chosen))
         self._silent = {}
         for child, call in self._branches:
-            if chosen:
-                run_some(call, batch, chosen, outcomes)
-                self._silent |= {id(batch[i]): child for i in chosen if "result" not in batch[i]}
+            run_some(call, batch, chosen, outcomes)
+            self._silent |= {id(batch[i]): child for i in chosen if "result" not in batch[i]}
             chosen = others
         if len(self._branches) == 1:
             select(batch, others, self._pass_by, outcomes)

@@ -145,7 +145,7 @@ class InstanceFromParam(_StandsFor):
 def _stand_for(use: Use, call: Call) -> Element | None:
     """Let the word stand for the instance that ``call`` names."""
     name, planning, element, scope = call.name, use.planning, use.element, use.scope
-    named = scope.lookup(name) or planning.named(name)
+    named = planning.named(name, scope)
     if named is None:
         _report_unknown(use, call)
         return element if scope.lenient else None

@@ -170,11 +170,9 @@ class Queue(QueueUser):
             init = "List[Queue(q,max=8),InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]]"
     """
 
-    class Options(_Options):
+    class Options(QueueUser.Options):
         """Options of Queue."""
 
-        positional = ("queue",)
-        queue: str = Field(description="Name of the queue.")
         max: int = Field(_DEFAULT_MAX, ge=1, description="How many requests it holds.")
 
     reads = ()
