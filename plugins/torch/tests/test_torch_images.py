@@ -197,6 +197,7 @@ def test_what_is_no_image_fails_alone(bench, wrong):
     assert found[0] is found[2] is None
     assert isinstance(found[1], InputError)
     assert found[1].key == "data"
+    assert "expected an image: uint8 or floating [C, H, W]" in str(found[1])
 
 
 def test_a_crop_holds_the_pixels_of_its_box(bench):

@@ -56,6 +56,11 @@ class Plain(torch.nn.Module):
         return {"sum": a + b, "product": a * b}
 
 
+class ByName(torch.nn.Module):
+    def forward(self, a, *, b):
+        return a - b
+
+
 class Several(torch.nn.Module):
     def forward(self, x):
         return Pair(x + 1, x + 2)
@@ -392,6 +397,8 @@ def test_an_optional_input_is_one_when_it_is_named(bench):
     backend = one.start(TorchModule, **how)
     batch = {"a": X[0], "b": X[1], "by": torch.full((3,), 10.0)}
     assert torch.equal(one.run(backend, batch)[0], (X[0] + X[1]) * 10)
+    backend = one.start(TorchModule, module=f"{HERE}ByName")  # one that takes no other place
+    assert torch.equal(one.run(backend, batch)[0], X[0] - X[1])
 
 
 def test_outputs_without_names_are_numbered_or_named_by_their_fields(bench):

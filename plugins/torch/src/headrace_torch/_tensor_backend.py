@@ -383,5 +383,8 @@ class PerImage(PerTensor):
         return len(batch) > 1 and getattr(batch[0].get("data"), "ndim", 0) == 3
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
-        """Take ``[C, H, W]`` as one image; one row of ``[1, C, H, W]`` needs no `request_size`."""
-        return bool(tensor.ndim == 3)
+        """Take ``[C, H, W]`` as one image, and what has fewer axes, which `check` refuses, too.
+
+        One row of ``[1, C, H, W]`` needs no `request_size`.
+        """
+        return bool(tensor.ndim < 4)

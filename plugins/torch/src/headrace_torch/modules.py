@@ -52,9 +52,9 @@ def load_module(
     if weights is not None:
         _fill(module, load_weights(weights), weights)
     module.eval()
-    names, needed = _parameters(module, frozenset(named))
+    names, by_position = _parameters(module, frozenset(named))
     signature = Signature(tuple(map(Port, names)))
-    if len(names) == needed:
+    if by_position:
         return Model("module", module, signature, module)
 
     def call(*tensors: torch.Tensor) -> Any:
@@ -63,22 +63,22 @@ def load_module(
     return Model("module", call, signature, module)
 
 
-def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[str], int]:
-    """Give the names of the inputs of ``forward``, and the number of parameters without a default."""
-    found, needed = [], 0
+def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[str], bool]:
+    """Give the names of the inputs of ``forward``, and whether these may be given by their position."""
+    found, by_position = [], True
     for parameter in inspect.signature(module.forward).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        without = parameter.default is parameter.empty
-        needed += without
-        if without or parameter.name in named:
+        needed = parameter.default is parameter.empty
+        if needed or parameter.name in named:
+            by_position &= needed and parameter.kind is not parameter.KEYWORD_ONLY
             found.append(parameter.name)
     if not found:
         raise SetupError(
             f"the forward of {type(module).__name__} names no input",
             hint="Give it a parameter per input, or name those in `inputs`.",
         )
-    return found, needed
+    return found, by_position
 
 
 def _find(name: str) -> Callable[..., Any]:
