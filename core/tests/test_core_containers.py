@@ -642,6 +642,14 @@ def test_branches_of_the_same_name_are_told_apart():
     assert list(built["not_chosen"]) == ["S[Identity,NotInstalled]", "S[Broken]"]
 
 
+def test_a_branch_that_is_a_definition_is_called_by_its_name():
+    define = {"First": "S[Identity,Broken]", "Second": "First", "Last": "S[Identity,Str]"}
+    config = {"define": define, "main": {"backend": "Fallback[Second,First(level=1),Last]"}}
+    with headrace.pipe(config) as pipe:
+        built = pipe.describe()["nodes"]["main"]["tree"]["built"]
+    assert (built["chosen"], list(built["not_chosen"])) == ("Last", ["Second", "First"])
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._registry.discovery import qualifier
+from headrace._registry.discovery import KNOWN_ELSEWHERE, qualifier
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, PluginError
 
@@ -179,9 +179,11 @@ def test_an_environment_variable_says_which_plugins_may_be_used(site, monkeypatc
 def test_a_disabled_plugin_says_so_and_how_to_allow_it(site, monkeypatch, value, hint):
     site.backend("headrace-one", "One", "hrt_one")
     monkeypatch.setenv("HEADRACE_PLUGINS", value)
-    found = problem({"backend": "One"})
-    assert found.code == "plugin_disabled"
-    assert found.hint == hint
+    monkeypatch.setitem(KNOWN_ELSEWHERE, "Composed", "headrace-one")  # a definition of the plugin
+    for name in ("One", "Composed"):
+        found = problem({"backend": name})
+        assert found.code == "plugin_disabled"
+        assert found.hint == hint
 
 
 def test_a_module_that_cannot_be_imported_is_a_problem_with_its_reason(site):

@@ -209,7 +209,8 @@ class Registry:
         """Say why ``name`` is unknown and what to do about it."""
         plugin, _, part = name.rpartition(":")
         for one in self.plugins():
-            if part in one.backends and not one.usable and plugin in ("", one.plugin):
+            brings = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
+            if brings and not one.usable and plugin in ("", one.plugin):
                 by = f"{one.distribution} {one.version}"
                 what = f"{name!r} comes with {by}, which cannot be used: {one.reason}"
                 return Problem("plugin_" + one.state, what, hint=one.remedy)

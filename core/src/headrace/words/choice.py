@@ -16,7 +16,7 @@ from headrace._plan.word import Use, Word, needs_of
 from headrace._portable import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
@@ -206,8 +206,9 @@ def _nothing(name: str, reasons: Mapping[str, str]) -> str:
     return f"nothing in {name} can be built here: {listed}"
 
 
-def _label_of(child: Call, children: Iterable[Call]) -> str:
-    """Give the name of a branch; its whole text where others have the same name."""
+def _label_of(child: Call, children: Collection[Call]) -> str:
+    """Give the name of a branch as it was written; its whole text where others have the same name."""
+    child = next((use.call for use in child.source.uses if use.call in children), child)
     names = [other.name for other in children]
     return child.name if names.count(child.name) <= 1 else str(child)
 
