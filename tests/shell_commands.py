@@ -41,7 +41,7 @@ def shell(
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, end)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    out, err = process.communicate(timeout=10)
+                    out, err = process.communicate(timeout=60)
                     break
             raise AssertionError(
                 f"more than {limit_s:g} s: {command}\n{out[-3000:]}\n{err[-6000:]}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -219,9 +221,21 @@ def test_every_command_of_the_readme_on_a_device(example, tmp_path):
                     page.unlink()
 
 
-def test_a_command_that_takes_too_long_ends_with_what_it_printed(tmp_path):
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="waits for a command by a named pipe")
+def test_a_command_that_takes_too_long_ends_with_what_it_printed(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "waits")
+    communicate = subprocess.Popen.communicate
+
+    def too_long(process, *_, **__):
+        """Let the time be over as soon as the command waits."""
+        (tmp_path / "waits").read_bytes()
+        monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
+        raise subprocess.TimeoutExpired("", 2)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", too_long)
     program = (
-        "def wait_forever(): print('now', flush=True); import threading; threading.Event().wait()"
+        "def wait_forever(): print('now', flush=True); open('waits', 'w').close(); "
+        "import threading; threading.Event().wait()"
     )
     with pytest.raises(AssertionError, match=r"(?s)more than 2 s.*now.*in wait_forever"):
         shell(f'python -c "{program}\nwait_forever()" ; true', tmp_path, limit_s=2)

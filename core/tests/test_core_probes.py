@@ -481,7 +481,7 @@ def test_a_dict_that_a_cancel_frees_is_not_changed_any_more(probes, gate, nodes)
         def __setitem__(self, key, value):
             if key == "data" and not begun.is_set():
                 begun.set()
-                assert go_on.wait(10)
+                assert go_on.wait(60)
             super().__setitem__(key, value)
 
     given = {"probes": ["Recorder"]}

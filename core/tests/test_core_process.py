@@ -652,16 +652,26 @@ def test_a_backend_of_the_program_itself_has_to_be_imported(tmp_path):
     assert "`import`" in done.stdout
 
 
-def test_a_deadline_frees_its_caller_while_the_process_runs_on():
+def test_a_deadline_frees_its_caller_while_the_process_runs_on(client, until, expire):
+    def is_lent():
+        (instance,) = pipe._engine._schedulers[0]._node.every
+        return any(entry.lent for entry in instance.entries or ())
+
     with headrace.pipe({"backend": "Process[Call(time:sleep)]"}) as pipe:
         request = {"data": 1.0}
+        calling = client(pipe, request, timeout=60)
+        until(is_lent)
+        expire(pipe, 1.0)
         with pytest.raises(DeadlineExceededError) as late:
-            pipe(request, timeout=0.05)
+            calling.outcome()
         assert late.value.abandoned is False
         request["data"] = 0.0  # it is the caller's again
         assert pipe(request)["result"] is None
+        future = pipe.submit({"data": 1.0}, timeout=60)
+        until(is_lent)
+        expire(pipe, 1.0)
         with pytest.raises(DeadlineExceededError) as late:
-            pipe.submit({"data": 0.2}, timeout=0.05).result()
+            future.result(60)
         assert late.value.abandoned is False
 
 
@@ -669,10 +679,10 @@ def test_a_process_that_runs_on_after_the_last_deadline_is_killed():
     config = {"backend": "Process(kill_after_ms=20)[Call(time:sleep)]"}
     with headrace.pipe(config) as pipe:
         before = _process_of(pipe)
-        with pytest.raises(DeadlineExceededError):
-            pipe({"data": 1000.0}, timeout=0.05)
-        assert pipe({"data": 0.0})["result"] is None
-        assert _process_of(pipe) != before
+        while _process_of(pipe) == before:  # a slow machine may not have sent it in that time
+            with pytest.raises(DeadlineExceededError):
+                pipe({"data": 1000.0}, timeout=0.05)
+            assert pipe({"data": 0.0})["result"] is None
 
 
 def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(until, takes_turns):
@@ -739,7 +749,7 @@ def _wait_until_gone(process):
     except ProcessLookupError:
         return
     with contextlib.closing(os.fdopen(file)) as end:
-        assert select.select([end], [], [], 5.0)[0]
+        assert select.select([end], [], [], 60.0)[0]
 
 
 def test_requests_wait_while_the_only_instance_is_started_again_and_others_serve(file):

@@ -11,11 +11,16 @@ import threading
 import venv
 from pathlib import Path
 
+import httpx
 import pytest
 
 import headrace
 from headrace.errors import InputError
 from headrace_serve import Server
+
+# A busy machine is ten times slower than an idle one, and httpx gives up after five seconds.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
 
 
 class Gate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -233,8 +234,15 @@ def test_a_refused_body_that_goes_wrong_gets_no_second_answer(serving):
 
 def test_a_head_that_comes_too_late_waits_for_the_answer_before_it(serving, gate):
     server = serving({"m": {"backend": "ServeGate"}}, limits=Limits(receive_timeout_s=0.05))
-    with connect(server) as connection:
-        connection.sendall(head("/run/m", 1) + b"1" + b"GET /v2")
+
+    async def connect_and_send():
+        # In the loop's own thread: before the time begins, the kernel has all that is sent.
+        made = connect(server)
+        made.sendall(head("/run/m", 1) + b"1" + b"GET /v2")
+        return made
+
+    connecting = asyncio.run_coroutine_threadsafe(connect_and_send(), server._loop)
+    with connecting.result() as connection:
         assert gate.entered.wait(30)
         (protocol,) = server._state.connections
         until(lambda: protocol._ignores)

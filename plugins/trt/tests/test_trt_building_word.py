@@ -108,7 +108,7 @@ def test_closing_while_it_builds_ends_the_build(built, small_net, monkeypatch):
 
     def step(self, name, number):
         held.set()
-        go.wait(30)
+        go.wait(60)
         return plain(self, name, number)
 
     with headrace.pipe(config(small_net)) as pipe:
@@ -117,16 +117,18 @@ def test_closing_while_it_builds_ends_the_build(built, small_net, monkeypatch):
 
         def reload():
             try:
-                pipe.reload("main", {"precision": "bf16"}, timeout=2)
+                pipe.reload("main", {"precision": "bf16"}, timeout=600)
             except Exception as error:
                 errors.append(error)
 
         thread = threading.Thread(target=reload)
         thread.start()
-        assert held.wait(30)
-        thread.join(2)
+        assert held.wait(60)
+        (job,) = pipe._reloader._jobs.values()
+        job.until = 0
+        job._watchers.wake()
+        thread.join(60)
         go.set()
-        thread.join(30)
         assert errors
         assert pipe({"data": np.zeros((3, 16, 16), np.float32)})["result"].shape == (10,)
     assert len(built) == 1
