@@ -37,6 +37,10 @@ from headrace.hookspecs import hookimpl
 @hookimpl
 def headrace_probes():
     return {"Counts": "hrt_sized:Counts"}
+
+@hookimpl
+def headrace_definitions():
+    return {"Whole": "S[Reflect[first,Identity],Sized]"}
 """
 
 
@@ -86,6 +90,9 @@ def validator(site_of_module):
                 "or": True,
             }
         },
+        {"backend": "Whole", "first": "X"},
+        {"backend": "S[Reflect[before,Identity],Sized]", "before": "X"},
+        {"n": {"backend": "Z", "which": "X"}, "define": {"Z": "IoC[X;InstanceFromParam[which]]"}},
         {
             "global": {"each_errors": "none", "Sized::width": 3},
             "n": {"backend": "X", "batch_sizes": [1, 2]},
@@ -119,7 +126,9 @@ def test_right_configurations_pass(validator, config):
         ({"width": 0, "m": {"backend": "X"}}, ["width"]),
         ({"backend": "X", "n": {"backend": "X"}}, ["n"]),
         ({"1st": {"backend": "X"}}, ["1st"]),
+        ({"backend": "Whole", "first": 3}, ["first"]),
         # What is misspelt.
+        ({"backend": "Whole", "frst": "X"}, ["frst"]),
         ({"backend": "Sized", "widht": 3}, ["widht"]),
         ({"backend": "Sized", "instance_nm": 3}, ["instance_nm"]),
         ({"n": {"backend": "Sized", "batch_size": 3}}, ["n", "batch_size"]),

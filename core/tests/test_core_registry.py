@@ -87,7 +87,10 @@ def test_core_has_a_qualifier_too(site):
 
 def test_a_plugin_for_another_core_is_listed_and_refused_without_an_import(site):
     site.backend("headrace-old", "Old", "hrt_old", requires=("headrace >=9, <10",))
-    assert record("headrace-old").state == "incompatible"
+    assert (record("headrace-old").state, record("headrace-old").range) == (
+        "incompatible",
+        ">=9,<10",
+    )
     found = problem({"backend": "Old"})
     assert found.code == "plugin_incompatible"
     assert "9" in found.message

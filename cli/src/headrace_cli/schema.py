@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,8 @@ _CLOSED = {
     "else": {"$ref": "#/$defs/known_nodes"},
 }
 _TEXTS = {"type": "array", "items": {"type": "string"}}
+_NAMES_A_KEY = r"\b(?:Reflect|InstanceFromParam)\s*\[\s*([A-Za-z_][A-Za-z0-9_]*)"
+"""How an expression names a key of the node, which is an option of no backend."""
 
 
 def schema(
@@ -58,8 +61,8 @@ def json_schema() -> dict[str, Any]:
 
     Options of all backends, policies and probes that can be imported here are listed as keys of nodes.
     Which of them a node may have depends on its expressions, and only `check` knows that. Other keys are
-    refused, unless the configuration has ``import`` or ``extends``, whose backends are not known here, or
-    an installed backend cannot be imported. Numbers and flags that are written as texts are refused,
+    refused, unless the configuration has ``import`` or ``extends``, whose backends are not known here, an
+    expression of it names keys by ``Reflect[key]``, or an installed backend cannot be imported. Numbers and flags that are written as texts are refused,
     although Headrace reads them.
     """
     definitions: dict[str, Any] = {}
@@ -112,7 +115,11 @@ def json_schema() -> dict[str, Any]:
         "additionalProperties": {"not": {"type": "object"}},
     }
     _add_closed(definitions, whole)
-    open_ended = {"anyOf": [{"required": ["import"]}, {"required": ["extends"]}]}
+    names_a_key = {"type": "string", "pattern": _NAMES_A_KEY}
+    at_top, in_a_table = _somewhere(names_a_key), _somewhere(_somewhere(names_a_key))
+    open_ended = {
+        "anyOf": [{"required": ["import"]}, {"required": ["extends"]}, at_top, in_a_table]
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Headrace configuration",
@@ -173,6 +180,11 @@ def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
     definitions["known_nodes"]["then"] = {"$ref": "#/$defs/whole_nodes"}
 
 
+def _somewhere(schema: dict[str, Any]) -> dict[str, Any]:
+    """Give the schema of a table in which some value fits ``schema``."""
+    return {"type": "object", "not": {"additionalProperties": {"not": schema}}}
+
+
 def _elsewhere(where: str) -> dict[str, Any]:
     return {"description": f"Belongs {where}.", "not": {}}
 
@@ -219,6 +231,15 @@ def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         for key, schema in keys.items():
             described = f"{name}: {schema.get('description', '')}".strip(": ")
             offers.setdefault(key, []).append({**schema, "description": described})
+    for name, text in [
+        entry for one in all_plugins() for entry in one.hooks["definitions"].items()
+    ]:
+        for key in re.findall(_NAMES_A_KEY, text):
+            reflected = {
+                "description": f"{name}: An expression, or a name in it.",
+                "type": "string",
+            }
+            offers.setdefault(key, []).append(reflected)
     return {key: _any_of(schemas) for key, schemas in sorted(offers.items())}, all_known
 
 

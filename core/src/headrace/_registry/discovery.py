@@ -213,7 +213,7 @@ def _compared(plugin: Plugin) -> Plugin:
         here = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
         if not here or canonicalize_name(wanted.name) != "headrace":
             continue
-        plugin = replace(plugin, range=str(wanted.specifier))
+        plugin = replace(plugin, range=",".join(sorted(map(str, wanted.specifier), reverse=True)))
         if not wanted.specifier.contains(headrace.__version__, prereleases=True):
             reason = f"it requires headrace {plugin.range}, this is {headrace.__version__}"
             name = plugin.distribution
