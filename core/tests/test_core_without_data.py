@@ -212,3 +212,16 @@ def test_a_reload_may_change_what_is_needed():
         with pytest.raises(InputError) as caught:
             pipe({"left": 1, "right": 2})
         assert caught.value.key == "up"
+
+
+@pytest.mark.parametrize(
+    ("request_", "hint"),
+    [({"letf": 1, "right": 2}, "It has 'letf', 'right'."), ({}, None), ({1: 2}, None)],
+)
+def test_a_request_that_lacks_a_key_is_told_which_it_has(request_, hint):
+    with (
+        headrace.pipe({"backend": "Join"}) as pipe,
+        pytest.raises(InputError, match="the request has no 'left'") as caught,
+    ):
+        pipe(request_)
+    assert caught.value.hint == hint

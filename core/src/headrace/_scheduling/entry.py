@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._checked import wrong_weight
@@ -242,7 +243,9 @@ def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
         raise InputError("a request is a dict", expected=wanted, got=got, node=node)
     for key in needs:
         if key not in request:
-            raise InputError(f"the request has no {key!r}", key=key, node=node)
+            there = ", ".join(repr(known) for known in islice(request, 8) if type(known) is str)
+            hint = f"It has {there}." if there else None
+            raise InputError(f"the request has no {key!r}", key=key, node=node, hint=hint)
     written: Any = request.get("request_size", 1)
     weight = written if type(written) is int else as_int(written)
     if weight is None or not 1 <= weight < 2**63:
