@@ -207,6 +207,10 @@ def test_best_fit_chooses_one_of_those_it_is_given():
         assert BestFit().choose(weight, free) in free
 
 
+def test_best_fit_chooses_none_where_none_is_free():
+    assert BestFit().choose(1, []) is None
+
+
 def test_a_policy_without_its_method_says_so():
     with pytest.raises(TypeError, match="BatchPolicy has no cut"):
         BatchPolicy().cut(line(1), Inst(), 0.0)

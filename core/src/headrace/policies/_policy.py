@@ -331,7 +331,7 @@ class BestFit(DispatchPolicy):
             return min(fitting, key=lambda i: (_most(i), i.batches, i.index))
         possible = [i for i in free if i.min <= weight]
         if not possible:
-            return min(free, key=lambda i: (i.min, i.batches, i.index))
+            return min(free, key=lambda i: (i.min, i.batches, i.index), default=None)
         return min(possible, key=lambda i: (-_most(i), i.batches, i.index))
 
 
