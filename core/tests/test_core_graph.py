@@ -275,6 +275,9 @@ def test_with_several_roots_the_request_must_name_one():
     assert "a, b" in str(error)
     error = every_failure(ROOTS, {"data": 4, "node_name": "nobody"})
     assert "nobody" in str(error)
+    assert error.hint is None
+    error = every_failure(ROOTS, {"data": 4, "node_name": "C"})
+    assert error.hint == "Did you mean 'c'?"
 
 
 def test_a_list_of_requests_keeps_their_outcomes_apart():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace._graph.route import Route, roots
-from headrace._portable import shown
+from headrace._portable import nearest, shown
 from headrace._scheduling.locks import Watchers
 from headrace.errors import InputError
 
@@ -69,6 +69,7 @@ class Graph:
         if name is None and self.only is not None:
             return self.only
         if not isinstance(name, str) or name not in self._links:
+            near = nearest(name, self._links) if isinstance(name, str) else None
             raise InputError(
                 "the pipeline has several roots, and the request names none"
                 if name is None
@@ -76,6 +77,7 @@ class Graph:
                 key="node_name",
                 expected=f"one of {', '.join(self.roots)}",
                 got=None if name is None else shown(name),
+                hint=f"Did you mean {near!r}?" if near else None,
             )
         return self.route_from(name)
 
