@@ -336,3 +336,33 @@ def test_what_belongs_to_the_process_is_read_and_put_back(name):
         restore(present)
     assert [key for key in before if before[key] != after[key]] == [name]
     assert again == before
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"options": [1]}, r"options of C is a dict, got \[1\]"),
+        (
+            {"expected_failures": ["order-kept"]},
+            r"expected_failures of C is a dict, got \['order-k",
+        ),
+        ({"atol": "much"}, "atol of C is a number, got 'much'"),
+    ],
+)
+def test_a_class_with_attributes_of_another_type_is_refused(attributes, said):
+    with pytest.raises(TypeError, match=said):
+        certify(type("C", (BackendConformance,), {"expression": "Identity", **attributes}))
+
+
+@pytest.mark.parametrize("wrong", ["Identity", int, BackendConformance()])
+def test_what_is_no_conformance_class_is_refused(wrong):
+    with pytest.raises(TypeError, match=r"is a subclass of headrace_testing\.BackendConformance"):
+        certify(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", 3, None])
+def test_an_expression_that_is_none_is_shown(wrong):
+    certificate = certify(type("C", (BackendConformance,), {"expression": wrong}))
+    assert not certificate.certified
+    assert certificate.rules[0].id == "resolves"
+    assert certificate.rules[0].detail.endswith(f"got {wrong!r}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace_testing.conformance.outcome import BLOCKED, EXPECTED_FAILURE, NOT_JUDGED
-from headrace_testing.conformance.run import ConformanceRun, check_expected, rules
+from headrace_testing.conformance.run import ConformanceRun, check_class, rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +43,8 @@ class ConformanceCollector(pytest.Collector):
     def collect(self) -> Iterator[pytest.Item]:
         """Give a test per rule."""
         try:
-            check_expected(self.conformance)
-        except ValueError as error:
+            check_class(self.conformance)
+        except (TypeError, ValueError) as error:
             raise self.CollectError(str(error)) from error
         for rule in rules().values():
             yield RuleItem.from_parent(self, name=rule.id, rule=rule)

@@ -37,8 +37,12 @@ def resolves(subject: Subject) -> None:
     `headrace check` does: every name is known, every option is valid. For an entry point, the
     outermost name must be the backend that the entry point is named after.
     """
-    if not isinstance(subject.kit.expression, str) or not subject.kit.expression:
-        raise Broken("the conformance class has no `expression`")
+    expression = subject.kit.expression
+    if not isinstance(expression, str) or not expression:
+        raise Broken(
+            "the conformance class has no `expression`, the text that names the backend, as "
+            f"'ResizeMat(64,64)'; got {expression!r}"
+        )
     try:
         cls = subject.cls
     except ConfigError as error:

@@ -7,7 +7,9 @@ import difflib
 import json
 import platform
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +44,6 @@ from headrace_testing.conformance.outcome import (
 from headrace_testing.conformance.subject import Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import Self
 
     from headrace_testing.conformance.rule import Rule
@@ -87,12 +87,28 @@ def _that_build(rules: Mapping[str, Rule]) -> set[str]:
     return found
 
 
-def check_expected(cls: type[BackendConformance]) -> None:
-    """Check that the ``expected_failures`` of a conformance class are rules, each with a reason.
+def check_class(cls: type[BackendConformance]) -> None:
+    """Check what an author may get wrong in a conformance class without any rule seeing it.
 
     Raises:
-        ValueError: One of them is no rule, or has no reason.
+        TypeError: It is no conformance class, or an attribute has another type than it must have.
+        ValueError: ``expected_failures`` names something that is no rule, or gives no reason.
     """
+    if not (isinstance(cls, type) and issubclass(cls, BackendConformance)):
+        raise TypeError(
+            "a conformance class is a subclass of headrace_testing.BackendConformance that says "
+            f"`expression` and `make_item`; got {cls!r}"
+        )
+    for name, kind in (
+        ("options", Mapping),
+        ("expected_failures", Mapping),
+        ("rtol", Real),
+        ("atol", Real),
+    ):
+        value = getattr(cls, name)
+        if not isinstance(value, kind):
+            meant = "a dict" if kind is Mapping else "a number"
+            raise TypeError(f"{name} of {cls.__name__} is {meant}, got {value!r}")
     known = rules()
     for identifier, reason in cls.expected_failures.items():
         if identifier not in known:
@@ -114,7 +130,7 @@ class ConformanceRun:
     def __init__(
         self, cls: type[BackendConformance], *, promised: type[headrace.Backend] | None = None
     ) -> None:
-        check_expected(cls)
+        check_class(cls)
         self.rules = rules()
         self.subject = Subject(cls(), promised)
         self.expected = dict(cls.expected_failures)
@@ -224,6 +240,7 @@ def certify(
             must name. None where there is no such entry point.
 
     Raises:
+        TypeError: It is no conformance class, or an attribute has another type than it must have.
         ValueError: ``expected_failures`` names something that is no rule, or gives no reason.
     """
     with ConformanceRun(cls, promised=promised) as run:
