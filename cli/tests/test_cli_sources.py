@@ -110,6 +110,10 @@ def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
         assert "'line.tml' is no file, so it was read as an expression\n" in result.stderr
     assert "'.' is a folder, and no file, so it was read" in says("check", ".").stderr
     assert "so it was read as an expression" in says("check", "a" * 5000).stderr
+    write(line_toml='backend = "Say"\n')
+    for near in ("line", "line.tml"):
+        said = says("check", near).stderr
+        assert f"{near!r} is no file (did you mean 'line.toml'?), so it was read" in said
 
 
 @pytest.mark.parametrize(
@@ -178,6 +182,16 @@ def test_what_sets_nothing_is_refused(text, write):
     result = says("check", "Say", "--set", text)
     assert result.exit_code == 2
     assert "--set" in result.stderr
+
+
+def test_what_is_set_of_a_node_that_is_not_there_is_refused_with_the_nearest(write):
+    write(two_toml='[front]\nbackend = "Say"\nnext = "back"\n\n[back]\nbackend = "Say"\n')
+    for name, meant in (("frnt", "did you mean 'front'?"), ("x", "there are front, back")):
+        result = says("check", "two.toml", "--set", f"{name}.max=2")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == f"error: --set: there is no node {name!r}; {meant}\n"
+    added = ("--set", "more.backend=Identity", "--set", "back.next=more")
+    assert says("check", "two.toml", *added).exit_code == 0
 
 
 # check --build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
             Relative paths in it start from the working directory.
 
     Raises:
-        WrongArgument: A text is no ``KEY=VALUE``, or sets a table and a value under one key.
+        WrongArgument: A text is no ``KEY=VALUE``, sets a table and a value under one key, or names no node.
     """
     if is_file(what) and not settings:
         return what
@@ -52,7 +53,27 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
         if not equals or not key.strip():
             raise WrongArgument(f"--set: expected KEY=VALUE, got {text!r}")
         _set(source, _of_node(_parts(key.strip()), top), _value(value.strip()), text)
+    if not isinstance(top.get("backend"), str):
+        _check_nodes(source, _nodes(top))
     return source
+
+
+def _check_nodes(source: dict[str, Any], nodes: Sequence[str]) -> None:
+    """Refuse settings of a node that the configuration does not have, unless they make it one.
+
+    Raises:
+        WrongArgument: There is no such node.
+    """
+    for name, table in source.items():
+        unknown = isinstance(table, dict) and name not in (*nodes, *_NO_NODES)
+        if unknown and nodes and not {"backend", "node_entrypoint"} & table.keys():
+            near = difflib.get_close_matches(name, nodes, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(nodes)}"
+            raise WrongArgument(f"--set: there is no node {name!r}; {meant}")
+
+
+def _nodes(top: dict[str, Any]) -> list[str]:
+    return [key for key, part in top.items() if isinstance(part, dict) and key not in _NO_NODES]
 
 
 def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
@@ -80,7 +101,7 @@ def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
     """
     if isinstance(top.get("backend"), str):
         return parts[1:] if parts[0] == "main" and len(parts) > 1 else parts
-    nodes = [key for key, part in top.items() if isinstance(part, dict) and key not in _NO_NODES]
+    nodes = _nodes(top)
     whole = (*_NO_NODES, *headrace.PipelineConfig.key_schemas()["global"])
     return [*nodes, *parts] if len(nodes) == len(parts) == 1 and parts[0] not in whole else parts
 
@@ -94,6 +115,11 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
         if not is_file(what) and not set(what) & set("[]()"):
             folder = os.path.isdir(what)  # noqa: PTH112 - false for a long text
             kind = "a folder, and no file" if folder else "no file"
+            files = [path.name for path in Path().glob("*.toml")]
+            near = difflib.get_close_matches(what, files, n=1, cutoff=0.7)
+            if os.path.isfile(f"{what}.toml"):  # noqa: PTH113 - false for a long text
+                near = [f"{what}.toml"]
+            kind += f" (did you mean {near[0]!r}?)" if near else ""
             print_message(f"{what!r} is {kind}, so it was read as an expression")
         raise
 
