@@ -10,7 +10,7 @@ from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
-from headrace._graph.caller import is_cheap, may_wait, run_and_wait, run_in_caller
+from headrace._graph.caller import is_cheap, may_wait, run_along, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
 from headrace._portable import as_int, shown
 from headrace._scheduling.calls import call_run_here, handed_over, reentrant
@@ -133,10 +133,13 @@ class Entrance:
         """Run one request and wait for it; raises its error."""
         ((entry, route),) = admitted = self.admitted([data], timeout, priority)
         plain = timeout is None and priority == 0 and type(data) is dict and "data" in data
-        if route is not None and plain and is_cheap(route):
+        if route is None or not plain:
+            self.run(admitted)
+        elif is_cheap(route):
             run_in_caller(self.graph, route, data)
             return
-        self.run(admitted)
+        else:
+            run_along(self.graph, route, entry)
         if entry.error is not None:
             raise entry.take_error()  # type: ignore[misc]
 

@@ -1,6 +1,7 @@
-"""Callers that wait for their requests: they run cheap nodes themselves, and sleep otherwise.
+"""Callers that wait for their requests.
 
-`run_in_caller` is the driver in the caller's thread: it runs one node after the other, branches too. In
+`run_in_caller` is the driver in the caller's thread: it runs one node after the other, branches too. Where
+branches are slow, the caller runs one node at a time in `run_along`, and runners run the others meanwhile. In
 `run_and_wait` the caller sleeps until other threads have taken all its requests through the graph.
 """
 
@@ -16,7 +17,8 @@ from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import NOBODY, Entry, checked_weight, restore
-from headrace._scheduling.locks import Signal
+from headrace._scheduling.locks import Signal, claimed
+from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import cycle_of, noted
 from headrace.errors import HeadraceError
 
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from headrace._graph.graph import Graph
     from headrace._graph.route import Ends, Route
     from headrace._graph.traversal import Visit
-    from headrace._scheduling.entry import Quota
+    from headrace._scheduling.entry import Owner, Quota
     from headrace._scheduling.node import Node
+    from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
 CHEAP_S = 200e-6
@@ -220,6 +223,101 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
         raise
 
 
+class _Companion:
+    """The owner of a request whose caller runs nodes itself, one at a time, while runners run other branches.
+
+    The caller makes itself free, ends the node that it has run and sleeps. The thread that ends a node, the
+    caller or a runner, gives the first node that may start now to the caller, if the caller is free.
+    """
+
+    def __init__(self, graph: Graph, route: Route, entry: Entry) -> None:
+        self._free = [None]  # the thread that pops the item gives the caller a node
+        self._given: tuple[Scheduler, list[Entry]] | None = None
+        self._over = False
+        self._signal = Signal()
+        self._request = GraphRequest(graph, route, entry, self)
+        self._request.give = self._give
+
+    def places(self) -> list[tuple[Node, object]]:
+        """Give the nodes at which the request is, and those that it has yet to visit."""
+        return self._request.places()
+
+    def finished(self, entry: Entry) -> None:
+        """Wake the caller, for its request is over."""
+        self._over = True
+        self._signal.wake()
+
+    def _give(self, scheduler: Scheduler, entries: list[Entry]) -> bool:
+        if not entries or not claimed(self._free):
+            return False
+        self._given = (scheduler, entries)
+        self._signal.wake()
+        return True
+
+    def run(self, *, internal: bool) -> None:
+        """Run nodes in the calling thread until the request is over."""
+        ended: list[tuple[Owner, Entry]] | None = None
+        try:
+            while (given := self._next(ended)) is not None:
+                scheduler, entries = given
+                owners = [entry.owner for entry in entries]
+                scheduler.call_many(entries, internal=internal or ended is not None)
+                ended = list(zip(owners, entries, strict=True))
+        except BaseException as raised:
+            # `add` is one step: if Ctrl-C comes again, a helper thread gives the request up still.
+            errands.add((self._request.give_up,))
+            left = self._give_up()
+            raised.abandoned = left or getattr(raised, "abandoned", False)  # type: ignore[attr-defined]
+            raise
+
+    @reentrant(later=lambda self, _: refuse_inside(self.places()[0][0]))
+    def _next(
+        self, ended: list[tuple[Owner, Entry]] | None
+    ) -> tuple[Scheduler, list[Entry]] | None:
+        """End the node that the caller has run; give the next one, or None once the request is over.
+
+        Args:
+            ended: The entries that have run, each with the owner that it had; None before the first node.
+        """
+        call = call_run_here()
+        if call is not None:
+            call.withdrawn_by(self._request.give_up)
+        if ended is None:
+            scheduler, entries = self._request.begin()
+            self._give(scheduler, entries)
+        else:
+            self._free.append(None)
+            for owner, entry in ended:
+                owner.finished(entry)
+        with noted(self):
+            while self._given is None and not self._over:
+                node = cycle_of(self)
+                if node is not None:
+                    self._request.end(inside(node))
+                self._signal.sleep()
+        given, self._given = self._given, None
+        return given
+
+    @reentrant()
+    def _give_up(self) -> bool:
+        return self._request.give_up()
+
+
+def run_along(graph: Graph, route: Route, entry: Entry, *, internal: bool = False) -> None:
+    """Take a request through the graph: the calling thread runs nodes, and runners other branches meanwhile.
+
+    Its outcome is in the entry.
+
+    Args:
+        graph: All nodes.
+        route: The nodes that take part.
+        entry: The entry of the request, without a deadline.
+        internal: See `run_in_caller`.
+    """
+    if may_wait(route, entry):
+        _Companion(graph, route, entry).run(internal=internal)
+
+
 def run_from_front(graph: Graph, request: Request) -> None:
     """Run a request that the front of the pipeline hands over, and wait; raises its error.
 
@@ -227,11 +325,15 @@ def run_from_front(graph: Graph, request: Request) -> None:
     """
     route = graph.route_of(request)
     terms = terms_here()(request)
-    if terms == (None, 0) and "data" in request and is_cheap(route):
+    waits_as_caller = terms == (None, 0) and "data" in request
+    if waits_as_caller and is_cheap(route):
         run_in_caller(graph, route, request, internal=True)
         return
     weight = checked_weight(request, route.first.name, route.needs)
     entry = Entry(request, NOBODY, weight, *terms)
-    run_and_wait(graph, [(route, entry)], internal=True)
+    if waits_as_caller:
+        run_along(graph, route, entry, internal=True)
+    else:
+        run_and_wait(graph, [(route, entry)], internal=True)
     if entry.error is not None:
         raise entry.take_error()  # type: ignore[misc]

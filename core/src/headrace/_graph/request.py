@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class GraphRequest:
-    """A request on its way through the graph, for which no thread waits at a node.
+    """A request on its way through the graph; any thread takes it from node to node.
 
     Its owner is notified once, when the last node has ended, and is given the entry of the call.
 
@@ -48,7 +48,11 @@ class GraphRequest:
     Attributes:
         deadline: The deadline of the call, on the clock of ``time.monotonic()``; None for none.
         open: The entries without an outcome, each with its scheduler.
+        give: Called with a scheduler and the entries that may start there; tells whether another thread, that
+            of a caller, lets them in. By default none does.
     """
+
+    give: Callable[[Scheduler, list[Entry]], bool] = staticmethod(lambda *_: False)
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
         self.deadline = entry.deadline
@@ -133,7 +137,8 @@ class GraphRequest:
                 self._turn.release()
             for step, entries in started:
                 try:
-                    step.scheduler.let_in(*entries, internal=True)
+                    if not self.give(step.scheduler, entries):
+                        step.scheduler.let_in(*entries, internal=True)
                 except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
                     self.end(unable(step, raised))
         for owner in shared_out(self._to_notify.pop):

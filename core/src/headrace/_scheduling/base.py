@@ -226,8 +226,7 @@ class SchedulerBase:
         if me == main_thread.ident:
             self.call_many((entry,), internal=internal)
         else:
-            entry.owner = caller = Caller(me, pending=1)
-            caller.runs = self._set_times(entry, self._node.clock()) is None
+            caller = Caller(me, runs=self._set_times(entry, self._node.clock()) is None)
             self._wait(caller, (entry,), internal=internal)
             entry.give_back()
         if entry.error is not None:
@@ -277,9 +276,7 @@ class SchedulerBase:
         fresh = [entry for entry in entries if entry.state == NEW]
         deadlines = [self._set_times(entry, now) for entry in fresh]
         runs = all(deadline is None for deadline in deadlines)
-        caller = Caller(get_ident(), runs=runs, pending=len(fresh))
-        for entry in fresh:
-            entry.owner = caller
+        caller = Caller(get_ident(), runs=runs)
         work = self._wait(caller, fresh, internal=internal, hands_over=hands_over)
         if work is None:
             for entry in fresh:
@@ -323,6 +320,11 @@ class SchedulerBase:
             if call is not None:
                 call.withdrawn_by(partial(self._withdraw, entries))
             with node.section, node.lock:
+                # Another thread may have cancelled an entry, and notifies the owner that the entry had then.
+                for entry in entries:
+                    if entry.state == NEW:
+                        entry.owner = caller
+                        caller.pending += 1
                 node.callers.add(caller)
                 enter(node, entries, internal=internal, waits=True)
                 idle = node.has_idle

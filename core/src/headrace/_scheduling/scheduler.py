@@ -27,6 +27,7 @@ from headrace._scheduling.fast_path import FastPath
 from headrace._scheduling.instance import RETURNING, Counts, new_idle_lists, summary
 from headrace._scheduling.locks import Signal, taking
 from headrace._scheduling.process_threads import errands
+from headrace._scheduling.threads import Caller
 from headrace.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -109,7 +110,10 @@ class Scheduler(FastPath):
         with self._node.section, self._node.lock:
             for entry in entries:
                 if entry.state in WAITING:
-                    self._take_back(entry)
+                    if isinstance(entry.owner, Caller):  # it wakes, and finds its request over
+                        self._node.end(entry, withdrawn)
+                    else:
+                        self._take_back(entry)
             self._dispatcher.dispatch(None)
 
     def _take_back(self, entry: Entry) -> bool:
