@@ -210,8 +210,16 @@ def test_a_signal_handler_may_call_the_pipeline_at_any_point():
             except HeadraceError:
                 pass  # such as the refusal to wait for what the interrupted code holds
 
-        config = headrace.PipelineConfig.load({{"backend": "Hook", "max": 4}})
-        for name, action in others.items():
+        from headrace._graph import caller
+
+        node, graph = {{"backend": "Hook", "max": 4}}, {CONFIGS["graph"]!r}
+        runs = [(name, node, 4 if name == "reload" else 1) for name in others]
+        runs += [("close", graph, 9), ("close slowly", graph, 17)]
+        for name, config, step in runs:
+            action = others[name.split()[0]]
+            config = headrace.PipelineConfig.load(config)
+            if name == "close slowly":
+                caller.CHEAP_S = 0.0
             for busy in (False, True):
                 point = points = 1
                 while point <= points:
@@ -239,11 +247,12 @@ def test_a_signal_handler_may_call_the_pipeline_at_any_point():
                     for future in futures:
                         future.exception({LATE_S})
                     pipe.close()
-                    point += 4 if name == "reload" else 1
+                    assert pipe.stats()["state"] == "closed"
+                    point += step
             print(name, points)
         """
     )
-    assert len(out.splitlines()) == 6
+    assert len(out.splitlines()) == 8
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")

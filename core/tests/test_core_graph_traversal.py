@@ -270,7 +270,7 @@ class Scheduled:
 
 
 def test_the_last_request_that_ends_wakes_whoever_waits_for_all(client, until):
-    class Asked(set):
+    class Asked(dict):
         times = 0
 
         def __bool__(self):
@@ -279,7 +279,7 @@ def test_the_last_request_that_ends_wakes_whoever_waits_for_all(client, until):
 
     graph = Graph({"a": Links("a")}, {"a": Scheduled()})
     graph.in_flight = Asked()
-    graph.in_flight.update({"first", "second"})
+    graph.in_flight.update({"first": 0, "second": 0})
     closing = client(graph.wait_ended, time.monotonic() + 3600)
     until(lambda: graph.closers)
     graph.ended("first")
@@ -287,7 +287,7 @@ def test_the_last_request_that_ends_wakes_whoever_waits_for_all(client, until):
     assert closing.outcome() is True
     assert graph.in_flight.times <= 3  # it sleeps between two of them
     assert graph.wait_ended(0)
-    graph.in_flight.add("third")
+    graph.in_flight["third"] = 0
     assert not graph.wait_ended(0)
     assert graph.closers == []
 

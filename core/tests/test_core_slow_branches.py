@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -210,6 +213,30 @@ def test_a_branch_that_calls_its_own_pipeline_is_refused(ran):
         assert isinstance(caught.value.__cause__ or caught.value, errors.ContractError)
         ran.before = {}
         assert pipe({"data": 1})["result"][0] == "d"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_answered_request_is_free_at_once(ran, fails):
+    class Heavy:
+        pass
+
+    def fail():
+        raise ValueError("c")
+
+    ran.before = {"c": fail} if fails else {}
+    gc.collect()
+    gc.disable()
+    try:
+        with headrace.pipe(DIAMOND) as pipe:
+            for _ in range(5):
+                heavy, gone = Heavy(), threading.Event()
+                weakref.finalize(heavy, gone.set)
+                with contextlib.suppress(errors.BackendError):
+                    pipe({"data": heavy})
+                del heavy
+                assert gone.wait(LATE_S)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("threads", [2, 8])

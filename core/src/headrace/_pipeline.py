@@ -249,7 +249,7 @@ class Pipeline:
         """Refuse new requests, let the others end, and close all backends.
 
         It may be called from any thread and more than once. In a thread that runs a batch of this
-        pipeline it refuses new requests and returns at once.
+        pipeline, or takes a request through its nodes, it refuses new requests and returns at once.
 
         Args:
             drain: Whether waiting requests are run; if not, they fail.

@@ -301,7 +301,9 @@ class Engine:
             self.closes.pop()()
         for scheduler in reversed(self._schedulers):
             scheduler.refuse(closing, drain=drain)
-        if self.held_by_this_thread():
+        # Between two nodes a signal handler may interrupt the thread that takes a request through the graph.
+        between = self.graph is not None and self.graph.needs_this_thread()
+        if between or self.held_by_this_thread():
             errands.run(self._finish, until)
         else:
             self._finish(until)

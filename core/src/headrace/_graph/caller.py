@@ -7,6 +7,7 @@ branches are slow, the caller runs one node at a time in `run_along`, and runner
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._graph.entries import Elements, count
@@ -64,7 +65,7 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
     home = route.first
     token, in_flight = object(), graph.in_flight
     try:
-        in_flight.add(token)
+        in_flight[token] = get_ident()
         if route.is_chain:
             rest = home.call(request, internal=internal, rest=route.chain)
             while rest is not None:
@@ -80,7 +81,7 @@ def run_in_caller(graph: Graph, route: Route, request: Request, *, internal: boo
         restore(request, data, error)
         raise
     finally:
-        in_flight.discard(token)
+        in_flight.pop(token, None)
         if graph.closers:
             graph.ended(token)
 
@@ -236,7 +237,7 @@ class _Companion:
         self._over = False
         self._signal = Signal()
         self._request = GraphRequest(graph, route, entry, self)
-        self._request.give = self._give
+        self._request.give, self._request.caller = self._give, get_ident()
 
     def places(self) -> list[tuple[Node, object]]:
         """Give the nodes at which the request is, and those that it has yet to visit."""
@@ -269,6 +270,8 @@ class _Companion:
             left = self._give_up()
             raised.abandoned = left or getattr(raised, "abandoned", False)  # type: ignore[attr-defined]
             raise
+        finally:
+            del self._request.give  # no cycle of references
 
     @reentrant(later=lambda self, _: refuse_inside(self.places()[0][0]))
     def _next(

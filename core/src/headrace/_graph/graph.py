@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._graph.route import Route, roots
 from headrace._portable import nearest, shown
+from headrace._scheduling.calls import served_by
 from headrace._scheduling.locks import Watchers
 from headrace.errors import InputError
 
@@ -26,7 +28,8 @@ class Graph:
         roots: The nodes at which a request without ``node_name`` may begin.
         only: The route from the only root; None where there are several roots.
         in_flight: A token per request that has begun and not ended. Between two nodes a request is in no
-            queue, so closing would not wait for it without the token.
+            queue, so closing would not wait for it without the token. With each token the thread without which
+            the request does not go on; 0 for a request that any thread takes from node to node.
         closers: The threads that wait for the end of requests: a close, or a reload.
     """
 
@@ -38,7 +41,7 @@ class Graph:
             schedulers: The schedulers of the nodes, by name.
         """
         self._schedulers = schedulers
-        self.in_flight: set[object] = set()
+        self.in_flight: dict[object, int] = {}
         self.closers = Watchers()
         self.link(links)
 
@@ -114,8 +117,12 @@ class Graph:
 
     def ended(self, request: object) -> None:
         """Remove a request from those in flight; a second call changes nothing."""
-        self.in_flight.discard(request)
+        self.in_flight.pop(request, None)
         self.closers.wake()
+
+    def needs_this_thread(self) -> bool:
+        """Tell whether a request needs the calling thread, or one that waits for it, to go on."""
+        return not served_by(get_ident()).isdisjoint(list(self.in_flight.values()))
 
     def wait_ended(self, until: float) -> bool:
         """Wait until no request is on its way; False when ``until`` came first."""

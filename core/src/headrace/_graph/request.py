@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 class GraphRequest:
     """A request on its way through the graph; any thread takes it from node to node.
 
-    Its owner is notified once, when the last node has ended, and is given the entry of the call.
+    Its owner is notified once, after the last node, and is given the entry of the call.
 
     Two nodes of parallel branches may end at the same time, in two threads. Both threads put the end of their
     node into a queue and then try to acquire the turn, a lock: the thread that gets it advances the traversal
-    for both, and the other thread returns at once to its scheduler. Only a thread that ends the request or
-    gives it up waits for the turn.
+    for both, and the other thread returns at once. Only a thread that ends or gives up the request waits.
 
     Attributes:
         deadline: The deadline of the call, on the clock of ``time.monotonic()``; None for none.
         open: The entries without an outcome, each with its scheduler.
-        give: Called with a scheduler and the entries that may start there; tells whether another thread, that
-            of a caller, lets them in. By default none does.
+        caller: The caller's thread where it takes part, 0 otherwise.
+        give: Called with a scheduler and entries that may start; tells whether the caller lets them in.
     """
 
+    caller = 0
     give: Callable[[Scheduler, list[Entry]], bool] = staticmethod(lambda *_: False)
 
     def __init__(self, graph: Graph, route: Route, entry: Entry, owner: Owner) -> None:
@@ -86,7 +86,7 @@ class GraphRequest:
             step, entries = visit.step, [self._entry]
             if self._over:
                 return step.scheduler, []
-            self._graph.in_flight.add(self)
+            self._graph.in_flight[self] = self.caller
             if step.runs_once:
                 # The entry of the call is used at the first node, whose queue counts it on entry.
                 self._entry.owner = _NodeOwner(self, visit)
