@@ -426,3 +426,35 @@ def test_a_policy_with_a_condition_lets_other_bases_see_how_it_was_written():
         pass
 
     assert Own.tag == "own"
+
+
+# Args of the batch policy that are keys of the node.
+
+
+def test_args_of_the_batch_policy_count_like_the_keys_of_the_node():
+    keys = {
+        "backend": "Identity",
+        "batch_policy": "greedy(batch_sizes=[4,2],pad=true)",
+        "pad": False,
+    }
+    told = headrace.explain(keys)["nodes"]["main"]
+    assert told["range"] == [2, 4]
+    assert told["keys"]["pad"] == {"value": True, "origin": "inline"}
+    assert told["keys"]["batch_sizes"] == {"value": [2, 4], "origin": "inline"}
+    with headrace.pipe(keys) as pipe:
+        assert [one["result"] for one in pipe([{"data": k} for k in range(3)])] == [0, 1, 2]
+
+
+def test_a_wait_among_the_args_of_the_batch_policy_is_a_wait():
+    keys = {"backend": "Identity", "min": 2, "max": 3}
+    waits = {**keys, "batch_policy": "greedy(batching_timeout=3)"}
+    codes = [{one["code"] for one in headrace.explain(one)["warnings"]} for one in (keys, waits)]
+    assert ["min_without_wait" in found for found in codes] == [True, False]
+
+
+def test_sizes_among_the_args_of_the_batch_policy_have_to_fit_the_node():
+    source = {"n": {"backend": "Identity", "max": 3, "batch_policy": "greedy(batch_sizes=[2,4])"}}
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(source)
+    (found,) = caught.value.problems
+    assert (found.path, found.message) == ("n.batch_policy", "the batch size 4 is above max = 3")

@@ -203,7 +203,7 @@ class NodePlan:
     Attributes:
         name: Its name.
         keys: Its keys, checked.
-        origins: Where each key comes from: ``node``, ``global`` or ``default``.
+        origins: Where each key comes from: ``node``, ``global``, ``default``, or ``inline`` (``batch_policy``).
         init: The expression that is built before the node, or None.
         entry: The expression of the whole node.
         alias_of: The node behind it, when it is a second door; else None.

@@ -36,9 +36,13 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._expression.tree import Call
+    from headrace._plan.element import NamedPlan
 
 
 K = TypeVar("K", bound=Options)
+
+CUTTING_KEYS = ("batching_timeout", "batch_sizes", "pad")
+"""The keys of a node by which its batches are cut."""
 
 OWN_KEYS = frozenset((*NODE_KEYS, *LINK_KEYS, *GLOBAL_KEYS))
 """Keys that configure nodes and the pipeline, and are never options."""
@@ -337,6 +341,29 @@ def check_keys(
             wrong = _report_keys(error, model, places, name, problems)
             kept = {key: value for key, value in values.items() if key not in wrong}
             values = kept if len(kept) < len(values) else {}
+
+
+def with_args_of(
+    policy: NamedPlan,
+    keys: NodeKeys,
+    origins: dict[str, str],
+    place: dict[str, Any],
+    problems: Problems,
+) -> NodeKeys:
+    """Give the keys of a node with those that stand as args of its batch policy, and win there.
+
+    The range of the node, and what its elements are told, depend on them as well.
+    """
+    args = {
+        key: getattr(policy.options, key) for key, _ in policy.args.named if key in CUTTING_KEYS
+    }
+    try:
+        taken = NodeKeys.model_validate(keys.model_dump(exclude_unset=True) | args)
+    except ValidationError as error:
+        _report_keys(error, NodeKeys, dict.fromkeys(args, place), "", problems)
+        return keys
+    origins.update(dict.fromkeys(args, "inline"))
+    return taken
 
 
 def _report_keys(

@@ -13,7 +13,14 @@ from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, Named, NamedPlan, NodePlan, PipelinePlan, Source
 from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
-from headrace._plan.parameters import Parameters, check_keys, key_of, report_keys, written_key
+from headrace._plan.parameters import (
+    Parameters,
+    check_keys,
+    key_of,
+    report_keys,
+    with_args_of,
+    written_key,
+)
 from headrace._plan.planning import Scope, open_slot
 from headrace._plan.resolver import Resolver
 from headrace._plan.word import (
@@ -131,7 +138,10 @@ class Planner(Resolver):
 
     def _planned_node(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the present node."""
-        policies = plan_policies(self)
+        policies, found = plan_policies(self), self.parameters.key("batch_policy")
+        if policies is not None and found is not None:
+            keys = with_args_of(policies[0], keys, origins, found.place(), self.problems)
+            self.parameters.keys = keys
         alias_of = self._second_door()
         init = self._key("init")
         if init is None and self.parameters.key("init") is not None:
