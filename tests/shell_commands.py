@@ -17,7 +17,7 @@ HERE = f'python() {{ "{sys.executable}" "$@"; }}; headrace() {{ python -m headra
 
 
 def shell(
-    command: str, folder: Path, limit_s: float = 120, **environ: str
+    command: str, folder: Path, limit_s: float = 400, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder and give what it printed.
 
@@ -41,7 +41,7 @@ def shell(
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, end)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    out, err = process.communicate(timeout=60)
+                    out, err = process.communicate(timeout=300)
                     break
             raise AssertionError(
                 f"more than {limit_s:g} s: {command}\n{out[-3000:]}\n{err[-6000:]}"

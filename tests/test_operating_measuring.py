@@ -21,7 +21,7 @@ SHORT = {
     "bench": ["--seconds", "0.05", "--warm-up", "0"],
     "inspect": ["--sizes", "1,2"],
     "simulate": ["--requests", "200"],
-    "tune": ["--seconds", "0.05", "--warm-up", "0", "--trials", "2", "--clients", "2"],
+    "tune": ["--seconds", "0.3", "--warm-up", "0", "--trials", "2", "--clients", "2"],
     "report": [],
 }
 

@@ -75,7 +75,7 @@ def test_the_page_is_followed(tmp_path):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     finally:
-        _, said = process.communicate("", timeout=60)
+        _, said = process.communicate("", timeout=300)
     assert process.returncode == 0, said
     logged = [json.loads(line) for line in said.splitlines()]
     assert any(f":{port}/metrics" in one["message"] for one in logged)

@@ -457,7 +457,7 @@ atexit.register(no_more_threads)  # before headrace's own: the last registered c
 
 def test_backends_are_closed_at_exit_where_no_thread_can_be_started():
     run = subprocess.run(
-        [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=300, check=False
     )
     assert (run.stdout, run.returncode) == ("closed\nclosed\n", 0), run.stderr
 

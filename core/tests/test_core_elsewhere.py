@@ -214,7 +214,11 @@ built.close()
 print(type(built(batch)[0]).__name__)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], input=content, capture_output=True, check=False, timeout=60
+        [sys.executable, "-c", program],
+        input=content,
+        capture_output=True,
+        check=False,
+        timeout=300,
     )
     assert done.stdout.decode().splitlines() == [
         "<plan of Halves> 1 None False",

@@ -86,7 +86,7 @@ def run(program):
     """
     text = PROGRAM + textwrap.dedent(program) + textwrap.dedent(check)
     command = [sys.executable, "-W", "error", "-c", text]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -438,7 +438,7 @@ def test_in_the_development_mode_of_python_the_variables_stay():
             [sys.executable, *switches, "-c", textwrap.dedent(program)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         assert done.stdout.strip() == seen

@@ -53,7 +53,7 @@ def test_the_figures_of_two_configurations_in_turn(tmp_path):
         "200",
         "--plot",
         plot,
-        *SHORT,
+        *("--seconds", "0.3", "--warm-up", "0"),  # on a stalled machine, too, some arrive in it
     )
     first, second = found["configurations"]
     assert [p["load"] for p in first["points"]] == [
@@ -220,7 +220,7 @@ def test_an_interrupt_leaves_complete_figures_and_130(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 130, done.stderr
     found = json.loads(done.stdout)

@@ -86,7 +86,7 @@ def opened(trace: Path, folder: Path) -> dict:
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=300,
     ).stdout
     found = re.search(r"FOUND([\w+/=]+)END", shown)
     assert found, "the tracing page could not read the trace"

@@ -35,7 +35,7 @@ class Texts(HTMLParser):
 
 def test_a_report_holds_graph_figures_frontier_and_environment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    short = ["--data", "uint8:4", "--clients", "2", "--seconds", "0.03", "--warm-up", "0", "--json"]
+    short = ["--data", "uint8:4", "--clients", "2", "--seconds", "0.1", "--warm-up", "0", "--json"]
     (tmp_path / "bench.json").write_text(run("bench", "S[Identity,Identity]", *short).stdout)
     args = ["--goal", "max throughput", "--range", "max=1,2", "--trials", "2"]
     (tmp_path / "tune.json").write_text(run("tune", "Identity", *args, *short).stdout)

@@ -334,7 +334,7 @@ def run(*args):
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
-QUICK = ["--data", "uint8:4", "--seconds", "0.03", "--warm-up", "0", "--clients", "2"]
+QUICK = ["--data", "uint8:4", "--seconds", "0.1", "--warm-up", "0", "--clients", "2"]
 
 
 def test_the_command_writes_the_best_as_a_file_that_extends(tmp_path, monkeypatch):

@@ -175,5 +175,5 @@ def start():
     for process in processes:
         if process.poll() is None:
             process.kill()
-        process.wait(30)
+        process.wait(300)
         process.stderr.close()

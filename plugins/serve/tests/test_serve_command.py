@@ -53,7 +53,7 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
     assert body == {"result": pytest.approx(interval_ms)}
     assert httpx.post(f"{url}/run/b", content=b"x").json() == {"result": "x"}
     process.send_signal(number)
-    assert process.wait(30) == (130 if number == signal.SIGINT else 0)
+    assert process.wait(300) == (130 if number == signal.SIGINT else 0)
     process.stderr.close()
 
 

@@ -290,7 +290,7 @@ def test_sighup_reads_the_configurations_again(tmp_path, start):
     assert httpx.post(f"{url}/run/a", content=b"x").status_code == 200
     assert "POST /run/{model} model=a status=200" in process.stderr.readline()
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     process.stderr.close()
 
 

@@ -211,4 +211,4 @@ def test_all_workers_have_the_regions_and_models_that_requests_ask_for(tmp_path,
         memory.close()
         memory.unlink()
     process.terminate()
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0

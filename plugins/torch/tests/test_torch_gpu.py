@@ -354,7 +354,7 @@ print(pipe({{"data": np.array([0, 1])}})["result"].device, pipe.ready)
 pipe.close()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
     )
     lines = done.stdout.splitlines()
     assert lines[:2] == ["lost True", "False False"], done.stderr

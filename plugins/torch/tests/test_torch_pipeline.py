@@ -297,7 +297,7 @@ print("ok")
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr

@@ -315,7 +315,7 @@ def test_several_processes_build_once(rtx, small_net, tmp_path):
     ]
     reported = []
     for process in running:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         reported.append(out.split())
     assert sorted(hit for hit, *_ in reported) == ["False", "True", "True"]

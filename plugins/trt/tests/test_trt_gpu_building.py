@@ -210,7 +210,7 @@ def test_ctrl_c_ends_a_build_and_leaves_no_half_file(save, tmp_path):
     )
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert first, err
     assert "built" not in out
     assert "KeyboardInterrupt" in err

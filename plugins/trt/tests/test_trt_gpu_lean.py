@@ -45,7 +45,7 @@ def run_under(folder, plan, given, result, *, trusted=True):
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
