@@ -26,7 +26,6 @@ def test_the_page_asks_for_few_lines_and_commands(page_steps):
 
 
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
-@pytest.mark.timeout(600)
 def test_the_page_leads_from_nothing_to_a_certificate(first_backend):
     saved = json.loads((first_backend / "printed.json").read_text(encoding="utf-8"))
     # Machine time: that of the processor, which other work on the machine does not change.

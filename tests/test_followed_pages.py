@@ -12,7 +12,6 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash"),
 ]
 

@@ -13,19 +13,20 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(1200)
 def test_under_full_load_with_failures_and_reloads_every_request_has_one_outcome(request):
-    seconds = "30" if request.config.getoption("--stress") else "3"
-    command = [sys.executable, "-m", "benchmarks.scheduling.soak", "--seconds", seconds, "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout, done.stderr
-    report = json.loads(done.stdout)
-    assert report["wrong"] == []
-    assert done.returncode == 0
-    assert report["reloads"]["ok"]
-    assert report["reloads"]["failed"]
-    for counts in report["outcomes"].values():
-        assert counts["ok"]
-        assert counts["backend"]
-        assert counts["deadline"]
-        assert counts["cancelled"]
+    # Each kind of outcome has to be there: longer where a slow machine had too little time for it.
+    for seconds in ("30",) if request.config.getoption("--stress") else ("3", "12", "48"):
+        command = [sys.executable, "-m", "benchmarks.scheduling.soak", "--seconds", seconds]
+        command += ["--seed", "1", "--json"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.stdout, done.stderr
+        report = json.loads(done.stdout)
+        assert report["wrong"] == []
+        assert done.returncode == 0
+        missing = [what for what in ("ok", "failed") if not report["reloads"].get(what)]
+        for counts in report["outcomes"].values():
+            kinds = ("ok", "backend", "deadline", "cancelled")
+            missing += [kind for kind in kinds if not counts.get(kind)]
+        if not missing:
+            break
+    assert not missing

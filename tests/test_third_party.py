@@ -18,7 +18,6 @@ FOLDER = ROOT / "examples" / "third_party"
 PLUGINS = {"headrace-denoise": "Denoise", "headrace-file-type": "FileType"}
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(not (find_spec("magika") and find_spec("skimage")), reason="needs both"),
 ]
 

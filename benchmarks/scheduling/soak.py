@@ -504,7 +504,7 @@ class Soak:
             for node, one in pipe.stats()["nodes"].items():
                 allowed[f"headrace-{node}"] += len(one["instances"])
                 allowed.update(f"headrace-{node}-{i['index']}" for i in one["instances"])
-        until = time.monotonic() + 10
+        until = time.monotonic() + LATE_S
         while True:
             names = [thread.name for thread in threading.enumerate()]
             found = Counter(name for name in names if name.startswith("headrace-"))
@@ -519,7 +519,7 @@ class Soak:
     def _check_threads(self) -> None:
         for thread in threading.enumerate():
             if thread.name.startswith("headrace-") and thread.name not in SHARED:
-                thread.join(10)
+                thread.join(LATE_S)
                 if thread.is_alive():
                     self.wrong.append(f"thread {thread.name} is left after all was closed")
 

@@ -96,7 +96,6 @@ def one_round(pipe, dice, tally):
             tally.take(requests[0], error)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "config",
     [
