@@ -949,11 +949,13 @@ def test_base_is_where_the_relative_paths_of_a_dict_start(tmp_path, monkeypatch)
         ("wrods.txt", "words.txt"),
         ("WORDS.text", "words.txt"),
         ("other/words.txt", None),
+        ("id", "id.toml"),
         ("x", None),
     ],
 )
 def test_the_file_beside_a_missing_one_that_has_a_like_name_is_suggested(tmp_path, written, meant):
-    write(tmp_path / "words.txt", 'backend = "Show"\n')
+    for name in ("words.txt", "id.toml"):
+        write(tmp_path / name, 'backend = "Show"\n')
     suggestion = None if meant is None else str(tmp_path / meant)
     sources = [
         {"backend": "Show", "model": written},

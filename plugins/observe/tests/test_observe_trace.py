@@ -407,6 +407,14 @@ def test_failed_requests_are_counted_and_the_status_says_so(tmp_path):
     assert len(of(checked(tmp_path / "out.json"), "request")) == 1
 
 
+@pytest.mark.parametrize("share", ["0", "1.5", "nan"])
+def test_a_share_out_of_its_range_is_told_by_its_option(tmp_path, share):
+    (tmp_path / "a.txt").write_text("a")
+    done = headrace_says("trace", "Identity", "a.txt", "--sample", share, cwd=tmp_path)
+    said = f"error: --sample: expected a share above 0 and up to 1, got {float(share)}\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 def test_ctrl_c_leaves_a_whole_file(tmp_path):
     (tmp_path / "slow.py").write_text(
         "import threading, headrace\n"

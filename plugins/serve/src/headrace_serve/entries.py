@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STATISTICS = "stats"
 """No model may have this name: the path ``/v2/models/stats`` is the protocol's for the statistics of all models."""
 _NAMED = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(:(?P<version>[0-9]+))?=(?P<config>.+)", re.DOTALL
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(:(?P<version>[^=:/\\]*))?=(?P<config>.+)", re.DOTALL
 )
 
 
@@ -224,7 +224,9 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=str(path))) from error
     tables = document.get("models")
     if set(document) != {"models"} or not isinstance(tables, dict):
-        raise ConfigError(Problem("serve", "it holds tables [models.NAME] alone", file=str(path)))
+        wrong = ", ".join(key for key in document if key != "models")
+        what = f"it holds tables [models.NAME] alone{wrong and f', and not {wrong}'}"
+        raise ConfigError(Problem("serve", what, file=str(path)))
     problems = []
     for name, table in tables.items():
         if not isinstance(table, dict) or "config" not in table:

@@ -93,6 +93,8 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
     """  # noqa: D301 - typer keeps the lines after a backspace character
     check_arguments(inputs)
     writable(output, "--output", [config, *inputs])
+    if not 0 < sample <= 1:
+        raise WrongArgument(f"--sample: expected a share above 0 and up to 1, got {sample}")
     path = Path(output).absolute()
     options: dict[str, Any] = {"path": str(path), "sample": sample, "nvtx": nvtx}
     if max_bytes is not None:
