@@ -302,8 +302,9 @@ def test_an_error_of_init_says_where_and_a_missing_library_what():
     def needs(self, options, context):
         import no_such_library  # noqa: F401
 
-    with pytest.raises(MissingDependencyError, match="no_such_library"):
+    with pytest.raises(MissingDependencyError, match="no_such_library") as missing:
         ready(echo, init=needs)
+    assert (missing.value.node, missing.value.backend, missing.value.instance) == ("n", "Made", 2)
 
 
 def test_close_runs_once_and_only_after_an_init_that_succeeded():

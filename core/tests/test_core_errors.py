@@ -244,7 +244,8 @@ OF_A_PLUGIN = {"what": "w", "distribution": None, "hint": None}
 OF_A_PLACE = {"what": "w", "node": None, "backend": None, "instance": None, "hint": None}
 OF_A_REQUEST = {**OF_A_PLACE, "abandoned": False}
 ATTRIBUTES = {
-    **dict.fromkeys(("PluginError", "PluginLoadError", "MissingDependencyError"), OF_A_PLUGIN),
+    **dict.fromkeys(("PluginError", "PluginLoadError"), OF_A_PLUGIN),
+    "MissingDependencyError": {**OF_A_PLACE, **OF_A_PLUGIN},
     "SetupError": OF_A_PLACE,
     **dict.fromkeys(("RequestError", "BackendError", "ContractError"), OF_A_REQUEST),
     **dict.fromkeys(("NoResultError", "DeadlineExceededError"), OF_A_REQUEST),

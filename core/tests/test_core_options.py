@@ -196,6 +196,7 @@ def test_a_positional_name_that_is_no_option_is_told_where_it_is_used():
             [1, "x"],
             "mean[1]: Input should be a valid number, unable to parse string as a number, got",
         ),
+        (["x"], "mean[0]: Input should be a valid number, unable to parse string as a number, got"),
         ({"a": 1}, "mean: Input should be a valid number; or: Input should be a list, got"),
         (True, "mean: a bool is no number, got true"),
     ],
@@ -211,3 +212,19 @@ def test_a_value_of_none_of_several_types_is_one_problem(value, message):
         headrace.PipelineConfig.load({"backend": "Shift", "mean": value})
     (problem,) = caught.value.problems
     assert problem.message.startswith(f"Shift: {message}")
+
+
+def test_a_list_that_is_long_enough_is_not_called_too_short_for_its_wrong_parts():
+    class Listed(headrace.Options):
+        names: Annotated[tuple[str, ...], Field(min_length=2)]
+
+    cls = type("List2", (headrace.Backend,), {"Options": Listed, "forward": lambda *_: None})
+    headrace.register("List2", cls, replace=True)
+    for value, said in (
+        (["a", 5], "names[1]: "),
+        (["a"], "names: List should have at least 2 items"),
+    ):
+        with pytest.raises(headrace.errors.ConfigError) as caught:
+            headrace.PipelineConfig.load({"backend": "List2", "names": value})
+        (problem,) = caught.value.problems
+        assert problem.message.startswith(f"List2: {said}")

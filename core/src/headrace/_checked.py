@@ -26,7 +26,7 @@ Answers: TypeAlias = list[Exception | None]
 Outcomes: TypeAlias = Answers | None
 """The outcomes of a batch: None when all went well, else one exception or None per item."""
 
-Located = TypeVar("Located", RequestError, SetupError)
+Located = TypeVar("Located", bound="RequestError | SetupError | MissingDependencyError")
 
 
 class Filler(dict[str, Any]):
@@ -261,15 +261,13 @@ class Checked:
     def _setting_up(self, failed: str = "") -> Iterator[None]:
         try:
             yield
-        except MissingDependencyError:
-            raise
-        except SetupError as error:
+        except (MissingDependencyError, SetupError) as error:
             self._located(error)
             raise
         except ImportError as error:
             what = f"{self._label()} needs a library that cannot be imported: {error}"
             hint = "Install it, or look at what `headrace plugins doctor` says."
-            raise MissingDependencyError(what, hint=hint) from error
+            raise self._located(MissingDependencyError(what, hint=hint)) from error
         except Exception as error:
             raise self._located(SetupError(failed + error_text(error))) from error
 

@@ -137,7 +137,7 @@ class PluginError(_ExplainedError):
     """
 
     code = "plugin"
-    _places = ("distribution",)
+    _places: ClassVar[tuple[str, ...]] = ("distribution",)
 
     distribution: str | None = field(default=None, kw_only=True)
 
@@ -146,12 +146,6 @@ class PluginLoadError(PluginError):
     """The module of a plugin cannot be imported; the reason is ``__cause__``."""
 
     code = "plugin_load"
-
-
-class MissingDependencyError(PluginError, ImportError):
-    """A library that a backend needs is not installed; ``hint`` has the install command."""
-
-    code = "missing_dependency"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -166,6 +160,21 @@ class _PlacedError(_ExplainedError):
 
     def _what(self) -> str:
         return self.what or type(self).__name__
+
+
+@dataclass(eq=False, repr=False)
+class MissingDependencyError(PluginError, _PlacedError, ImportError):
+    """A library that a backend needs is not installed; ``hint`` has the install command.
+
+    Attributes:
+        what: What is missing.
+        distribution: The distribution that brings the plugin, or None.
+        node, backend, instance: Where it was needed, each None when unknown.
+        hint: What to do, or None.
+    """
+
+    code = "missing_dependency"
+    _places = (*PluginError._places, *_PlacedError._places)
 
 
 class SetupError(_PlacedError):
