@@ -217,6 +217,26 @@ def test_an_alarm_that_raises_stops_no_other(caplog):
         assert called.wait(LATE_S)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_thread_that_an_exit_hits_in_its_own_batch_has_its_requests_back(alone):
+    @headrace.register("Leaves")
+    class Leaves(headrace.Backend):
+        def forward(self, batch):
+            for request in batch:
+                request.update(data="moved", result=1)
+            raise SystemExit
+
+    requests = [{"data": k} for k in range(1 if alone else 2)]
+    with (
+        headrace.pipe({"backend": "Leaves", "batch_sizes": [1, 2], "pad": True}) as pipe,
+        concurrent.futures.ThreadPoolExecutor(1) as thread,
+    ):
+        call = thread.submit(pipe, requests[0] if alone else requests)
+        assert isinstance(call.exception(LATE_S), SystemExit)
+        assert requests == [{"data": k} for k in range(len(requests))]
+        assert node(pipe)["failed"] == {"backend": len(requests)}
+
+
 # What cannot be read.
 
 

@@ -344,6 +344,8 @@ class SchedulerBase:
                 self._driver.leave(caller)
             abandoned = self._withdraw(entries)
             interrupt.abandoned = abandoned  # type: ignore[attr-defined]
+            for entry in entries:
+                entry.give_back()
             raise
         finally:
             reset(waiting, me, outer)
