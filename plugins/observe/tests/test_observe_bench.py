@@ -252,6 +252,8 @@ def test_a_benchmark_from_python_counts_what_was_asked_for():
             bench.benchmark(clients=0)
     with pytest.raises(headrace.errors.ClosedError):
         bench.run_once({"data": 1})
+    shown = str(bench.benchmark(total=3, warm_up=0))
+    assert "3 failed, closed: the pipeline is closed; the clock: " in shown
 
 
 def test_a_pipeline_that_was_given_stays_open():

@@ -173,6 +173,8 @@ def test_what_fails_is_counted_and_sizes_outside_are_refused():
     assert found["writes"] == {}
     with pytest.raises(ValueError, match=r"batches hold 1 to 2 requests here, got \[4\]"):
         inspect({"backend": "Identity", "max": 2}, [1], sizes=[4])
+    with pytest.raises(ValueError, match="hold 1 or more requests here, got no size"):
+        inspect("Identity", [1], sizes=[])
     with pytest.raises(ValueError, match="no items"):
         inspect("Identity", [])
 

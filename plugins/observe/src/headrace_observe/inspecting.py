@@ -78,8 +78,8 @@ def inspect(
     tried = list(sizes) if sizes is not None else _powers(low, high)
     wrong = [size for size in tried if size < low or (high is not None and size > high)]
     if wrong or not tried:
-        most = "any" if high is None else high
-        raise ValueError(f"batches hold {low} to {most} requests here, got {wrong or tried}")
+        most = "or more" if high is None else f"to {high}"
+        raise ValueError(f"batches hold {low} {most} requests here, got {wrong or 'no size'}")
     if given["max"] is None and max(tried) > 1:
         source["max"] = max(tried)
     memory = {"before": _memory()}

@@ -131,8 +131,11 @@ def trace(
         MissingDependencyError: ``nvtx`` is asked for and not installed.
         SetupError: The file cannot be written.
         OSError: The file could not be written at the end.
+        TypeError: ``pipeline`` is none.
         ValueError: ``sample`` or ``max_bytes`` is out of range.
     """
+    if not isinstance(pipeline, headrace.Pipeline):
+        raise TypeError(f"a pipeline is what headrace.pipe gives, got {type(pipeline).__name__}")
     file = Path(path).absolute()
     probe = Trace(Trace.Options(path=file, sample=sample, max_bytes=max_bytes, nvtx=nvtx))
     try:
