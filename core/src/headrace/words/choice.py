@@ -208,7 +208,8 @@ def _nothing(name: str, reasons: Mapping[str, str]) -> str:
 
 def _label_of(child: Call, children: Collection[Call]) -> str:
     """Give the name of a branch as it was written; its whole text where others have the same name."""
-    child = next((use.call for use in child.source.uses if use.call in children), child)
+    uses = child.source.uses if child.source else ()  # inside Process a branch comes without
+    child = next((use.call for use in uses if use.call in children), child)
     names = [other.name for other in children]
     return child.name if names.count(child.name) <= 1 else str(child)
 
