@@ -444,6 +444,13 @@ def test_an_item_that_cannot_be_gathered_fails_alone():
     assert outcomes(text, ["bad", "bad"]) == [BackendError, BackendError]
 
 
+def test_where_cat_fails_all_items_each_has_its_error_and_infer_does_not_run():
+    with headrace.plugins.build({"backend": "CatSplit[FailOnBad,Infer,Split]", "max": 4}) as built:
+        failed = built.call([{"data": "bad"}, {"data": "bad"}])
+    assert [str(one.__cause__) for one in failed] == ["bad", "bad"]
+    assert "Infer" not in [name for name, _ in seen]
+
+
 def test_what_cat_has_left_is_filled_up_to_the_min_of_infer_where_the_node_says_pad():
     registry.local["Least"] = type("Least", (Infer,), {"min": 3, "max": 8})
     text = "CatSplit[S[FailOnBad,Fix],Least,Split]"

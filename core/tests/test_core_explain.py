@@ -177,6 +177,24 @@ def test_an_expression_by_itself_may_lack_options_and_the_last_bracket(text, chi
     assert [child["name"] for child in explained["tree"]["children"]] == children
 
 
+def test_an_expression_by_itself_shows_where_a_thread_is_put():
+    headrace.register("Alone", type("Alone", (Many,), {"owns_thread": True}))
+    tree = headrace.explain(headrace.parse("S[Many,Alone]"))["tree"]
+    assert tree["own_thread"] is True
+    assert [child.get("own_thread") for child in tree["children"]] == [None, None]
+
+
+def test_the_front_of_a_pipeline_gets_threads_and_must_be_callable():
+    headrace.register("Alone", type("Alone", (Many,), {"owns_thread": True}))
+    source = {"entrypoint": "S[Alone,DagDispatcher]", "n": {"backend": "Identity"}}
+    assert headrace.explain(source)["entrypoint"]["own_thread"] is True
+    with pytest.raises(ConfigError) as caught:
+        headrace.explain({**source, "entrypoint": "List[DagDispatcher]"})
+    assert [(one.code, one.path) for one in caught.value.problems] == [
+        ("not_callable", "global.entrypoint")
+    ]
+
+
 def test_what_an_expression_by_itself_lacks_hides_nothing_else():
     class EitherOr(headrace.Backend):
         class Options(headrace.Options):
