@@ -181,8 +181,8 @@ class Pipeline:
             entry.give_back()
         if isinstance(data, list):
             raise_failed(entries)
-        elif entries[0].error is not None:
-            raise entries[0].take_error()  # type: ignore[misc]
+        else:
+            entries[0].raise_error()
         return data
 
     def _admitted(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:

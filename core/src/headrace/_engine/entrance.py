@@ -61,16 +61,14 @@ class Entrance:
         seen: dict[int, Route | None] = {}
         for item in items:
             entry = Entry(item, deadline=deadline, priority=level)
-            if id(item) not in seen:
+            route = None
+            if id(item) in seen:
+                what = "this dict stands in the list a second time"
+                hint = "Send a dict of its own per request."
+                self._refuse(entry, seen[id(item)], InputError(what, hint=hint))
+            else:
                 route = seen[id(item)] = self._admit(entry)
-                admitted.append((entry, route))
-                continue
-            error = InputError(
-                "this dict stands in the list a second time",
-                hint="Send a dict of its own per request.",
-            )
-            self._refuse(entry, seen[id(item)], error)
-            admitted.append((entry, None))
+            admitted.append((entry, route))
         return admitted
 
     def _admit(self, entry: Entry) -> Route | None:
@@ -137,11 +135,9 @@ class Entrance:
             self.run(admitted)
         elif is_cheap(route):
             run_in_caller(self.graph, route, data)
-            return
         else:
             run_along(self.graph, route, entry)
-        if entry.error is not None:
-            raise entry.take_error()  # type: ignore[misc]
+        entry.raise_error()
 
     @reentrant()
     def submit(self, admitted: list[Admitted], futures: list[RequestFuture]) -> None:

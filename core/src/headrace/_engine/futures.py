@@ -47,7 +47,7 @@ class _Waiters(list[Any]):
     notified once, without a lock. A wait may be refused as in `RequestFuture.result`.
 
     Attributes:
-        seen: Per thread the states that it sees, of which the last one counts.
+        seen: Per thread the states that it sees, of which the last one counts; with none it sees the true state.
     """
 
     def __init__(self, future: RequestFuture) -> None:
@@ -61,10 +61,7 @@ class _Waiters(list[Any]):
 
     def release(self, *_: object) -> None:
         """Let the calling thread see the true state again."""
-        seen = self.seen[get_ident()]
-        seen.pop()
-        if not seen:
-            del self.seen[get_ident()]
+        self.seen[get_ident()].pop()
 
     __enter__, __exit__ = acquire, release
 

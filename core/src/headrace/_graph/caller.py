@@ -338,5 +338,4 @@ def run_from_front(graph: Graph, request: Request) -> None:
         run_along(graph, route, entry, internal=True)
     else:
         run_and_wait(graph, [(route, entry)], internal=True)
-    if entry.error is not None:
-        raise entry.take_error()  # type: ignore[misc]
+    entry.raise_error()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from headrace._scheduling.entry import DATA_ALONE, NOBODY, Entry
+from headrace._scheduling.entry import NOBODY, Entry
 from headrace.errors import (
     ClosedError,
     DeadlineExceededError,
@@ -54,12 +54,10 @@ def entry_at(
         own = time.monotonic() + node.timeout_ms / 1000
         deadline = own if deadline is None else min(own, deadline)
     entry = Entry(request, owner, 1, deadline, priority, waits)
-    scheduler = node.scheduler
-    if "request_size" in request or "data" not in request or scheduler.needs is not DATA_ALONE:
-        try:
-            entry.weight = scheduler.checked(request)
-        except InputError as error:
-            entry.refuse(error)
+    try:
+        entry.weight = node.scheduler.checked_again(request)
+    except InputError as error:
+        entry.refuse(error)
     return entry
 
 

@@ -164,9 +164,7 @@ class Traversal:
 
     def finish(self) -> Failure | None:
         """Write the results of the sinks into the caller's dict; give a failure if one has none."""
-        sinks = self._sinks
-        if len(sinks) > 1:
-            sinks = sorted(sinks, key=lambda sink: sink[0].index)
+        sinks = sorted(self._sinks, key=lambda sink: sink[0].index)
         step = finish(sinks, self.request)
         if step is None:
             return None

@@ -158,6 +158,12 @@ class SchedulerBase:
             self.count_refused(request, error)
             raise
 
+    def checked_again(self, request: Request) -> int:
+        """Give the weight of a request that was right where it entered; check only what may be wrong here."""
+        if "request_size" in request or "data" not in request or self.needs is not DATA_ALONE:
+            return self.checked(request)
+        return 1
+
     @reentrant()
     def count_refused(self, request: Any, error: BaseException) -> None:
         """Count a request that was refused before it entered."""
@@ -229,8 +235,7 @@ class SchedulerBase:
             caller = Caller(me, runs=self._set_times(entry, self._node.clock()) is None)
             self._wait(caller, (entry,), internal=internal)
             entry.give_back()
-        if entry.error is not None:
-            raise entry.take_error()  # type: ignore[misc]
+        entry.raise_error()
         return rest
 
     def call_many(self, entries: Sequence[Entry], *, internal: bool = False) -> None:

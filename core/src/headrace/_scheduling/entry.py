@@ -151,20 +151,15 @@ class Entry:
 
         An abandoned dict is left to its backend. A request whose dict raises here has failed.
         """
-        error, data = self.error, self.data
-        if data is _UNTOUCHED:
+        if self.data is _UNTOUCHED:
+            return
+        if self.error is not None:
+            restore(self.request, self.data, self.error)
             return
         try:
-            if error is None and data is not MISSING:
-                self.request["data"] = data
-                return
-            if error is not None and getattr(error, "abandoned", False) is True:
-                return
             put_back(self.request, self.data)
-            if error is not None:
-                self.request.pop("result", None)
         except Exception as refusal:  # noqa: BLE001 - the caller's own dict may raise anything
-            self.error = error or refuses_change(refusal)
+            self.error = refuses_change(refusal)
 
     def take_back(self) -> bool:
         """Take the request from a backend that has a copy; False if one runs on the request. Under the lock."""
@@ -180,6 +175,11 @@ class Entry:
         """
         error, self.error = self.error, None
         return error
+
+    def raise_error(self) -> None:
+        """Raise the error of the request, if it has one, in the thread that answers the request."""
+        if self.error is not None:
+            raise self.take_error()  # type: ignore[misc]
 
 
 def put_back(request: Request, data: Any) -> None:

@@ -18,16 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._portable import caused
 from headrace._scheduling.admission import enter, held_here, interrupted, refuse
 from headrace._scheduling.calls import reset
-from headrace._scheduling.entry import (
-    DATA_ALONE,
-    DONE,
-    NEW,
-    NOBODY,
-    OUTSIDE,
-    QUEUED,
-    RUNNING,
-    Entry,
-)
+from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.threads import Blocked, cycle_of, kept_signals, may_be_cycle, waiting
 from headrace.errors import BackendError
@@ -114,8 +105,7 @@ class Sleeper(Blocked):
         _, entry, rest = self.at
         entry.owner = NOBODY  # no cycle of references between this sleeper and its entry
         entry.give_back()
-        if entry.error is not None:
-            raise entry.take_error()  # type: ignore[misc]
+        entry.raise_error()
         return rest
 
     def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
@@ -165,12 +155,10 @@ class Sleeper(Blocked):
         if not scheduler.served_by_workers:
             return False
         request = entry.request
-        weight = 1
         try:
             if "result" in request:  # else an interrupted first call has moved it
                 request["data"] = request.pop("result")
-            if "request_size" in request or scheduler.needs is not DATA_ALONE:
-                weight = scheduler.checked(request)
+            weight = scheduler.checked_again(request)
         except Exception as error:  # noqa: BLE001 - the caller's dict raised, or the node refuses it
             entry.error = error
             return False
