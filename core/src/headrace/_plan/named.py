@@ -170,9 +170,10 @@ class OptionsReader:
         location = detail["loc"]
         key = str(location[0]) if location else None
         # A problem of several options together may be gone once those are written that are missing here.
-        elsewhere = key is None and self.lenient
-        if key in self._reported or elsewhere:
+        if key in self._reported or (key is None and self.lenient):
             return
+        if detail["type"].endswith(("_type", "_parsing")) and isinstance(location[-1], int):
+            self._reported.add(str(key))  # one report for all items of a list is enough
         if detail["type"] == "missing" and len(location) == 1:
             self._report_missing(str(key))
             return
