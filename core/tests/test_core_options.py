@@ -228,3 +228,15 @@ def test_a_list_that_is_long_enough_is_not_called_too_short_for_its_wrong_parts(
             headrace.PipelineConfig.load({"backend": "List2", "names": value})
         (problem,) = caught.value.problems
         assert problem.message.startswith(f"List2: {said}")
+
+
+def test_what_is_no_path_is_told_without_names_of_classes():
+    class Reads(headrace.Options):
+        file: headrace.FilePath
+
+    cls = type("Reads2", (headrace.Backend,), {"Options": Reads, "forward": lambda *_: None})
+    headrace.register("Reads2", cls, replace=True)
+    with pytest.raises(headrace.errors.ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "Reads2", "file": ["a.onnx"]})
+    (problem,) = caught.value.problems
+    assert problem.message.startswith("Reads2: file: Input should be a text, the path of a file")

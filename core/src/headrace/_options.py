@@ -196,6 +196,7 @@ _WORDS = {
     "list_type": "Input should be a list",
     "set_type": "Input should be a list",
     "dict_type": "Input should be a table",
+    "path_type": "Input should be a text, the path of a file",
 }
 
 
