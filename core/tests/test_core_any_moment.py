@@ -18,11 +18,13 @@ from headrace._scheduling.locks import holds_a_lock
 from headrace.errors import ClosedError, ContractError, HeadraceError
 
 LATE_S = 60.0
+HANGS_S = 900.0
+"""A program that hangs shows its stacks after this: on a slow machine it may take minutes."""
 
 PROGRAM = """
 import faulthandler, random, sys, threading
 sys.path.insert(0, {here!r})
-faulthandler.dump_traceback_later({late}, exit=True)
+faulthandler.dump_traceback_later({hangs}, exit=True)
 import headrace
 from headrace.errors import HeadraceError
 from interrupting import Interrupts
@@ -62,12 +64,12 @@ from_python_3_11 = pytest.mark.skipif(
 
 def run(program):
     """Run a program, which ends with status 0, and give what it prints."""
-    text = PROGRAM.format(here=str(Path(__file__).parent), late=LATE_S)
+    text = PROGRAM.format(here=str(Path(__file__).parent), late=LATE_S, hangs=HANGS_S)
     done = subprocess.run(
         [sys.executable, "-c", text + textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=3 * LATE_S,
+        timeout=HANGS_S + LATE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
