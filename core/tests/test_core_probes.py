@@ -469,7 +469,7 @@ def test_a_cancelled_request_is_heard_of(probes, gate, client, waiting):
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_dict_that_a_cancel_frees_is_not_changed_any_more(probes, gate, nodes):
+def test_a_dict_that_a_cancel_frees_is_not_changed_any_more(probes, gate, waiting, nodes):
     main = {"backend": "Gate", "max": 2}
     other = {"backend": "Identity"}
     config = main if nodes == 1 else {"main": {**main, "next": "other"}, "other": other}
@@ -498,9 +498,9 @@ def test_a_dict_that_a_cancel_frees_is_not_changed_any_more(probes, gate, nodes)
 
         async def give_up():
             tasks = [asyncio.ensure_future(cancelled(request)) for request in requests]
-            await asyncio.sleep(0)  # both wait now, and will run in one batch
+            await asyncio.to_thread(waiting, pipe, 2)  # which will run in one batch
             gate.open()
-            await asyncio.to_thread(begun.wait, 10)
+            await asyncio.to_thread(begun.wait, 60)
             for task in tasks:  # both have run, and the dict of the first is about to be changed
                 task.cancel()
             return await asyncio.gather(*tasks)
