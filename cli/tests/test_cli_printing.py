@@ -5,6 +5,11 @@ from __future__ import annotations
 import enum
 import io
 import json
+import os
+import signal
+import struct
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -153,3 +158,21 @@ def test_the_command_line_shows_several_bars_at_a_time():
             weights(4)
     assert "layers" in out.getvalue()
     assert "2/3" in out.getvalue()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="knows the size of a pipe of Linux")
+def test_a_command_that_is_stopped_while_it_prints_loses_nothing():
+    """Without a buffer, too; it is stopped while the pipe, which nobody reads, is full."""
+    import fcntl
+    import termios
+
+    program = "from headrace_cli.console import print_data; print_data('x' * 300_000)"
+    with subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE) as process:
+        held = 0
+        while held < 60_000:
+            got = fcntl.ioctl(process.stdout, termios.FIONREAD, struct.pack("i", 0))
+            (held,) = struct.unpack("i", got)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout.read() == b"x" * 300_000 + b"\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -16,6 +17,10 @@ WRONG = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """The exit status of a program whose reader has closed the pipe: 128 + SIGPIPE."""
+
+
+_PIECE = 400
+"""So many characters take at most 4096 bytes, which a pipe takes whole or not at all."""
 
 
 class WrongArgument(Exception):  # noqa: N818 - shown as one line
@@ -50,7 +55,13 @@ def is_utf8(stream: Any) -> bool:
 
 def print_data(text: str) -> None:
     """Write one line of data to stdout."""
-    sys.stdout.write(text + "\n")
+    text += "\n"
+    # Without a buffer (`python -u`) Python loses the rest of what a pipe has taken in part, as it does
+    # where Ctrl-Z stops the command meanwhile.
+    whole = not isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase)
+    size = len(text) if whole else _PIECE
+    for start in range(0, len(text), size):
+        sys.stdout.write(text[start : start + size])
 
 
 def print_drawing(what: Any, *, width: int, **settings: Any) -> None:
