@@ -227,8 +227,9 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
 class _Companion:
     """The owner of a request whose caller runs nodes itself, one at a time, while runners run other branches.
 
-    The caller makes itself free, ends the node that it has run and sleeps. The thread that ends a node, the
-    caller or a runner, gives the first node that may start now to the caller, if the caller is free.
+    The caller puts an item into `_free`, ends the node that it has run, and sleeps. The thread that ends a node, the
+    caller or a runner, tries to pop that item for each node that may start now. If the caller has put it there
+    before, the caller gets the node; if it is still at work, nothing is there to pop, and a runner gets the node.
     """
 
     def __init__(self, graph: Graph, route: Route, entry: Entry) -> None:
