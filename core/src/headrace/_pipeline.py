@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, overload
@@ -230,9 +231,11 @@ class Pipeline:
         """
         timeout = _at_least_0(timeout)
         try:
-            self._reloader.reload(node, changes, timeout)
+            texts = self._reloader.reload(node, changes, timeout)
         except (ConfigError, PluginError, SetupError) as error:
             raise without_inner_frames(error) from error.__cause__
+        for text in texts or ():  # none where a helper thread carries the reload out later
+            warnings.warn(text, stacklevel=2)
 
     @property
     def ready(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import warnings
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -127,8 +126,8 @@ class Reloader:
         engine.closes.append(self._closed)
 
     @reentrant()
-    def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
-        """Exchange the instances of a node; see ``Pipeline.reload``."""
+    def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> list[str]:
+        """Exchange the instances of a node, see ``Pipeline.reload``; give what is to be said of the changes."""
         self._engine.check_open()
         builds_here = not served_here(threading.get_ident()).keys().isdisjoint(self._jobs.copy())
         if self._engine.held_by_this_thread() or builds_here:
@@ -156,9 +155,8 @@ class Reloader:
             job.fail(interrupt)
             raise
         changed = {f"{node}.{key}" for key in changes}
-        for warning in self._engine.blueprint.warnings:
-            if warning.path in changed:  # the user has just written a key that has no effect
-                warnings.warn(warning.render(), stacklevel=3)
+        # The user has just written a key that has no effect.
+        return [one.render() for one in self._engine.blueprint.warnings if one.path in changed]
 
     def _closed(self) -> None:
         """Fail the reloads that are not in place when the pipeline begins to close."""
