@@ -1141,6 +1141,16 @@ def test_an_import_that_ends_the_program_is_an_error_with_its_line(tmp_path):
     assert third.message.endswith("failed in line 2: Skipped: no GPU")
 
 
+def test_a_module_beside_an_imported_file_is_not_found_without_its_folder(tmp_path):
+    write(tmp_path / "steps.py", "import beside_it.inner\n")
+    (missing,) = problems({"backend": "Show", "import": [str(tmp_path / "steps.py")]})
+    write(tmp_path / "beside_it.py", "")
+    (found,) = problems({"backend": "Show", "import": [str(tmp_path / "steps.py")]})
+    assert found.message == missing.message
+    assert missing.hint is None
+    assert f"PYTHONPATH={tmp_path}." in found.hint
+
+
 def test_one_name_from_two_files_of_one_name_cannot_be_told_apart(tmp_path):
     code = "import headrace\n\n@headrace.register('Same')\nclass Same:\n    def forward(self, b): ...\n"
     files = [str(write(tmp_path / folder / "own.py", code)) for folder in "ab"]

@@ -133,7 +133,10 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         if before is not None:
             sys.modules[name] = before
         what = f"{item!r} failed{_line(error, path)}: {error_text(error)}"
-        raise PluginLoadError(what) from error
+        part = str(getattr(error, "name", None)).partition(".")[0]
+        beside = isinstance(error, ModuleNotFoundError) and path.with_name(f"{part}.py").is_file()
+        how = f"{part}.py is beside it, in no folder of sys.path: set PYTHONPATH={path.parent}."
+        raise PluginLoadError(what, hint=how if beside else None) from error
     _files[path] = digest, table
     return table
 
