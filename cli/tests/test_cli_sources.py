@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import headrace
 from headrace._registry.registry import registry
 from headrace_cli.app import app
+from headrace_cli.console import print_data
 from headrace_cli.inputs import Input
 from headrace_cli.output import Output, suffix_of
 
@@ -306,6 +307,19 @@ def test_an_input_is_never_written_over(write):
         assert result.exit_code == 2
         assert "whose files are the inputs" in result.stderr
     assert says("run", "Give", "a.json", "-o", "a.json").exit_code == 2
+
+
+def test_a_result_is_counted_when_ctrl_c_comes_right_after_its_line(write, monkeypatch):
+    def print_and_interrupt(line):
+        print_data(line)
+        if line.startswith("b.txt"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace_cli.results.print_data", print_and_interrupt)
+    write(a_txt="x", b_txt="y", c_txt="z")
+    result = says("run", "S[Say(word=hello)]", "a.txt", "b.txt", "c.txt")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (130, 2)
+    assert "interrupted; 2 requests: 2 ok, 0 failed, 1 not done; " in result.stderr
 
 
 def test_a_result_that_cannot_be_written_is_a_failed_request(write):

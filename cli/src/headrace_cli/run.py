@@ -228,13 +228,13 @@ class _Run:
             raise KeyboardInterrupt
         self._open.popleft()
         if error is None and not isinstance(outcome, InputError):
+            self.ok += 1  # before it is printed: Ctrl-C may come right after the line
             try:
                 self.printer.result(one, outcome.result().get("result"))
             except RequestError as unwritten:
+                self.ok -= 1
                 error = unwritten
-        if error is None:
-            self.ok += 1
-        else:
+        if error is not None:
             self.failed += 1
             self.printer.error(one, error)
         self._advance()
