@@ -487,9 +487,18 @@ def test_ctrl_c_while_it_builds_ends_it_as_soon_as_init_has_noticed(tmp_path):
     assert done.stdout == "noticed\n"
 
 
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends POSIX signals")
-def test_ctrl_c_that_does_not_wake_the_main_thread_comes_again(monkeypatch):
+@pytest.fixture
+def sends_interrupts(monkeypatch):
+    """Have SIGINT raise KeyboardInterrupt, and fail where one signal is taken for two."""
     monkeypatch.setattr(os, "_exit", lambda status: pytest.fail("taken for a second one"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends POSIX signals")
+@pytest.mark.usefixtures("sends_interrupts")
+def test_ctrl_c_that_does_not_wake_the_main_thread_comes_again():
     main = threading.get_ident()
 
     def asleep():
@@ -507,12 +516,8 @@ def test_ctrl_c_that_does_not_wake_the_main_thread_comes_again(monkeypatch):
             threading.Thread(target=send).start()
             threading.Event().wait(FAILS_LATE_S)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        wait()
 
 
 class Dies:
@@ -521,25 +526,21 @@ class Dies:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
-def test_ctrl_c_in_a_destructor_comes_again(monkeypatch):
-    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail("taken for a second one"))
+@pytest.mark.usefixtures("sends_interrupts")
+def test_ctrl_c_in_a_destructor_comes_again():
 
     def wait():
         with Interrupts():
             Dies()
             threading.Event().wait(FAILS_LATE_S)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        wait()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
-def test_ctrl_c_that_the_garbage_collector_would_swallow_comes_again(monkeypatch):
-    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail("taken for a second one"))
+@pytest.mark.usefixtures("sends_interrupts")
+def test_ctrl_c_that_the_garbage_collector_would_swallow_comes_again():
     sent = []
 
     def called(phase, about):
@@ -554,10 +555,8 @@ def test_ctrl_c_that_the_garbage_collector_would_swallow_comes_again(monkeypatch
             threading.Event().wait(FAILS_LATE_S)
         assert interrupts.came, "it was lost"
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             wait()
     finally:
-        signal.signal(signal.SIGINT, before)
         gc.callbacks.remove(called)
