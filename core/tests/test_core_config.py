@@ -543,14 +543,14 @@ def test_extends_takes_placeholders(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_a_circle_of_extends_is_an_error(tmp_path, length):
+def test_a_cycle_of_extends_is_an_error(tmp_path, length):
     for i in range(length):
         write(tmp_path / f"{i}.toml", f'extends = "{(i + 1) % length}.toml"')
     (problem,) = problems(tmp_path / "0.toml")
     assert problem.code == "extends_cycle"
 
 
-def test_the_same_base_by_two_ways_is_no_circle(tmp_path):
+def test_the_same_base_by_two_ways_is_no_cycle(tmp_path):
     write(tmp_path / "base.toml", 'backend="Show"\na=3\n')
     write(tmp_path / "l.toml", 'extends="base.toml"')
     write(tmp_path / "r.toml", 'extends="base.toml"')

@@ -49,7 +49,7 @@ class All:
         return free[0]
 
 class Backend:
-    _lost = None
+    _presence = None
     def __init__(self, function):
         self.function, self.closed = function, False
     def __call__(self, batch):

@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 from headrace._build.callees import NodeCall
-from headrace._build.standing import BatchEnd
+from headrace._build.wrappers import BatchEnd
 from headrace.errors import (
     BackendError,
     BatchRangeError,

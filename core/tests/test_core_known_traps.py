@@ -132,7 +132,7 @@ def test_a_container_may_stand_inside_itself():
 
 def test_a_parameter_that_reflects_itself_is_refused():
     error = refused({"backend": "Reflect[again]", "again": "Reflect[again]"})
-    assert {p.code for p in error.problems} == {"circle"}
+    assert {p.code for p in error.problems} == {"cycle"}
 
 
 def test_a_weight_above_every_max_is_answered_at_once():

@@ -1,6 +1,6 @@
 """What is left when a request is answered: nothing. No reference, and no garbage for the collector.
 
-A request may hold an image or more. What is in a circle of references waits for Python's collector,
+A request may hold an image or more. What is in a cycle of references waits for Python's collector,
 which counts objects and not bytes, and so may let a hundred of them wait.
 """
 
@@ -164,7 +164,7 @@ def call_too_late(pipe, requests):
 
 def submit(pipe, requests):
     futures = pipe.submit(requests)
-    while futures:  # who keeps the future of an error that is raised here has made a circle
+    while futures:  # who keeps the future of an error that is raised here has made a cycle
         with contextlib.suppress(HeadraceError):
             futures.pop().result(LATE_S)
 

@@ -158,9 +158,9 @@ def test_a_key_of_the_node_wins_over_args_inside_a_definition_and_not_over_those
 @pytest.mark.parametrize(
     ("define", "used", "code", "path"),
     [
-        ({"Z": "Z"}, "A", "circle", "define.Z"),
-        ({"Z": "A[Z]"}, "Z", "circle", "define.Z"),
-        ({"Z": "A[W]", "W": "B[Z]"}, "A", "circle", "define.W"),
+        ({"Z": "Z"}, "A", "cycle", "define.Z"),
+        ({"Z": "A[Z]"}, "Z", "cycle", "define.Z"),
+        ({"Z": "A[W]", "W": "B[Z]"}, "A", "cycle", "define.W"),
         ({"A": "B"}, "X", "definition", "define.A"),
         ({"S": "B"}, "X", "definition", "define.S"),
         ({"Loop": "B"}, "X", "definition", "define.Loop"),
@@ -336,7 +336,7 @@ def test_reflect_builds_what_stands_in_the_parameter_else_its_default():
     ],
 )
 def test_a_parameter_that_reaches_itself_is_an_error(keys):
-    assert problem(keys).code == "circle"
+    assert problem(keys).code == "cycle"
 
 
 @pytest.mark.parametrize(
@@ -699,7 +699,7 @@ def test_nodes_are_built_after_those_they_name_else_in_file_order():
 )
 def test_nodes_that_need_each_other_are_an_error(source, said):
     found = problem(source)
-    assert (found.code, found.message) == ("circle", said)
+    assert (found.code, found.message) == ("cycle", said)
 
 
 @pytest.mark.parametrize(
@@ -713,7 +713,7 @@ def test_nodes_that_need_each_other_are_an_error(source, said):
 )
 def test_a_node_cannot_walk_the_graph_that_it_stands_in(source):
     found = problem(source)
-    assert found.code == "circle"
+    assert found.code == "cycle"
     assert "entrypoint" in found.hint
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as NotYetError
 import pytest
 
 import headrace
-from headrace._scheduling.entry import RUNNING, Entry, claimed
+from headrace._scheduling.entry import RUNNING, Entry, took_token
 from headrace.errors import InstanceLostError
 
 
@@ -74,9 +74,9 @@ def test_a_request_that_is_lent_is_taken_by_its_owner_or_by_its_backend():
     assert not entry.take_back()  # a backend runs on the request itself
     entry.lent = [None]
     assert entry.take_back()  # the owner first
-    assert not claimed(entry.lent)
+    assert not took_token(entry.lent)
     entry.lent = [None]
-    assert claimed(entry.lent)  # the backend first: it writes its answer
+    assert took_token(entry.lent)  # the backend first: it writes its answer
     assert not entry.take_back()
 
 

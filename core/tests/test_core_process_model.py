@@ -202,13 +202,12 @@ def process_of(model, index, limit, rerun, kill_after_ms, siblings):
     """Give a `Process` as ``init`` leaves it, over the fake transport."""
     process = Process()
     process._name, process._node, process._index = "Process", "model", index
-    process._lost, process._whole, process._state = Presence(), True, "ready"
-    process._presence = process._lost
+    process._presence, process._whole, process._state = Presence(), True, "ready"
     process.exchanging, process._siblings = threading.Lock(), siblings
     process._borrower = None
-    process.supervisor = HandSupervisor(model, limit, process._lost, siblings.look)
+    process.supervisor = HandSupervisor(model, limit, process._presence, siblings.look)
     process._child = process.supervisor.child()
-    process._lost.ends.append(process.supervisor.kill)
+    process._presence.ends.append(process.supervisor.kill)
     options = Process.Options(kill_after_ms=kill_after_ms)
     process._take({**ABOUT, "rerun": rerun}, options)
     process._note_range()
@@ -492,7 +491,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def who_has_no_process_is_away_until_it_has_one(self):
         for process in getattr(self, "processes", ()):
-            supervisor, presence = process.supervisor, process._lost
+            supervisor, presence = process.supervisor, process._presence
             if not supervisor._closing:
                 assert (supervisor in presence.away) is (not supervisor.lives)
                 assert presence.gone is (supervisor._failure is not None)

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from scheduling_by_hand import Hand, HandTimer, Owner, Still
 
 from headrace._backend import Backend, InitContext
-from headrace._build.standing import BatchEnd
+from headrace._build.wrappers import BatchEnd
 from headrace._checked import Presence
 from headrace._scheduling.admission import QUEUE_FULL
 from headrace._scheduling.batch import repeated
@@ -77,7 +77,7 @@ class Told(Backend):
             raise InstanceLostError("told to")
 
     def forward(self, batch):
-        assert not self._lost.gone
+        assert not self._presence.gone
         self.seen.append(list(batch))
         plan = self.plan
         during, self.during = self.during, None
@@ -99,7 +99,7 @@ class Told(Backend):
 def obedient():
     """Give a `Told` with the end of its batches."""
     backend, end = Told(), BatchEnd()
-    backend._lost = Presence()
+    backend._presence = Presence()
     backend._start(None, InitContext(at_batch_end=partial(end.register, backend)))
     return end.around(backend)
 

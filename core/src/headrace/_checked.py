@@ -79,7 +79,7 @@ class Checked:
     _node: str | None = None
     _index: int | None = None
     _pad: bool = False
-    _lost: Presence | None = None  # says whether the instance can serve
+    _presence: Presence | None = None  # of the instance to which this backend belongs
     _whole: bool = False  # this backend is the root of an instance
     _dependency: Checked | None = None
     _bounded: bool = True  # batches must be compared with the range
@@ -224,8 +224,8 @@ class Checked:
 
     def _lose(self, error: InstanceLostError) -> None:
         """Mark the instance as lost, unless the error has a node: then another instance was lost."""
-        if error.node is None and self._lost is not None:
-            self._lost.gone = True
+        if error.node is None and self._presence is not None:
+            self._presence.gone = True
 
     def _last_label(self, request: Request) -> str:
         """Name the backend that should have written ``result``: in a sequence the last element."""

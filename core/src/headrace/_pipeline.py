@@ -16,7 +16,7 @@ from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
 from headrace._portable import without_inner_frames
-from headrace._scheduling.probes import Guarded, Probes
+from headrace._scheduling.probes import GuardedProbe, Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
 
@@ -264,12 +264,12 @@ class Pipeline:
 
     # What `headrace.hookspecs.attached` calls.
 
-    def _attach(self, probe: Guarded) -> None:
+    def _attach(self, probe: GuardedProbe) -> None:
         Probes([probe]).notify("pipeline_started", self)
         self._engine.attach(probe)
         self._find_call()
 
-    def _detach(self, probe: Guarded) -> None:
+    def _detach(self, probe: GuardedProbe) -> None:
         self._engine.detach(probe)
         self._find_call()
 

@@ -36,7 +36,7 @@ from typing import Protocol
 
 import pluggy
 
-from headrace._scheduling.probes import BatchRecord, BatchRequest, Guarded
+from headrace._scheduling.probes import BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
     "BatchRecord",
@@ -219,9 +219,9 @@ def headrace_probes() -> dict[str, str]:
 
 
 class _Pipeline(Protocol):  # stands for `headrace.Pipeline`, whose module imports this one
-    def _attach(self, probe: Guarded) -> None: ...
+    def _attach(self, probe: GuardedProbe) -> None: ...
 
-    def _detach(self, probe: Guarded) -> None: ...
+    def _detach(self, probe: GuardedProbe) -> None: ...
 
 
 @contextmanager
@@ -241,7 +241,7 @@ def attached(pipeline: _Pipeline, probe: object) -> Iterator[None]:
     Raises:
         ClosedError: The pipeline is closed.
     """
-    guarded = Guarded(type(probe).__name__, probe)
+    guarded = GuardedProbe(type(probe).__name__, probe)
     try:
         pipeline._attach(guarded)
         yield

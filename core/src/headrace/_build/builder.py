@@ -6,12 +6,12 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._build.callees import NodeCall, Passage
+from headrace._build.callees import NodeCall, SharedUse
 from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import ChildPlan
 from headrace._build.measuring import element_statistics
 from headrace._build.parts import At, Commons, Parts
-from headrace._build.standing import BatchEnd, InThread
+from headrace._build.wrappers import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
 from headrace._explain import trees_of
@@ -163,7 +163,7 @@ class Builder(Build):
         parts = self._all.nested()
         builder = ElementBuilder(self, None, parts)
         front = builder.element(root, At.begin(parts))
-        callee = front.child if isinstance(front, Passage) else None
+        callee = front.child if isinstance(front, SharedUse) else None
         if isinstance(callee, NodeCall) and callee.timeout_ms is None and not callee.levels:
             scheduler = callee.scheduler  # a front that only calls this node needs no queue
         else:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
-from headrace._build.standing import Around, Ended, Standing
+from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import Answers, Outcomes, fillers, weight_of
 from headrace._graph.entries import Elements
 from headrace._portable import caused
@@ -18,7 +18,7 @@ from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResul
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from headrace._build.standing import Forward
+    from headrace._build.wrappers import Forward
     from headrace._graph.route import Each
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
@@ -105,7 +105,7 @@ def passed_on(error: BaseException) -> Exception:
 # Instances that several expressions call, and instances that are given a dependency at each call.
 
 
-class Passage(Standing):
+class SharedUse(Wrapper):
     """One use of a node or instance that other expressions use as well.
 
     Inside an instance each use is an exit of its own (see `BatchEnd`); in the front of the pipeline, requests
@@ -118,7 +118,7 @@ class Passage(Standing):
         self.describe = child.describe  # type: ignore[method-assign]
 
 
-class Bound(Standing):
+class Bound(Wrapper):
     """An instance together with its dependency, which is given to it at each call.
 
     Attributes:
@@ -135,7 +135,7 @@ class Bound(Standing):
         self._forward: Forward = instance.forward_with_dep  # type: ignore[attr-defined]
         for outer in reversed(around):
             self._forward = partial(outer.run, self._forward)
-        self.leaves = any(not isinstance(outer, Ended) for outer in around)
+        self.leaves = any(not isinstance(outer, WithBatchEnd) for outer in around)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the instance with its dependency."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import ProgressFactory, no_progress
 from headrace._build.builder import Builder
 from headrace._build.callees import NodeCall, NotCallable
-from headrace._build.standing import Guarded
+from headrace._build.wrappers import Guarded
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
 from headrace._graph.route import Links, is_graph
 from headrace._pipeline import Pipeline

@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, InitContext, ProgressFactory, Shared, no_progress
-from headrace._build.callees import Bound, NodeCall, NotCallable, Passage
+from headrace._build.callees import Bound, NodeCall, NotCallable, SharedUse
 from headrace._build.measuring import Measuring
 from headrace._build.parts import At, Commons, Parts
-from headrace._build.standing import BatchEnd, Guarded, InThread
+from headrace._build.wrappers import BatchEnd, Guarded, InThread
 from headrace._config.shape import NodeKeys
 from headrace._engine.blueprint import LOOK_S
 from headrace._plan.declared import of_children, states_range
@@ -124,9 +124,9 @@ class ElementBuilder:
         built = self.element(element, at)
         if self.node is None or not isinstance(built, (NodeCall, Guarded)):
             return built
-        passage = Passage(built)
-        at.end.exit(passage, element)
-        return passage
+        use = SharedUse(built)
+        at.end.exit(use, element)
+        return use
 
     # Backends.
 
@@ -143,7 +143,7 @@ class ElementBuilder:
             # Many threads are inside a front at a time: there no `BatchEnd` can stand around the whole, so
             # each backend has its own.
             at = replace(at, end=BatchEnd())
-        backend._name, backend._lost = element.name, at.lost
+        backend._name, backend._presence = element.name, at.presence
         backend._pad = self.keys.pad
         if takes_dependency(cls) and children:
             backend._dependency = children[0]
@@ -232,14 +232,14 @@ class ElementBuilder:
 
     # Named instances.
 
-    def shared_out(self, element: Element, at: At) -> Backend:
+    def build_shared(self, element: Element, at: At) -> Backend:
         """Build a backend outside of any instance, which several instances may call."""
         at = replace(at, end=BatchEnd())
         return at.end.around(self.element(element, at), element)
 
     def guarded(self, built: Backend) -> Backend:
         """Let one thread at a time call a backend, unless it takes calls of several threads."""
-        if isinstance(built, (NodeCall, Passage, NotCallable, Guarded)):
+        if isinstance(built, (NodeCall, SharedUse, NotCallable, Guarded)):
             return built
         return Guarded(built)
 
@@ -268,7 +268,7 @@ class ElementBuilder:
             hint = "Name it in the configuration: nodes are built after those they name."
             raise SetupError(what, node=self.name, hint=hint)
         if self.node is None and isinstance(built, NodeCall):
-            return Passage(built, partial(built.forward, enters=True))
+            return SharedUse(built, partial(built.forward, enters=True))
         return built
 
     def _bound(self, element: Element, at: At) -> Backend:

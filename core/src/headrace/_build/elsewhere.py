@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
 from headrace._build.parts import At, Parts
-from headrace._build.standing import Standing
+from headrace._build.wrappers import Wrapper
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import Element, NodePlan, PipelinePlan
 from headrace._plan.word import Word, give_threads, needed_keys
@@ -122,7 +122,7 @@ class ChildPlan:
         return BuiltElsewhere(child, element, builder.by_element, parts)
 
 
-class BuiltElsewhere(Standing):
+class BuiltElsewhere(Wrapper):
     """The child that a `ChildPlan` has built: call it with ``built(batch)``, close it with ``close()``.
 
     Attributes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace._backend import Backend, Shared
-from headrace._build.standing import BatchEnd
+from headrace._build.wrappers import BatchEnd
 from headrace._checked import Presence
 from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.probes import Probes
@@ -138,7 +138,7 @@ class At:
         thread: The thread that builds and will run the backends; None where no thread owns them.
         local: The instances of the enclosing ``IoC``s, by the id of their element.
         end: The end of the batches of what is being built.
-        lost: Says whether the instance can serve now, later, or no more.
+        presence: Says whether the instance can serve now, later, or no more.
     """
 
     parts: Parts
@@ -148,7 +148,7 @@ class At:
     thread: OwnThread | None = None
     local: dict[int, Backend] = field(default_factory=dict)
     end: BatchEnd = field(default_factory=BatchEnd)
-    lost: Presence = field(default_factory=Presence)
+    presence: Presence = field(default_factory=Presence)
 
     @classmethod
     def begin(cls, parts: Parts, **more: Any) -> At:

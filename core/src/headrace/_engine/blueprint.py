@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace._graph.route import Links, is_graph
 from headrace._scheduling.instance import Instance, Limits
 from headrace._scheduling.locks import Signal
-from headrace._scheduling.probes import Guarded, Probes
+from headrace._scheduling.probes import GuardedProbe, Probes
 from headrace._scheduling.probing import listen
 from headrace._scheduling.scheduler import Scheduler
 from headrace.errors import Problem, SetupError
@@ -241,10 +241,10 @@ def start(blueprint: Blueprint, use: Callable[[Started], None] = lambda _: None)
 
 
 def _build(blueprint: Blueprint, started: Started) -> None:
-    made: list[Guarded] = []
+    made: list[GuardedProbe] = []
     try:
         for name, factory in blueprint.probes.items():
-            made.append(Guarded(name, factory()))
+            made.append(GuardedProbe(name, factory()))
     finally:
         started.probes = probes = Probes(made)  # when one cannot be made, `start` closes the others
     blueprint.listen(probes)

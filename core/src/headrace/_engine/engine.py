@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace._engine.blueprint import Blueprint, BuiltNode, Change, Started
     from headrace._engine.teardown import Closing
     from headrace._scheduling.instance import Instance
-    from headrace._scheduling.probes import Guarded
+    from headrace._scheduling.probes import GuardedProbe
     from headrace._scheduling.scheduler import Scheduler
 
 
@@ -155,7 +155,7 @@ class Engine:
     # Probes that are attached and detached while the pipeline runs.
 
     @reentrant()
-    def attach(self, probe: Guarded) -> None:
+    def attach(self, probe: GuardedProbe) -> None:
         """Let one more probe hear of every node from now on, unless it was detached in the meantime."""
         with taking(self._lock):
             self.check_open()
@@ -169,13 +169,13 @@ class Engine:
             Probes([probe]).notify("instance_changed", node, instance, "ready")
 
     @reentrant()
-    def detach(self, probe: Guarded) -> None:
+    def detach(self, probe: GuardedProbe) -> None:
         """Let a probe hear of nothing any more."""
         probe.gone = True
         with taking(self._lock):
             self._listen([one for one in self.probes.all if one is not probe])
 
-    def _listen(self, guarded: Sequence[Guarded]) -> None:
+    def _listen(self, guarded: Sequence[GuardedProbe]) -> None:
         self.probes = Probes(guarded)
         self.probes.in_service = {
             (scheduler.name, instance.index): None

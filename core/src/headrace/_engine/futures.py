@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._scheduling.admission import inside
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import RUNNING, Entry
-from headrace._scheduling.locks import Watchers, claimed, shared_out
+from headrace._scheduling.locks import Watchers, drained, took_token
 from headrace._scheduling.process_threads import callbacks, errands
 from headrace._scheduling.threads import cycle_of, noted
 
@@ -83,7 +83,7 @@ class _Waiters(list[Any]):
 
     def notify(self, future: RequestFuture) -> None:
         """Notify all waiters."""
-        for waiter in shared_out(self.pop):
+        for waiter in drained(self.pop):
             if future.cancelled():
                 waiter.add_cancelled(future)
             elif future._exception is not None:
@@ -256,7 +256,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     def _decide(self, state: str, result: Any = None, error: BaseException | None = None) -> bool:
         """Give the future its one outcome; False when it has one already."""
-        if not claimed(self._open):
+        if not took_token(self._open):
             return False
         self._result, self._exception = result, error
         self._reached = state
@@ -266,7 +266,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
 
     def _call_all(self) -> None:
         """Call all callbacks; of two threads that do so at a time, the one that pops a callback calls it."""
-        for call in shared_out(self._calls.popleft):
+        for call in drained(self._calls.popleft):
             try:
                 call(self)
             except Exception as error:  # noqa: BLE001 - as concurrent.futures does
@@ -316,7 +316,7 @@ class LoopWaker:
         """Schedule the loop if a future is due, unless it was scheduled a moment ago."""
         if not self._due:
             return
-        if (self._token and claimed(self._token)) or self._clock() > self._late:
+        if (self._token and took_token(self._token)) or self._clock() > self._late:
             self._late = self._clock() + _LATE_S
             with contextlib.suppress(RuntimeError):  # a closed loop has no waiting coroutines
                 self.loop.call_soon_threadsafe(self._wake_all)

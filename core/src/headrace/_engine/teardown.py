@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace._scheduling.locks import Signal, Watchers, shared_out, taking
+from headrace._scheduling.locks import Signal, Watchers, drained, taking
 from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class _Pass:
 
     def run(self) -> None:
         """Take one step after the other, also after one that has raised."""
-        for what, close in shared_out(self._steps.popleft):
+        for what, close in drained(self._steps.popleft):
             self._current = what
             try:
                 close()

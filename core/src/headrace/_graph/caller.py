@@ -18,7 +18,7 @@ from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import NOBODY, Entry, checked_weight, restore
-from headrace._scheduling.locks import Signal, claimed
+from headrace._scheduling.locks import Signal, took_token
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import cycle_of, noted
 from headrace.errors import HeadraceError
@@ -250,7 +250,7 @@ class _Companion:
         self._signal.wake()
 
     def _give(self, scheduler: Scheduler, entries: list[Entry]) -> bool:
-        if not entries or not claimed(self._free):
+        if not entries or not took_token(self._free):
             return False
         self._given = (scheduler, entries)
         self._signal.wake()

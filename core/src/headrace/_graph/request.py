@@ -20,7 +20,7 @@ from headrace._scheduling.entry import (
     put_back,
     refuses_change,
 )
-from headrace._scheduling.locks import shared_out
+from headrace._scheduling.locks import drained
 from headrace._scheduling.scheduler import cancel_all
 from headrace.errors import OverloadedError
 
@@ -141,7 +141,7 @@ class GraphRequest:
                         step.scheduler.let_in(*entries, internal=True)
                 except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
                     self.end(unable(step, raised))
-        for owner in shared_out(self._to_notify.pop):
+        for owner in drained(self._to_notify.pop):
             try:
                 owner.finished(self._entry)
             finally:

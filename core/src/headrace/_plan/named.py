@@ -16,7 +16,7 @@ from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._plan.planning import Planning, plain_value
 from headrace._portable import error_text, nearest
-from headrace._registry.discovery import CORE_POLICIES, KNOWN_PROBES, found, how_to_install, load
+from headrace._registry.discovery import CORE_POLICIES, KNOWN_PROBES, how_to_install, imported, load
 from headrace._registry.registry import Offer, registry
 from headrace._scheduling.probes import PROBE_METHODS
 from headrace.errors import ConfigError, PluginError
@@ -317,7 +317,7 @@ def _find(planning: Planning, kind: Kind, name: str) -> Offer | None:
 
 def _without_plugins(planning: Planning) -> Iterator[tuple[str, Any]]:
     """Give what core, the imported files and the program itself have registered, in this order."""
-    yield from ((name, found(path)) for name, path in CORE_POLICIES.items())
+    yield from ((name, imported(path)) for name, path in CORE_POLICIES.items())
     for table in (*(table for _, table in planning.files), registry.local):
         yield from table.items()
 

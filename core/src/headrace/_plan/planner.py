@@ -132,7 +132,9 @@ class Planner(Resolver):
         call = None if self.too_large else self.read(text, source)
         if call is None:
             return None
-        return self.plan(call, Scope(entry=True, named=True, slot=open_slot(call), lenient=True))
+        return self.plan(
+            call, Scope(entry=True, gets_name=True, slot=open_slot(call), lenient=True)
+        )
 
     # One node.
 

@@ -41,7 +41,7 @@ class Scope:
         frames: The instances of the enclosing ``IoC``s, outermost first.
         depth: How deep the nesting is.
         entry: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
-        named: Whether this element gets a name, so that it may be built without its dependency.
+        gets_name: Whether this element gets a name, so that it may be built without its dependency.
         parent: The class of the element that will call this one, None where none will.
         slot: The open slot of an expression outside of any node, which may lack its bracket.
         reflecting: The parameters that are being reflected.
@@ -51,15 +51,17 @@ class Scope:
     frames: tuple[dict[str, Named], ...] = ()
     depth: int = 0
     entry: bool = False
-    named: bool = False
+    gets_name: bool = False
     parent: type[Backend] | None = None
     slot: Call | None = None
     reflecting: tuple[str, ...] = ()
     lenient: bool = False
 
     def within(self, **changes: Any) -> Scope:
-        """Give the scope one level deeper, with changes; ``named`` and ``parent`` are not passed on."""
-        return replace(self, **{"depth": self.depth + 1, "named": False, "parent": None, **changes})
+        """Give the scope one level deeper, with changes; ``gets_name`` and ``parent`` are not passed on."""
+        return replace(
+            self, **{"depth": self.depth + 1, "gets_name": False, "parent": None, **changes}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +168,7 @@ class Planning(ABC):
     def plan_all(self, calls: Iterable[Call], scope: Scope) -> None:
         """Plan the bracket of a wrong name, so that the problems in it are reported as well."""
         for call in calls:
-            self.plan(call, scope.within(named=True))
+            self.plan(call, scope.within(gets_name=True))
 
     # The node that is being planned, called the present node.
 
@@ -228,7 +230,7 @@ class Planning(ABC):
         message = f"node {node!r} is needed to build itself{shown}"
         if not shown and call.name != f"node.{node}":
             message = f"nothing has registered {call.name!r} before this place"
-        self.add("circle", message, call)
+        self.add("cycle", message, call)
         return True
 
     # Registered instances.

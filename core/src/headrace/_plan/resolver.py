@@ -154,7 +154,7 @@ class Resolver(Planning):
             return None
         element = Element(call.name, call, target.spec, target.cls, named=named, range=target.range)
         if not children:
-            if target.is_bare and not (scope.named or call is scope.slot):
+            if target.is_bare and not (scope.gets_name or call is scope.slot):
                 message = f"{call.name!r} needs what it depends on: {call.name}[...]"
                 self.add("dependency", message, call)
         elif not target.is_bare or len(children) != 1:
@@ -200,7 +200,7 @@ class Resolver(Planning):
         elif call is slot:
             slot = open_slot(tree)
         unresolved = self.parameters.unresolved
-        inner = scope.within(named=scope.named, parent=scope.parent, slot=slot)
+        inner = scope.within(gets_name=scope.gets_name, parent=scope.parent, slot=slot)
         element = self.plan(tree, inner)
         if self.parameters.unresolved == unresolved:
             self._report_unused(call, use)
@@ -214,7 +214,7 @@ class Resolver(Planning):
         if frozenset(chain) not in self.cycles:
             self.cycles.add(frozenset(chain))
             shown = " uses ".join((*chain, call.part))
-            self.add("circle", f"the definition {call.part!r} uses itself: {shown}", call)
+            self.add("cycle", f"the definition {call.part!r} uses itself: {shown}", call)
 
     def _report_unused(self, call: Call, use: DefinitionUse) -> None:
         for key in (key for key in use.values if key not in use.used):
@@ -313,7 +313,7 @@ def _check_arity(use: Use) -> bool:
     call, cls, phases, scope = use.element.call, use.element.cls, use.phases, use.scope
     count = len(use.children)
     least, most = _takes(cls)
-    if not phases and (call is scope.slot or (scope.named and takes_dependency(cls))):
+    if not phases and (call is scope.slot or (scope.gets_name and takes_dependency(cls))):
         return True
     wanted, got, hint = f"takes {least}", f", got {count}", None
     if phases and most != 0 and len(phases) != cls.phases:

@@ -244,7 +244,7 @@ def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
 
         from headrace import hookspecs
 
-        module = found(path)
+        module = imported(path)
         manager = pluggy.PluginManager("headrace")
         manager.add_hookspecs(hookspecs)
         manager.register(module)
@@ -275,7 +275,7 @@ def _is_right(hook: str, answer: Any) -> bool:
 # Importing the objects that a plugin names.
 
 
-def found(path: str) -> Any:
+def imported(path: str) -> Any:
     """Import ``module`` or ``module:attribute``."""
     return pkgutil.resolve_name(path) if ":" in path else importlib.import_module(path)
 
@@ -302,7 +302,7 @@ def load(path: str, distribution: str, what: str = "") -> Any:
     """
     about = f"{what} cannot be imported from {path!r}" if what else f"cannot import {path!r}"
     try:
-        return found(path)
+        return imported(path)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, say, or what pytest skips with

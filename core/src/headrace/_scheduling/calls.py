@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace._scheduling.locks import (
     Signal,
-    claimed,
+    drained,
     holds_a_lock,
     main_thread,
     near_stack_end,
     no_room,
-    shared_out,
+    took_token,
 )
 from headrace._scheduling.process_threads import errands
 from headrace.errors import ClosedError
@@ -89,7 +89,7 @@ class Call:
 
     def run(self) -> None:
         """Call the function, unless the call was given up or has begun before."""
-        if not claimed(self._unbegun):
+        if not took_token(self._unbegun):
             return
         me = get_ident()
         outer = calls_run.get(me)
@@ -141,7 +141,7 @@ class Call:
     def _give_up(self) -> bool:
         """Give the call up; True when a backend goes on without the thread that waited."""
         self.given_up = True
-        if claimed(self._unbegun):
+        if took_token(self._unbegun):
             return False
         if self._over:
             return getattr(self._error, "abandoned", False) is True
@@ -234,7 +234,7 @@ class HandOver:
         try:
             with self._turn:
                 while box or not box.left:
-                    for call in shared_out(box.popleft):
+                    for call in drained(box.popleft):
                         call.run()
                     box.left = True
         except BaseException:  # it hit this thread: another helper looks into the box

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._checked import wrong_weight
 from headrace._portable import as_int, caused, error_text
-from headrace._scheduling.locks import claimed
+from headrace._scheduling.locks import took_token
 from headrace.errors import ClosedError, InputError, RequestError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Entry:
         """Take the request from a backend that has a copy; False if one runs on the request. Under the lock."""
         if self.state != RUNNING:
             return True
-        return self.lent is not None and claimed(self.lent)
+        return self.lent is not None and took_token(self.lent)
 
     def take_error(self) -> BaseException | None:
         """Give the error to the thread that answers the request; the entry keeps it no more.

@@ -243,7 +243,7 @@ class Instance(Counts):
         self.busy_s = 0.0
         self.since = time.perf_counter()
         self.limits: Limits
-        self.presence = backend._lost or Presence()
+        self.presence = backend._presence or Presence()
         self.presence.entries = lambda: self.entries or ()
         self.away = False
         self.retired: Signal | None = None

@@ -26,7 +26,7 @@ _ROOM = 100
 """How many nested calls must fit on the stack before a thread takes a lock: more than any section needs."""
 
 
-def claimed(items: list[None]) -> bool:
+def took_token(items: list[None]) -> bool:
     """Take the one item of a list; False when another thread took it first."""
     try:
         items.pop()
@@ -35,7 +35,7 @@ def claimed(items: list[None]) -> bool:
     return True
 
 
-def shared_out(pop: Callable[[], T]) -> Iterator[T]:
+def drained(pop: Callable[[], T]) -> Iterator[T]:
     """Give what ``pop()`` takes out of a list or deque, until it is empty; threads may share that out."""
     while True:
         try:

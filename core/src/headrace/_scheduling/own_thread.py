@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from headrace._scheduling.calls import Call, errand
-from headrace._scheduling.locks import Signal, main_thread, shared_out
+from headrace._scheduling.locks import Signal, drained, main_thread
 from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
@@ -138,6 +138,6 @@ class OwnThread:
 
     def _lose(self) -> None:
         """Call ``lost`` of each job that is left; two threads in here never get the same job."""
-        for job in shared_out(self._jobs.popleft):
+        for job in drained(self._jobs.popleft):
             if job is not None:
                 job.lost()

@@ -69,7 +69,7 @@ class BatchRecord(NamedTuple):
     errors: Sequence[BaseException | None]
 
 
-class Guarded:
+class GuardedProbe:
     """One probe, the errors of which are counted and fail no request.
 
     Attributes:
@@ -128,7 +128,7 @@ class Probes:
         in_service: The instances reported as ready, and not as gone since, by node and index.
     """
 
-    def __init__(self, probes: Sequence[Guarded] = ()) -> None:
+    def __init__(self, probes: Sequence[GuardedProbe] = ()) -> None:
         self.all = probes
         self.in_service: dict[tuple[str, int], None] = {}
         self._heard = {name: _with(probes, name) for name in PROBE_METHODS}
@@ -285,7 +285,9 @@ class Reporter:
             probes.request_done(node, request, started, ended, error)
 
 
-def _with(probes: Sequence[Guarded], name: str) -> list[tuple[Guarded, Callable[..., Any]]]:
+def _with(
+    probes: Sequence[GuardedProbe], name: str
+) -> list[tuple[GuardedProbe, Callable[..., Any]]]:
     methods = [(one, getattr(one.probe, name, None)) for one in probes]
     return [(one, method) for one, method in methods if callable(method)]
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     """Fails an entry that waits at a node, if it still waits there."""
 
 _FEW = 64
-"""Up to this length a line removes an entry from its middle at once; a longer line skips the entry later."""
+"""Up to this length a `Fifo` removes an entry from its middle at once; a longer one skips the entry later."""
 
 
-class Line(deque["Entry"]):
+class Fifo(deque["Entry"]):
     """Entries in the order in which they came; the first of them waits, others may have left.
 
     Attributes:
-        gone: How many entries in the line have left, and are yet to be removed.
+        gone: How many of its entries have left, and are yet to be removed.
     """
 
     __slots__ = ("gone",)
@@ -42,7 +42,7 @@ class Line(deque["Entry"]):
         self.gone = 0
 
     def leave(self, entry: Entry) -> None:
-        """Remove an entry that is not QUEUED any more; costs O(1), however long the line is."""
+        """Remove an entry that is not QUEUED any more; costs O(1), however many wait."""
         if self[0] is entry:
             self.popleft()
         elif len(self) <= _FEW:
@@ -86,10 +86,10 @@ class RequestQueue:
     def __init__(self, evict: Evict, afterwards: deque[Callable[[], object]]) -> None:
         self._evict = evict
         self._afterwards = afterwards
-        # A line per priority. Only a line that is alone may be empty: it is kept for the next entries.
-        self._levels: dict[int, Line] = {}
+        # A list per priority. Only one that is alone may be empty: it is kept for the next entries.
+        self._levels: dict[int, Fifo] = {}
         self._priorities: list[int] = []  # ascending
-        self._arrived: Line | None = None  # all priorities; None while there is one
+        self._arrived: Fifo | None = None  # all priorities; None while there is one
         self.count = self.guests = self.weight = 0
 
     def push(self, entry: Entry) -> None:
@@ -107,14 +107,14 @@ class RequestQueue:
             self.guests += 1
             entry.waits.began(entry, self._evict)
 
-    def _new_level(self, priority: int) -> Line:
+    def _new_level(self, priority: int) -> Fifo:
         if not self.count:
             self._levels.clear()
             self._priorities.clear()
         elif self._arrived is None:
-            self._arrived = Line(self)  # all had one priority until now
+            self._arrived = Fifo(self)  # all had one priority until now
         insort(self._priorities, priority)
-        self._levels[priority] = level = Line()
+        self._levels[priority] = level = Fifo()
         return level
 
     def remove(self, entries: Iterable[Entry], state: str = ENTERED) -> None:
@@ -139,8 +139,8 @@ class RequestQueue:
                 if let_in is not None:
                     self._afterwards.append(let_in)
 
-    def _leave_levels(self, entry: Entry, level: Line, arrived: Line) -> None:
-        """Remove an entry from the line of all priorities, and its priority if no entry has that any more."""
+    def _leave_levels(self, entry: Entry, level: Fifo, arrived: Fifo) -> None:
+        """Remove an entry from the list of all priorities, and its priority if no entry has that any more."""
         arrived.leave(entry)
         if not level and self.count:
             del self._levels[entry.priority]

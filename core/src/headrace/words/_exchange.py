@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._build.channel import Channel, Packed, apply, changes, faults, pack, unpack
 from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent, use_cpus
-from headrace._scheduling.locks import claimed
+from headrace._scheduling.locks import took_token
 from headrace.errors import BackendError, ContractError, InputError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def taken_back(entries: Entries, request: Request) -> bool:
     """End what `lend` allowed for a request; False when its owner has left with the request."""
     entry = entries.get(id(request))
     if entry is not None and entry.lent is not None:
-        if not claimed(entry.lent):
+        if not took_token(entry.lent):
             return False
         entry.lent = None
     return True

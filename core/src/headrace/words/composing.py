@@ -254,7 +254,7 @@ class IoC(Wiring):
         for child in first:
             if child.name in frame:
                 use.add("twice", f"{child.name!r} stands twice before ';'", child)
-            one = use.plan(child, frames=frames, named=True)
+            one = use.plan(child, frames=frames, gets_name=True)
             named.append(one)
             if one is None or one.named or not word_of(one.cls)._registers_names:
                 frame[child.name] = Named(child.name, one)
@@ -273,7 +273,7 @@ class IoC(Wiring):
         inner = replace(at, local=dict(at.local), scope=scope, parts=parts)
         of_instance = at.index is not None
         for child in element.phases[0]:
-            built = (building.element if of_instance else building.shared_out)(child, inner)
+            built = (building.element if of_instance else building.build_shared)(child, inner)
             # What is built outside of any instance may be called by several instances at a time, so it is
             # guarded. In the front of the pipeline `ElementBuilder.backend` has guarded it already.
             bare = child.named is None and child.is_bare
@@ -319,7 +319,7 @@ class DI(Word):
                 use.planning.plan_all(use.children, use.scope)
                 return None
             nested = child.replace(phases=((nested,),))
-        return use.plan(nested, named=use.scope.named, parent=use.scope.parent)
+        return use.plan(nested, gets_name=use.scope.gets_name, parent=use.scope.parent)
 
 
 Aspect = DI

@@ -69,7 +69,7 @@ class DagDispatcher(Word):
         if node is not None and not use.scope.lenient:
             message = f"DagDispatcher walks through all nodes, so node {node!r} would call itself"
             hint = "Write it in entrypoint; from inside a node, Forward[node.x] calls another one."
-            use.add("circle", message, hint=hint)
+            use.add("cycle", message, hint=hint)
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:

@@ -202,18 +202,20 @@ class Reflect(Wiring):
         if mark in scope.reflecting:
             chain = (*scope.reflecting[scope.reflecting.index(mark) :], mark)
             shown = " uses ".join(one.partition(".")[2] for one in chain)
-            use.add("circle", f"the parameter {key!r} uses itself: {shown}", name)
+            use.add("cycle", f"the parameter {key!r} uses itself: {shown}", name)
             return None
         entry = scope.entry and key != "backend"
         found = parameter(use, key)
         if found is not None:
             call = planning.read(found.value, found.source)
             reflecting = (*scope.reflecting, mark)
-            child = call and use.plan(call, entry=entry, named=scope.named, reflecting=reflecting)
+            child = call and use.plan(
+                call, entry=entry, gets_name=scope.gets_name, reflecting=reflecting
+            )
             if child is not None and not entry and not use.may_call(child):
                 return None
         elif rest:
-            child = use.plan(rest[0], entry=entry, named=scope.named)
+            child = use.plan(rest[0], entry=entry, gets_name=scope.gets_name)
         elif scope.lenient:
             return use.element
         else:

@@ -99,6 +99,7 @@ class Process(Word):
 
     takes = 1
     builds_elsewhere = True
+    _presence: Presence  # the builder has set it before `init`
 
     @classmethod
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
@@ -126,7 +127,6 @@ class Process(Word):
         name = f"headrace-{context.node_name}-{context.instance_index}-process"
         first = {"plan": plan, "levels": _levels(), "cpus": options.cpus}
         restarts = Restarts(options.restart_limit)
-        self._presence = self._lost or Presence()
         self.supervisor = Supervisor(name, first, restarts, self._presence, self._siblings.look)
         self._child = self.supervisor.start(context.cancelled)
         self._presence.ends.append(self.supervisor.kill)

@@ -77,14 +77,14 @@ class Register(_Registering):
         """Plan the instance and let the pipeline know its name."""
         allowed = _may_stand(use)
         (call,) = use.children
-        child = use.plan(call, named=True)
+        child = use.plan(call, gets_name=True)
         _register(use, _name_of(use.element, use.planning.node), child)
         return use.holding([child]) if allowed else None
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the instance and register it."""
-        built = building.shared_out(element.children[0], at)
+        built = building.build_shared(element.children[0], at)
         return building.register(_name_of(element, building.name), built)
 
 
@@ -248,7 +248,7 @@ class Batching(_Scheduling):
         (child,) = element.children
         if child.cls is InstanceDispatcher:
             return building.schedule(building.instances)
-        return building.schedule([building.shared_out(child, at)])
+        return building.schedule([building.build_shared(child, at)])
 
     def forward_with_dep(self, batch: list[Request], dependency: Backend) -> None:
         """Refuse: in a node the scheduler is called in place of this word."""
@@ -283,7 +283,7 @@ class InstanceDispatcher(_Scheduling):
     def _check(cls, use: Use) -> None:
         """Check that InstanceDispatcher stands in ``Batching[...]``."""
         parent = use.scope.parent
-        if not (use.scope.named or (parent is not None and issubclass(parent, Batching))):
+        if not (use.scope.gets_name or (parent is not None and issubclass(parent, Batching))):
             use.add("scheduling", "InstanceDispatcher stands in Batching[InstanceDispatcher] only")
 
     @classmethod

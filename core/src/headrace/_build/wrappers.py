@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     Forward = Callable[..., Outcomes]
 
 
-class Standing(Backend):
+class Wrapper(Backend):
     """Base of the backends that stand for another backend."""
 
     def __init__(self, child: Backend) -> None:
         self.child = child
         self.min, self.max, self.rerun = child.min, child.max, child.rerun  # type: ignore[misc]
         self._name, self._node, self._index = child._label(), child._node, child._index
-        self._lost = child._lost
+        self._presence = child._presence
         self._bounded, self._takes_one = child._bounded, child._takes_one
         self._state = "ready"
 
@@ -45,7 +45,7 @@ class Standing(Backend):
         return self.child._last_label(request)
 
 
-class Around(Standing):
+class Around(Wrapper):
     """Base of the backends that run another one in a way of their own: under a lock, in a thread, ...
 
     Attributes:
@@ -73,7 +73,7 @@ class Guarded(Around):
         """Call a method of the instance while no other thread does."""
         with self._lock:
             # No scheduler checks this for a shared instance.
-            if self._lost is not None and self._lost.gone:
+            if self._presence is not None and self._presence.gone:
                 raise InstanceLostError(f"{self._label()} was lost", node=self._node)
             return forward(*args)
 
@@ -87,7 +87,7 @@ class InThread(Around):
         self._name = name
 
 
-class Ended(Around):
+class WithBatchEnd(Around):
     """A backend after whose batches the functions of a `BatchEnd` are called."""
 
     def __init__(self, child: Backend, run: Forward) -> None:
@@ -157,7 +157,7 @@ class BatchEnd:
             # Before the very first element there is nothing to end yet.
             if element not in edges[:1]:
                 self._open(backend, last=element in edges[1:])
-        return Ended(built, self.run)
+        return WithBatchEnd(built, self.run)
 
     @contextmanager
     def trial(self) -> Iterator[None]:
