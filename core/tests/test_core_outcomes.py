@@ -129,6 +129,49 @@ def test_an_outcome_that_cannot_be_delivered_costs_its_neighbours_nothing(
         assert not node(pipe)["instances"][0]["busy"]
 
 
+class Halt(BaseException):
+    """No Exception, and no interrupt either."""
+
+
+class HaltsOnWrite(dict):
+    """Raises what is no Exception when a key is changed that is there."""
+
+    def __setitem__(self, key, value):
+        if key in self:
+            raise Halt
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: HaltsOnWrite(data=1, boxes=[1]),
+        lambda: {"data": 1, "boxes": [1], "error": NoAttributesError("no")},
+    ],
+)
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backend": "Judge"},
+        {"a": {"backend": "Judge", "next": "b"}, "b": {"backend": "Identity"}},
+        {
+            "a": {"backend": "Identity", "next": "b,c"},
+            "b": {"backend": "Judge"},
+            "c": {"backend": "Identity"},
+        },
+        {"a": {"backend": "Judge", "each": "boxes"}},
+    ],
+)
+def test_a_request_whose_dict_or_error_raises_anything_ends(judge, config, bad):
+    judge.open()
+    with headrace.pipe(config) as pipe:
+        for timeout in (None, LATE_S):
+            assert pipe.submit(bad(), timeout=timeout).exception(LATE_S) is not None
+            right = {"data": 2, "boxes": [3]}
+            assert pipe.submit(right, timeout=timeout).exception(LATE_S) is None
+        assert all(settled(one) for one in pipe.stats()["nodes"].values())
+
+
 def test_a_dict_that_cannot_go_on_in_a_sequence_costs_its_neighbours_nothing():
     with headrace.pipe({"backend": "S[Identity,Identity,Identity]", "max": 8}) as pipe:
         for bad in (WriteOnce(data=1), Sticky(data=1)):

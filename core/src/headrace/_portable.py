@@ -148,6 +148,14 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 
 
+def is_abandoned(error: BaseException | None) -> bool:
+    """Tell whether an error says that a backend still runs on its request; an attribute that raises says no."""
+    try:
+        return getattr(error, "abandoned", False) is True
+    except Exception:  # noqa: BLE001 - a user's class may have a property that raises
+        return False
+
+
 def caused(error: Error, by: BaseException | None) -> Error:
     """Give an error with its cause, as ``raise error from by`` sets it."""
     error.__cause__ = by

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._graph.entries import Elements, count, entry_at
 from headrace._graph.traversal import Failure, Traversal, unable
+from headrace._portable import is_abandoned
 from headrace._scheduling.entry import (
     DONE,
     NOBODY,
     QUEUED,
     RUNNING,
     WAITING,
+    deliver,
     put_back,
     refuses_change,
 )
@@ -142,10 +144,8 @@ class GraphRequest:
                 except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
                     self.end(unable(step, raised))
         for owner in drained(self._to_notify.pop):
-            try:
-                owner.finished(self._entry)
-            finally:
-                self._graph.ended(self)
+            deliver(owner, self._entry)
+            self._graph.ended(self)
 
     def _advance(
         self,
@@ -195,10 +195,10 @@ class GraphRequest:
         """Decide the outcome, unless it is decided. Under the turn."""
         if self._over:
             return
-        self._over = True
         if error is None:
             error = self._finish()
-        self._abandoned = getattr(error, "abandoned", False) is True
+        self._abandoned = is_abandoned(error)
+        self._over = True  # only now: what raises above ends the request too, see `_advance`
         try:
             if self.open:
                 self._cancel_open()
@@ -239,7 +239,7 @@ class GraphRequest:
         """Drop all references, and queue ``owner``, which is notified after the turn. Under the turn."""
         if give_back:
             # The user's dict may raise; the request has its error already.
-            with suppress(Exception):
+            with suppress(BaseException):
                 put_back(self._entry.request, self._entry.data)
                 self._entry.request.pop("result", None)
         self.open = {}

@@ -8,6 +8,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._portable import is_abandoned
 from headrace._scheduling.admission import enter, interrupted, refuse
 from headrace._scheduling.assignment import SUSTAINED
 from headrace._scheduling.calls import call_run_here, calls_run, errand, reentrant, reset
@@ -263,8 +264,7 @@ class SchedulerBase:
             errands.add((self._recover_entries, entries))
             errand(self._recover_entries, entries)
             raised.abandoned = abandoned = any(  # type: ignore[attr-defined]
-                entry.state != DONE or getattr(entry.error, "abandoned", False) is True
-                for entry in entries
+                entry.state != DONE or is_abandoned(entry.error) for entry in entries
             )
             for entry in () if abandoned else entries:
                 entry.give_back()

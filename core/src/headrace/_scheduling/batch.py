@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._checked import filler
-from headrace._portable import caused
+from headrace._portable import caused, is_abandoned
 from headrace._scheduling.calls import served_by
 from headrace._scheduling.entry import own_error
 from headrace._scheduling.threads import batches_run
@@ -201,7 +201,7 @@ def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError
         node=node,
         backend=instance.backend._label(),
         instance=instance.index,
-        abandoned=getattr(error, "abandoned", False) is True,
+        abandoned=is_abandoned(error),
     )
     return caused(failure, error)
 

@@ -20,6 +20,7 @@ from functools import partial, wraps
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace._portable import is_abandoned
 from headrace._scheduling.locks import (
     Signal,
     drained,
@@ -144,7 +145,7 @@ class Call:
         if took_token(self._unbegun):
             return False
         if self._over:
-            return getattr(self._error, "abandoned", False) is True
+            return is_abandoned(self._error)
         if self.withdraw is None:
             return not self._over
         # This thread sets `given_up` and then reads `withdraw`; the thread that runs the function sets

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._checked import wrong_weight
-from headrace._portable import as_int, caused, error_text
+from headrace._portable import as_int, caused, error_text, is_abandoned
 from headrace._scheduling.locks import took_token
 from headrace.errors import ClosedError, InputError, RequestError
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from headrace._scheduling.process_threads import Alarm
     from headrace.keys import Request
 
+
+_log = logging.getLogger("headrace.scheduling")
 
 NEW = "new"
 ENTERED = "entered"
@@ -182,6 +185,20 @@ class Entry:
             raise self.take_error()  # type: ignore[misc]
 
 
+def deliver(owner: Owner, entry: Entry) -> None:
+    """Notify the owner of an entry, whatever the request or its error raises meanwhile."""
+    try:
+        try:
+            owner.finished(entry)
+        except BaseException:  # noqa: BLE001 - perhaps an interrupt of this thread
+            owner.finished(entry)
+    except BaseException as error:  # noqa: BLE001 - the owner must not wait for ever
+        _log.error("an outcome could not be delivered", exc_info=error)
+        entry.refuse(refuses_change(error) if entry.error is None else entry.error)
+        with suppress(BaseException):  # the dict is left alone from now on
+            owner.finished(entry)
+
+
 def put_back(request: Request, data: Any) -> None:
     """Put the caller's object back under ``data``, or remove the key for `MISSING`."""
     if data is MISSING:
@@ -193,7 +210,7 @@ def put_back(request: Request, data: Any) -> None:
 def restore(request: Request, data: Any, raised: BaseException) -> None:
     """Put ``data`` back after ``raised``, and remove the result; not while a backend runs on the dict."""
     with suppress(Exception):  # the caller's own dict may raise anything
-        abandoned = getattr(raised, "abandoned", False) is True
+        abandoned = is_abandoned(raised)
         raised.abandoned = abandoned  # type: ignore[attr-defined]
         if not abandoned:
             put_back(request, data)
@@ -219,7 +236,7 @@ def own_error(error: BaseException) -> BaseException:
     return error.copy() if isinstance(error, RequestError) else error
 
 
-def refuses_change(error: Exception) -> InputError:
+def refuses_change(error: BaseException) -> InputError:
     """Make the error of a request whose own dict raised when its answer was written."""
     what = f"the request cannot be answered: its dict raised {type(error).__name__}"
     wanted = "a dict that lets 'data' and 'result' be written and removed"

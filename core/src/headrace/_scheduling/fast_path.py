@@ -32,6 +32,7 @@ from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._portable import is_abandoned
 from headrace._scheduling.base import SchedulerBase, refuse_inside
 from headrace._scheduling.batch import judged, run_alone, wrapped
 from headrace._scheduling.calls import errand
@@ -386,7 +387,7 @@ class FastPath(SchedulerBase):
             lets = errands.run if holds_a_lock() else errand
             lets(self._recover, instance, request, instance.unqueued)
         except BaseException as again:
-            again.abandoned = getattr(raised, "abandoned", False)  # type: ignore[attr-defined]
+            again.abandoned = is_abandoned(raised)  # type: ignore[attr-defined]
             raise
         if isinstance(raised, Exception) and not isinstance(raised, (RecursionError, MemoryError)):
             raise refuses_change(raised)

@@ -6,7 +6,6 @@ the lock, see `headrace._scheduling.fast_path`.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict, deque
 from concurrent.futures import CancelledError
@@ -15,7 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._checked import largest_size
-from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, Entry, own_error
+from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, Entry, deliver, own_error
 from headrace._scheduling.instance import Counts, FreeInstances
 from headrace._scheduling.locks import Watchers, outermost, taking
 from headrace._scheduling.process_threads import errands
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 
 take = deque.popleft
-
-_log = logging.getLogger("headrace.scheduling")
 
 
 class Section:
@@ -298,13 +295,7 @@ class Node(FreeInstances):
         if isinstance(entry.owner, Caller):
             self._answer(entry.owner, entry)
             return
-        try:
-            try:
-                entry.owner.finished(entry)
-            except BaseException:  # noqa: BLE001 - perhaps an interrupt of this thread
-                entry.owner.finished(entry)
-        except BaseException as error:  # noqa: BLE001 - the other owners must be notified
-            _log.error("node %s: an outcome could not be delivered", self.name, exc_info=error)
+        deliver(entry.owner, entry)
         entry.owner = NOBODY  # no cycle of references between an owner and its entry
         self._unnotified.pop(entry, None)
 

@@ -20,6 +20,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._portable import is_abandoned
 from headrace._scheduling.admission import enter, held_here, refuse, unfit, withdrawn
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, RUNNING, WAITING
@@ -133,7 +134,7 @@ class Scheduler(FastPath):
                 return self._take_back(entry)
         reporter = self._node.reporter
         returning = reporter is not None and entry in reporter.returning
-        return returning or getattr(entry.error, "abandoned", False) is True
+        return returning or is_abandoned(entry.error)
 
     def _expire(self, entry: Entry) -> None:
         with self._node.section, self._node.lock:

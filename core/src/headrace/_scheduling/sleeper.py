@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._portable import caused
+from headrace._portable import caused, is_abandoned
 from headrace._scheduling.admission import enter, held_here, interrupted, refuse
 from headrace._scheduling.calls import reset
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
@@ -209,4 +209,4 @@ class Sleeper(Blocked):
                     node.dispatch(None)
             if not self.over:  # another thread moves the request on, or is about to set `over`
                 self._signal.sleep()
-        return abandoned or getattr(self.at[1].error, "abandoned", False) is True
+        return abandoned or is_abandoned(self.at[1].error)
