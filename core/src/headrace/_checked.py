@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from headrace._portable import caused, error_text, shown, without_locals
@@ -367,6 +368,14 @@ def largest_size(sizes: Sequence[int], most: int | None) -> int | None:
 def is_count(value: Any, least: int = 1) -> bool:
     """Tell whether a value is an int of at least ``least``, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def as_int(value: Any) -> int | None:
+    """Give the int for which a value stands, also one of numpy; None for a bool and for any other value."""
+    try:
+        return None if isinstance(value, bool) else index(value)
+    except Exception:  # noqa: BLE001 - the value's __index__ may raise anything
+        return None
 
 
 def _no_weight(request: Request) -> RequestError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from numbers import Integral, Real
@@ -20,12 +21,11 @@ from headrace._expression.tree import Call
 from headrace._options import keys_of
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.declared import narrowed
-from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan, doors
+from headrace._plan.element import Element, NamedPlan, NodePlan, PipelinePlan, doors, elements_of
 from headrace._plan.planner import plan_expression
 from headrace._plan.warnings import warnings_about
-from headrace._plan.word import way_to_called, word_of
+from headrace._plan.word import owns_thread, word_of
 from headrace._portable import error_text
-from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
@@ -48,14 +48,14 @@ def explain(
         ``{"headrace", "threads", "asks_for", "warnings", "nodes": {name: {"expression", "node_expression",
         "range", "instance_num", "alias_of", "owns_thread", "run_by", "threads", "next", "links", "keys",
         "tree"}}}``, all of which can be written as JSON. ``keys`` and the ``options`` in ``tree`` hold
-        ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``,
-        ``definition`` or ``default``. ``range`` is the range that the classes state; ``init`` may narrow it.
-        ``asks_for`` lists the distributions, ``{"distribution", "version", "backends"}``. Where there are
-        probes, ``probes`` lists their texts as written. ``alias_of`` is the node whose instances a
-        second door shares, else None. A node with backends in processes of their own has ``processes``:
-        ``{"count", "loads"}``, the number of processes, and how often they load each file that an option
-        names. What is written under ``init``, ``node_entrypoint`` and ``entrypoint`` stands under these keys, as
-        ``tree`` does, in its node and beside ``nodes``. ``warnings`` lists what the configuration may say and hardly means, each as
+        ``{"value", "origin"}`` per key, with the origin ``inline``, ``node``, ``global``, ``definition`` or
+        ``default``. ``range`` is the range that the classes state; ``init`` may narrow it. ``asks_for`` lists
+        the distributions, ``{"distribution", "version", "backends"}``. Where there are probes, ``probes`` lists
+        their texts as written. ``alias_of`` is the node whose instances a second door shares, else None. A node
+        with backends in processes of their own has ``processes``: ``{"count", "loads"}``, the number of
+        processes, and how often they load each file that an option names. What is written under ``init``,
+        ``node_entrypoint`` and ``entrypoint`` stands under these keys, as ``tree`` does, in its node and beside
+        ``nodes``. ``warnings`` lists what the configuration may say and hardly means, each as
         `headrace.errors.Problem.to_dict` gives it.
 
         For an expression: ``{"headrace", "expression", "range", "asks_for", "tree"}``.
@@ -76,7 +76,7 @@ def _explained(config: PipelineConfig) -> dict[str, Any]:
     policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
     return {
         "headrace": headrace.__version__,
-        "threads": plan.keys.threads or usable_cpus(),
+        "threads": plan.threads,
         "asks_for": _asks_for(plan.roots, [*policies, *plan.probes]),
         "warnings": [one.to_dict() for one in warnings_about(plan, config._shape)],
         "nodes": {name: _node(plan, plan.nodes[name]) for name in plan.order},
@@ -105,10 +105,8 @@ def _explained_expression(call: Call) -> dict[str, Any]:
 def _asks_for(roots: Iterable[Element], named: Iterable[NamedPlan] = ()) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], set[str]]
     found = {(one.distribution, one.version): set() for one in named if one.distribution}
-    for root in roots:
-        for element in root.walk():
-            spec = element.spec
-            found.setdefault((spec.distribution, spec.version), set()).add(spec.name)
+    for spec in (element.spec for element in elements_of(roots)):
+        found.setdefault((spec.distribution, spec.version), set()).add(spec.name)
     return [
         {"distribution": distribution, "version": version, "backends": sorted(names)}
         for (distribution, version), names in sorted(found.items())
@@ -117,7 +115,7 @@ def _asks_for(roots: Iterable[Element], named: Iterable[NamedPlan] = ()) -> list
 
 def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
     door = plan.nodes[doors(plan.nodes, node.name)[-1]]
-    owned = owns_thread(door)
+    owned = owns_thread(door.runs)
     keys = node.keys
     run_by = "own thread" if owned else "runner" if keys.timeout_ms is not None else "caller"
     low, high = narrowed(door.runs.range, door.keys)
@@ -129,7 +127,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "alias_of": node.alias_of,
         "owns_thread": owned,
         "run_by": run_by,
-        "threads": max(1, (plan.keys.threads or usable_cpus()) // plan.total_instances),
+        "threads": plan.threads_of_one,
         "next": list(plan.links[node.name].next),
         "links": _links(plan.links[node.name]),
         "keys": {
@@ -165,19 +163,15 @@ def _table(pairs: Pairs) -> dict[str, str | list[str]]:
 def _processes(node: NodePlan) -> dict[str, Any]:
     """Tell how many processes a node starts, and how often these load each file together."""
     own = set() if node.instance is None else {*node.instance.walk()}
-    times = {
-        one: node.instance_num if one in own else 1 for root in node.roots for one in root.walk()
-    }
+    times = {one: node.instance_num if one in own else 1 for one in elements_of(node.roots)}
     outer = [one for one in times if one.cls.builds_elsewhere]
-    loads: dict[str, int] = {}
-    for inside in dict.fromkeys(
-        one for out in outer for child in out.children for one in child.walk()
-    ):
-        for value in vars(inside.options).values() if inside.options is not None else ():
+    loads: Counter[str] = Counter()
+    for one in dict.fromkeys(one for out in outer for root in out.children for one in root.walk()):
+        for _, value in one.options or ():
             if isinstance(value, Path) and value.exists():
-                loads[str(value)] = loads.get(str(value), 0) + times[inside]
+                loads[str(value)] += times[one]
     count = sum(times[one] for one in outer)
-    return {"processes": {"count": count, "loads": loads}} if count else {}
+    return {"processes": {"count": count, "loads": dict(loads)}} if count else {}
 
 
 # Describing one element, planned or built.
@@ -220,7 +214,6 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         value = plain(getattr(element.options, fields.get(key, key), None))
         options[key] = {"value": value, "origin": origin}
     backend = (built or {}).get(id(element))
-    least, most = (backend.min, backend.max) if backend is not None else element.range
     about = _built(backend) if backend is not None else {}
     kept = about if element.cls.builds_elsewhere and isinstance(about, dict) else {}
     described = {
@@ -228,18 +221,17 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
         "distribution": element.spec.distribution,
         "version": element.spec.version,
         "options": options,
-        "range": [least, most],
+        "range": list(element.range if backend is None else (backend.min, backend.max)),
         "built": about,
         "children": kept.pop("children", ())
         or [describe_element(child, built) for child in element.children],
     }
-    why, queue = getattr(element.cls, "waits_while", None), getattr(element.options, "queue", None)
     prefixes = [
         [*map(plain, positional), *(f"{key}={value}" for key, value in named.items())]
         for positional, named in element.prefixes
     ]
     said = {
-        "waits": why and queue and f"holds its instance while queue {queue!r} is {why}",
+        "waits": word_of(element.cls)._waits(element),
         "definition": element.definition,
         "instance": element.named and element.named.name,
         "target": element.target,
@@ -256,13 +248,3 @@ def _built(backend: Backend) -> Any:
         return plain(backend.describe())
     except Exception as error:  # noqa: BLE001 - the other backends must be described as well
         return {"error": error_text(error)}
-
-
-def owns_thread(plan: NodePlan) -> bool:
-    """Tell whether each instance of a node has a thread of its own."""
-    for element in way_to_called(plan.runs):
-        if element.named is not None and not element.children:
-            return False  # the thread of a named instance is that one's alone
-        if element.own_thread or word_of(element.cls)._threaded:
-            return True
-    return False

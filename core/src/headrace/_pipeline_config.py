@@ -9,9 +9,9 @@ from typing import Any
 
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_room
-from headrace._config.shape import GLOBAL_KEYS, NODE_KEYS, NODE_ONLY, Shape, key_schemas, read_shape
+from headrace._config.shape import FIXED_KEYS, NODE_KEYS, Shape, key_schemas, read_shape
 from headrace._options import TextWithBase, mapped
-from headrace._plan.element import PipelinePlan
+from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.planner import Planner
 from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
@@ -62,7 +62,7 @@ class PipelineConfig:
                 raise TypeError("base is for a dict: this configuration knows its folders")
             if allow_import or not source._allow_import:
                 return source
-            return with_room(lambda: cls._of(source._document, allow_import))
+            return _checked_config(source._document, allow_import)
         return with_room(lambda: cls._of(read_document(source, base), allow_import))
 
     @classmethod
@@ -104,8 +104,7 @@ class PipelineConfig:
 
     def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
         """Give this configuration with other keys of one node; it is read and checked as a whole."""
-        document = self._document_changed(node, changes)
-        return with_room(lambda: self._of(document, self._allow_import))
+        return _checked_config(self._document_changed(node, changes), self._allow_import)
 
     def _document_changed(self, node: str, changes: Mapping[str, Any]) -> Document:
         """Give the document of this configuration with changes of one node.
@@ -135,8 +134,10 @@ class PipelineConfig:
         assert isinstance(written, Table)  # noqa: S101 - a mapping was read
         for key, new in written.keys.items():
             place = key_place(None, f"{node}.{key}", key, new.value, at_key=True)
-            if key in _FIXED:
-                problems.add("fixed", f"reload cannot change {key!r}", **place, hint=_FIXED[key])
+            if key in FIXED_KEYS:
+                problems.add(
+                    "fixed", f"reload cannot change {key!r}", **place, hint=FIXED_KEYS[key]
+                )
             elif new.value is None and not names & {key, key.rpartition("::")[2]}:
                 message = f"node {node!r} has no key {key!r} that could be taken away"
                 near = nearest(key, sorted(names))
@@ -174,19 +175,19 @@ class PipelineConfig:
 
     def _checked(self) -> list[Any]:
         """Give all checked options, in which paths are absolute, and the imported files."""
-        elements = [element for root in self._plan.roots for element in root.walk()]
         files = [path for path, _ in self._plan.files]
         probes = [probe.options for probe in self._plan.probes]
-        return [*files, *(element.options for element in elements), *probes]
+        return [*files, *(element.options for element in elements_of(self._plan.roots)), *probes]
 
     def __repr__(self) -> str:
         return f"<PipelineConfig of {', '.join(self.nodes)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._document, self._allow_import)
+        return _checked_config, (self._document, self._allow_import)
 
 
-def _restore(document: Document, allow_import: bool) -> PipelineConfig:
+def _checked_config(document: Document, allow_import: bool) -> PipelineConfig:
+    """Check a document that has been read, and give its configuration."""
     return with_room(lambda: PipelineConfig._of(document, allow_import))
 
 
@@ -221,12 +222,3 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
             span = (start + 1, end - 1)  # without the brackets of the list
             problems.add("import", error.what, hint=error.hint, span=span, **place)
     return tuple(tables.items())
-
-
-_FIXED = {
-    **dict.fromkeys(NODE_ONLY, "The way of requests from node to node stays as it was built."),
-    **dict.fromkeys(("queue_size", "queue_full"), "The queue stays, with those who wait in it."),
-    **dict.fromkeys((*GLOBAL_KEYS, "probes"), "It belongs to the pipeline as a whole."),
-    **dict.fromkeys(("extends", "import", "global", "define"), "It is no key of a node."),
-}
-"""Keys that a reload cannot change, each with the reason."""

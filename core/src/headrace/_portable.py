@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import islice
-from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,8 +54,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         """Shorten the message: a name in it may have a million characters."""
-        if len(self.message) > _LONG_WORD:
-            object.__setattr__(self, "message", _shortened(self.message))
+        object.__setattr__(self, "message", _shortened(self.message))
 
     def to_dict(self) -> dict[str, Any]:
         """Give the problem as plain data for JSON."""
@@ -76,8 +74,7 @@ class Problem:
         return "\n".join(lines)
 
 
-_LONG_WORD = 400
-_LONG_TEXT = 4000
+_LONG_WORD, _LONG_TEXT = 400, 4000
 """The longest word and the longest text that a message shows, in characters."""
 
 
@@ -97,17 +94,12 @@ _WINDOW = 100
 def _caret(text: str, start: int, end: int) -> list[str]:
     """Show the line of ``text`` that holds ``start`` with carets under [start, end)."""
     # Ends of lines are looked for only within the piece that is shown: the text may be very long.
-    low, high = max(0, start - _WINDOW // 2), start + _WINDOW
-    line_start = max(text.rfind("\n", low, start), text.rfind("\r", low, start)) + 1
-    first = max(line_start, low)
-    line_end = min(
-        (i for i in (text.find("\n", start, high), text.find("\r", start, high)) if i >= 0),
-        default=len(text),
-    )
-    last = min(line_end, first + _WINDOW)
-    before = "…" if first > line_start and text[first - 1] not in "\r\n" else ""
-    after = "…" if last < line_end else ""
-    shown = before + "".join(c if c.isprintable() else " " for c in text[first:last]) + after
+    first = start - len(re.split(r"[\r\n]", text[max(0, start - _WINDOW // 2) : start])[-1])
+    piece = re.split(r"[\r\n]", text[first : first + _WINDOW])[0]
+    last = first + len(piece)
+    before = "…" if first and text[first - 1] not in "\r\n" else ""
+    after = "…" if last < len(text) and text[last] not in "\r\n" else ""
+    shown = before + "".join(c if c.isprintable() else " " for c in piece) + after
     width = max(1, min(end, last) - start)
     return [f"    {shown}", f"    {' ' * (len(before) + start - first)}{'^' * width}"]
 
@@ -253,14 +245,6 @@ def portable(value: Any) -> Any:
     except Exception:  # noqa: BLE001 - the value's class may raise anything
         return RuntimeError(error_text(value)) if isinstance(value, BaseException) else shown(value)
     return value
-
-
-def as_int(value: Any) -> int | None:
-    """Give the int for which a value stands, also one of numpy; None for a bool and for any other value."""
-    try:
-        return None if isinstance(value, bool) else index(value)
-    except Exception:  # noqa: BLE001 - the value's __index__ may raise anything
-        return None
 
 
 def shown(value: object) -> str:

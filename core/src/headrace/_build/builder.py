@@ -18,7 +18,6 @@ from headrace._explain import trees_of
 from headrace._plan.declared import narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.word import needed_keys
-from headrace._process import usable_cpus
 from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError
 
@@ -91,9 +90,9 @@ class Builder(Build):
 
     def __init__(self, plan: PipelinePlan, commons: Commons | None = None) -> None:
         commons = commons or Commons(times={} if plan.keys.timings else None)
-        threads = max(1, (plan.keys.threads or usable_cpus()) // plan.total_instances)
         reached = frozenset(one.name for one in registered_in(plan.roots))  # past any queue
-        super().__init__(plan, ChildPlan, commons, commons.registered, threads, reached)
+        registered, threads = commons.registered, plan.threads_of_one
+        super().__init__(plan, ChildPlan, commons, registered, threads, reached)
         self.nodes: dict[str, ComposedNode] = {}
         self.front: ComposedNode | None = None
         self._all = Parts()

@@ -9,12 +9,13 @@ from numbers import Real
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._checked import as_int
 from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
 from headrace._graph.caller import is_cheap, may_wait, run_along, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
-from headrace._portable import as_int, shown
+from headrace._portable import caused, error_text, shown
 from headrace._scheduling.calls import call_run_here, handed_over, reentrant
-from headrace._scheduling.entry import DONE, Entry, checked_weight, unreadable
+from headrace._scheduling.entry import DONE, Entry, checked_weight
 from headrace._scheduling.locks import main_thread
 from headrace.errors import InputError, RequestsFailed
 
@@ -89,7 +90,8 @@ class Entrance:
             if isinstance(request, dict):
                 with suppress(Exception):
                     request.pop("result", None)
-            known = error if isinstance(error, InputError) else unreadable(error)
+            what = f"the request cannot be read: {error_text(error)}"
+            known = error if isinstance(error, InputError) else caused(InputError(what), error)
             self._refuse(entry, route, known)
             return None
         return route

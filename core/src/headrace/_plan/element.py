@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.shape import GlobalKeys
 from headrace._options import keys_of
+from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -247,14 +248,13 @@ class NodePlan:
     @property
     def option_names(self) -> set[str]:
         """The names of all options that its backends have."""
-        elements = (element for root in self.roots for element in root.walk())
-        return {key for element in elements for key in keys_of(element.cls.Options)}
+        return {key for one in elements_of(self.roots) for key in keys_of(one.cls.Options)}
 
     @property
     def backend(self) -> Element | None:
         """The element planned from the key ``backend``, or None when no `Reflect` reads that key."""
         instance = [self.instance] if self.instance is not None else []
-        for element in (one for root in (*instance, *self.roots) for one in root.walk()):
+        for element in elements_of([*instance, *self.roots]):
             if element.parameter == "backend":
                 return element.children[0]
         return self.instance
@@ -304,6 +304,16 @@ class PipelinePlan:
         own = [node for node in self.nodes.values() if node.alias_of is None]
         return max(1, sum(max(1, node.instance_num) for node in own))
 
+    @property
+    def threads(self) -> int:
+        """How many threads all instances together may use: the budget, by default the CPUs."""
+        return self.keys.threads or usable_cpus()
+
+    @property
+    def threads_of_one(self) -> int:
+        """How many threads one instance may use."""
+        return max(1, self.threads // self.total_instances)
+
 
 # Functions over the elements of all nodes.
 
@@ -316,9 +326,14 @@ def doors(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
     return found
 
 
+def elements_of(roots: Iterable[Element]) -> Iterator[Element]:
+    """Give the elements of several expressions, one expression after the other."""
+    return (element for root in roots for element in root.walk())
+
+
 def registered_in(roots: Iterable[Element]) -> Iterator[Named]:
     """Give the registered instances that expressions name, by ``Forward[node.x]`` or otherwise."""
-    named = (element.named for root in roots for element in root.walk())
+    named = (element.named for element in elements_of(roots))
     return (one for one in named if one is not None and one.registered)
 
 

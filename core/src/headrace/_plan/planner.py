@@ -10,7 +10,7 @@ from headrace._config.problems import Problems, shown_value
 from headrace._config.shape import NODE_KEYS, GlobalKeys, NodeKeys, Shape
 from headrace._expression.parser import read_expression
 from headrace._plan.declared import narrowed
-from headrace._plan.element import Element, Named, NamedPlan, NodePlan, PipelinePlan, Source
+from headrace._plan.element import Named, NodePlan, PipelinePlan, Source, elements_of
 from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
 from headrace._plan.parameters import (
@@ -37,6 +37,7 @@ from headrace.errors import ConfigError, PluginError, SetupError
 
 if TYPE_CHECKING:
     from headrace._expression.tree import Call
+    from headrace._plan.element import Element, NamedPlan
 
 
 DEFAULT_NODE = (
@@ -220,7 +221,7 @@ class Planner(Resolver):
                 what = f"node {plan.name!r} is called through node {one.node!r}, and has more than a second door has"
                 hint = f'Write backend = "Forward[{one.name}]" and no init or node_entrypoint.'
                 self.add("door", what, named.element.call, hint=hint)
-        for element in (one for root in plan.roots for one in root.walk()):
+        for element in elements_of(plan.roots):
             if word_of(element.cls)._gathers and element.children and element is not callee:
                 what = f"a node has one {element.cls.__name__}, the one that it is called through"
                 self.add("scheduling", what, element.call)

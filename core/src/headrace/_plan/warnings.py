@@ -9,7 +9,7 @@ from headrace._backend import Backend
 from headrace._config.problems import Problems, with_lines
 from headrace._graph.route import KEPT
 from headrace._plan.declared import OPTIONAL, keys_named, narrowed
-from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_run
+from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_of, elements_run
 from headrace._plan.parameters import written_key
 from headrace._plan.word import Word, called, word_of
 from headrace._process import usable_cpus
@@ -62,8 +62,8 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
         )
         hint = "Set batching_timeout (milliseconds) to wait for company, or pad = true."
         yield "min_without_wait", "min", what, hint
-    elements = (one for root in node.roots for one in root.walk())
-    if node.origins["backend"] == "node" and all(one.parameter != "backend" for one in elements):
+    reads = {one.parameter for one in elements_of(node.roots)}
+    if node.origins["backend"] == "node" and "backend" not in reads:
         what = (
             "backend is not built: what stands in init or node_entrypoint has no Reflect[backend]"
         )

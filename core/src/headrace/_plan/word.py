@@ -84,6 +84,11 @@ class Word(Backend):
         if use.element.cls.builds_elsewhere:
             _check_stands_alone(use)
 
+    @classmethod
+    def _waits(cls, element: Element) -> str | None:
+        """Say for what it waits while it holds its instance; None for a word that waits for nothing."""
+        return None
+
     # Questions about what a batch meets in it.
 
     @classmethod
@@ -305,6 +310,16 @@ def _runs_here(element: Element) -> bool:
     """Tell whether an element runs in the thread that runs its parent."""
     elsewhere = element.own_thread or word_of(element.cls)._threaded
     return not elsewhere and (element.named is None or bool(element.children))
+
+
+def owns_thread(root: Element) -> bool:
+    """Tell whether what runs the batches of a node has a thread of its own."""
+    for element in way_to_called(root):
+        if element.named is not None and not element.children:
+            return False  # the thread of a named instance is that one's alone
+        if element.own_thread or word_of(element.cls)._threaded:
+            return True
+    return False
 
 
 def give_threads_to_instances(root: Element) -> None:

@@ -7,8 +7,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._checked import wrong_weight
-from headrace._portable import as_int, caused, error_text, is_abandoned
+from headrace._checked import as_int, wrong_weight
+from headrace._portable import caused, is_abandoned
 from headrace._scheduling.locks import took_token
 from headrace.errors import ClosedError, InputError, RequestError
 
@@ -114,7 +114,6 @@ class Entry:
         *("error", "code", "alarm", "room", "waits", "lent", "group"),
     )
 
-    arrival: float
     cut: float
     error: BaseException | None
     code: str | None
@@ -243,11 +242,6 @@ def refuses_change(error: BaseException) -> InputError:
     return caused(InputError(what, key="data", expected=wanted), error)
 
 
-def unreadable(error: Exception) -> InputError:
-    """Make the error of a request whose dict, or a value in the dict, raises when it is read."""
-    return caused(InputError(f"the request cannot be read: {error_text(error)}"), error)
-
-
 def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     """Check a request sent to ``node``, which must have the keys in ``needs``, and give its weight.
 
@@ -266,8 +260,8 @@ def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     written: Any = request.get("request_size", 1)
     weight = written if type(written) is int else as_int(written)
     if weight is None or not 1 <= weight < 2**63:
-        too_large = weight is not None and weight >= 1
-        raise wrong_weight(written, "below 2**63" if too_large else "of at least 1", node=node)
+        limit = "below 2**63" if weight and weight > 0 else "of at least 1"
+        raise wrong_weight(written, limit, node=node)
     if weight is not written:  # a sum of numpy integers could overflow their type
         request["request_size"] = weight
     return weight

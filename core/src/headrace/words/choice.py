@@ -144,10 +144,8 @@ class Fallback(_Chosen):
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
         """Give the range that any child may have: before building nobody knows which child is chosen."""
-        most = [child.range[1] for child in children]
-        bounded = [high for high in most if high is not None]
-        least = min(child.range[0] for child in children)
-        return least, max(bounded) if len(bounded) == len(most) else None
+        least, most = zip(*(child.range for child in children), strict=True)
+        return min(least), None if None in most else max(most)
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
@@ -219,19 +217,15 @@ def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element |
     planning, parameters = use.planning, use.planning.parameters
     outer, unresolved = planning.problems, parameters.unresolved
     planning.problems = Problems()
-    try:
-        planned = use.plan(child)
-        found = list(planning.problems)
-    finally:
-        planning.problems = outer
+    planned = use.plan(child)
+    found, planning.problems = list(planning.problems), outer
     away = [one for one in found if one.code.startswith(_UNAVAILABLE)]
     hard = [one for one in found if one not in away and one.code not in other]
     outer.extend(hard)
     parameters.unresolved = unresolved + bool(hard)
     if away:
         parameters.excused = True  # a key that is unknown here may be an option of this branch
-        label = _label_of(child, use.children)
-        use.element.unavailable[label] = "; ".join(problem.message for problem in away)
+        use.element.unavailable[_label_of(child, use.children)] = "; ".join(p.message for p in away)
     return None if found else planned
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from headrace._build.callees import select
 from headrace._checked import Filler
 from headrace._options import Options as _Options
+from headrace._plan.element import Element, elements_of
 from headrace._plan.word import Word
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.locks import taking
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._checked import Answers, Outcomes
-    from headrace._plan.element import Element
     from headrace.keys import Request
 
 __all__ = ["Observer", "Queue", "Recv", "Send"]
@@ -128,13 +128,19 @@ class QueueUser(Word):
     waits_while: ClassVar[str | None] = None
     _queue: NamedQueue
 
+    @classmethod
+    def _waits(cls, element: Element) -> str | None:
+        """Name the queue, and the state of it in which the word waits."""
+        queue, why = getattr(element.options, "queue", None), cls.waits_while
+        return f"holds its instance while queue {queue!r} is {why}" if why and queue else None
+
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Find the queue; the first word that asks for it makes it, in the size that a node declares."""
         queues: dict[str, Any] = building.commons.queues
         name = element.options.queue  # type: ignore[union-attr]
         if name not in queues:
-            roots = [element, *building.build.plan.roots]
-            known: list[Any] = [one for root in roots for one in root.walk() if one.cls is Queue]
+            every = elements_of([element, *building.build.plan.roots])
+            known: list[Any] = [one for one in every if one.cls is Queue]
             sizes = [one.options.max for one in known if one.options.queue == name]
             # `setdefault` is one step of the interpreter: two threads that build at a time get one queue.
             queues.setdefault(name, NamedQueue(name, next(iter(sizes), _DEFAULT_MAX)))
