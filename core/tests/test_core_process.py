@@ -241,6 +241,23 @@ def test_a_request_comes_back_as_if_it_had_run_here(file):
     assert read.key == "mask"
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have notes since Python 3.11")
+def test_an_error_tells_where_it_was_raised_there(file, starts):
+    with headrace.pipe({"import": [file], "backend": "Process[Far]", "max": 2}) as pipe:
+        with pytest.raises(BackendError) as failed:
+            pipe({"data": ("no", "number")})
+        (note,) = failed.value.__notes__
+        assert "in forward" in note
+        assert "number / self.unit" in note
+        with pytest.raises(InputError) as refused:
+            pipe({"data": "text"})
+        assert not hasattr(refused.value, "__notes__")
+    with pytest.raises(SetupError) as unbuilt:
+        headrace.pipe({**starts, "how": "raises"})
+    (note,) = unbuilt.value.__notes__
+    assert "in init" in note
+
+
 @pytest.mark.parametrize("inside", ["Adds", "S[Adds,Triple]", "IoC[Adds;S[Adds,Triple]]"])
 def test_what_is_inside_says_which_keys_a_request_needs(file, inside):
     with headrace.pipe({"import": [file], "backend": f"Process[{inside}]"}) as pipe:
@@ -386,7 +403,11 @@ def test_a_death_is_seen_while_a_process_that_was_started_there_lives_on(file, t
 
 
 def _process_of(pipe):
-    return pipe.describe()["nodes"]["main"]["tree"]["built"]["process"]
+    """Find the number of the last process in the expression."""
+    trees = [pipe.describe()["nodes"]["main"]["tree"]]
+    for tree in trees:
+        trees += tree["children"]
+    return [tree["built"]["process"] for tree in trees if "process" in (tree["built"] or ())][-1]
 
 
 @pytest.mark.parametrize("inside", ["Innocent", "S[Identity,Innocent]", "Fragile"])
@@ -637,10 +658,13 @@ import headrace
 @headrace.register("Local")
 def local(data):
     return data
-try:
-    headrace.pipe({"backend": "Process[Local]"})
-except headrace.errors.ConfigError as error:
-    print(error)
+for backend in ("Process[Local]", "Process[S[Identity,Call(__main__:local)]]"):
+    try:
+        headrace.explain({"backend": backend})
+    except headrace.errors.ConfigError as error:
+        print(error)
+with headrace.pipe({"backend": "Call(__main__:local)"}) as pipe:
+    print(pipe({"data": "runs here"})["result"])
 """
 
 
@@ -650,6 +674,9 @@ def test_a_backend_of_the_program_itself_has_to_be_imported(tmp_path):
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300)
     assert "Local cannot stand in Process" in done.stdout, done.stderr
     assert "`import`" in done.stdout
+    assert "Call cannot stand in Process" in done.stdout
+    assert "a module of its own" in done.stdout
+    assert "runs here" in done.stdout
 
 
 def test_a_deadline_frees_its_caller_while_the_process_runs_on(client, until, expire):
@@ -675,8 +702,9 @@ def test_a_deadline_frees_its_caller_while_the_process_runs_on(client, until, ex
         assert late.value.abandoned is False
 
 
-def test_a_process_that_runs_on_after_the_last_deadline_is_killed():
-    config = {"backend": "Process(kill_after_ms=20)[Call(time:sleep)]"}
+@pytest.mark.parametrize("around", ["{}", "S[Identity,{}]", "S[Identity,BackgroundThread[{}]]"])
+def test_a_process_that_runs_on_after_the_last_deadline_is_killed(around):
+    config = {"backend": around.format("Process(kill_after_ms=20)[Call(time:sleep)]")}
     with headrace.pipe(config) as pipe:
         before = _process_of(pipe)
         while _process_of(pipe) == before:  # a slow machine may not have sent it in that time
@@ -810,6 +838,8 @@ class Starts(headrace.Backend):
         print(f"started {os.getpid()}", flush=True)
         if options.how == "fails":
             raise headrace.errors.SetupError("no device is left")
+        if options.how == "raises":
+            raise ValueError("no such model")
         if options.how == "exits":
             sys.exit(3)
         if options.how == "dies":
@@ -979,7 +1009,7 @@ def test_who_waits_for_another_process_has_it_when_the_batch_there_has_ended(cli
     own, other = sibling(siblings, over=True), sibling(siblings, lives=True)
     waits = []
 
-    def run(batch, entries):
+    def run(batch, entries, last):
         waits.append(client(siblings.borrow, own))
         until(lambda: siblings.waiting == 1)
         with siblings._changed:  # it sleeps
@@ -995,10 +1025,10 @@ def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(a
     siblings, lost = Siblings(), []
     own = sibling(siblings, lives=alone)
     own._node = "n"
-    own.run = lambda batch, entries: [InstanceLostError("its device is gone")]
+    own.run = lambda batch, entries, last: [InstanceLostError("its device is gone")]
     one = own if alone else sibling(siblings, lives=True)
     one.run, one._lose = own.run, lost.append
-    outcome = Process._once_more(own, [{"data": 1}], {})
+    outcome = Process._once_more(own, [{"data": 1}], {}, None)
     assert lost == ([] if alone else [outcome])
     assert outcome.node == (None if alone else "n")  # raised anew here, own is found to be lost
     assert one.exchanging.acquire(blocking=False)

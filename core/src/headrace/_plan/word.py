@@ -262,6 +262,12 @@ def _check_stands_alone(use: Use) -> None:
         elif getattr(source_of(one.cls), "__module__", None) == "__main__":
             why = "it is registered by the program itself, which another process does not run"
             hint = "Put it into a file, and name that under `import`."
+        elif any(
+            isinstance(value, str) and value.startswith("__main__:")
+            for _, value in one.options or ()
+        ):
+            why = "it names something of the program itself, which another process does not run"
+            hint = "Put that into a module of its own."
         else:
             continue
         message = f"{one.name} cannot stand in {use.element.name}: {why}"

@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 import time
+import traceback
 import warnings
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from headrace._scheduling.locks import took_token
 from headrace.errors import BackendError, ContractError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Collection, Container, Iterable
 
     from headrace._backend import Backend
     from headrace._checked import Answers, Outcomes
@@ -61,10 +62,18 @@ class Exchange:
     read: Container[str]
     kill_after_s: float | None
 
-    def run(self, child: Child, batch: list[Request], entries: Entries) -> Outcomes:
+    def run(
+        self, child: Child, batch: list[Request], entries: Entries, last: float | None
+    ) -> Outcomes:
         """Send a batch, wait for the answer, and write it into the requests.
 
         A request that its owner has taken back meanwhile is left out.
+
+        Args:
+            child: The process.
+            batch: The requests.
+            entries: Those of them with which their owners may leave once the process has a copy.
+            last: The last deadline of the batch, see `last_deadline`.
 
         Raises:
             EOFError: The process has died.
@@ -79,11 +88,12 @@ class Exchange:
         if not left:
             return [errors.get(id(one)) for one in batch]
         channel.send(packed, awaits=True)
-        patience_s = None
         if entries:
             # X works on copies: from now on an owner whose deadline passes may leave with its request.
             lend(entry for one in left if (entry := entries.get(id(one))) is not None)
-            patience_s = self._patience_s(entries)
+        patience_s = None
+        if last is not None and self.kill_after_s is not None:
+            patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
         reported, packed, others, lost = channel.receive(patience_s)
         child.wait_reported(reported)
         answers, unknown = unpack(packed, channel)
@@ -118,13 +128,11 @@ class Exchange:
         here = [id(one) not in errors for one in batch]
         return (values, list(compress(found, here))), list(compress(batch, here))
 
-    def _patience_s(self, entries: Entries) -> float | None:
-        """Give how long to wait for an answer before the process is killed; None for ever."""
-        deadlines = [entry.deadline for entry in entries.values()]
-        known = [deadline for deadline in deadlines if deadline is not None]
-        if self.kill_after_s is None or not known or len(known) < len(deadlines):
-            return None
-        return max(max(known) + self.kill_after_s - time.monotonic(), 0.001)
+
+def last_deadline(entries: Collection[Entry]) -> float | None:
+    """Give the last deadline of a batch; None where one of its requests has none."""
+    known = [entry.deadline for entry in entries if entry.deadline is not None]
+    return max(known) if known and len(known) == len(entries) else None
 
 
 def lend(entries: Iterable[Entry]) -> None:
@@ -246,7 +254,7 @@ def _serve(channel: Channel, reports: _Reports, closing: ExitStack) -> None:
     except EOFError:
         raise
     except Exception as error:  # noqa: BLE001 - `Supervisor.start` raises it in the other process
-        reports.send("built", portable(error))
+        reports.send("built", _noted(error))
         return
     reports.send("built", about)
     while True:
@@ -277,10 +285,20 @@ def run(backend: Backend, packed: Packed, channel: Channel) -> Answer:
     for wrong in unknown:
         earlier, request, outcome = ({}, {}, _unknown(wrong)) if wrong else next(ran)
         same, new, gone = changes(earlier, request)
-        answers.append(new if outcome is None else {**new, None: portable(outcome)})
+        answers.append(new if outcome is None else {**new, None: _noted(outcome)})
         others.append((same, gone))
     packed, lost = pack(answers, channel)
     return packed, others, {number: error_text(error) for number, error in lost.items()}
+
+
+def _noted(error: Exception) -> Any:
+    """Give an error ready to be sent, with a note of where its cause was raised: a traceback cannot be pickled."""
+    cause = error.__cause__
+    with suppress(Exception):  # the cause is of a user's class, and Python 3.10 has no notes
+        if cause is not None and cause.__traceback__ is not None:
+            raised = "".join(traceback.format_exception(cause))
+            error.add_note(f"In its process:\n{raised}")  # type: ignore[attr-defined,unused-ignore]
+    return portable(error)
 
 
 def _unknown(wrong: dict[str, Exception]) -> InputError:

@@ -15,7 +15,7 @@ from headrace._plan.declared import Needs, keys_named
 from headrace._plan.word import Word, needs_of
 from headrace._process import read_cpus
 from headrace.errors import ContractError, InstanceLostError
-from headrace.words._exchange import Exchange, lend
+from headrace.words._exchange import Exchange, last_deadline, lend
 from headrace.words._supervisor import Child, Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ class Process(Word):
     through shared memory. What X changes in place without writing it to a key, changes in its copy alone.
     X cannot name queues, nodes and registered instances of the pipeline: they are not in its process. A
     class or function that X uses must be importable: part of an installed module, or of a file that the
-    configuration imports. Log records and warnings of X arrive in this process.
+    configuration imports. Log records and warnings of X arrive in this process; loggers there have the levels
+    that those here had at the start of the process.
+
+    A deadline frees its caller. Where ``Process`` is the outermost word of the node, the request is the
+    caller's again at once, since X works on a copy: ``abandoned`` of the error is false.
 
     When the process dies, its batch fails with InstanceLostError; or, if all backends in X say ``rerun``,
     each item of the batch runs once more, alone, in the process of another, idle instance, or in the next
@@ -80,8 +84,8 @@ class Process(Word):
         kill_after_ms: float | None = Field(
             None,
             ge=0,
-            description="Kill the process when a batch runs for so long (ms) after the last deadline "
-            "of its requests; none: never. A batch with a request without deadline is not killed.",
+            description="Kill the process when a batch of its instance runs for so long (ms) after the last "
+            "deadline of its requests; none: never. A batch with a request without deadline is not killed.",
         )
 
         cpus: str | int | None = Field(
@@ -151,15 +155,17 @@ class Process(Word):
             what = "a signal handler called the pipeline in a thread that waits for this process"
             hint = "Let the handler use Pipeline.submit, or a thread of its own."
             raise ContractError(what, hint=hint)
-        ran_here = self._presence.entries() if self._whole else ()
-        entries = {id(entry.request): entry for entry in ran_here}
+        ran_here = self._presence.entries()
+        last = last_deadline(ran_here)
+        # In a larger expression what stands around goes on with the requests: no owner may leave with one.
+        entries = {id(entry.request): entry for entry in ran_here} if self._whole else {}
         if self.min == 1:
             # `run` may wait until the process is started again. An owner whose deadline passes meanwhile may
             # leave: its request is left out of the batch, which cannot become smaller than the range of X.
             lend(entries.values())
         try:
             with self.exchanging:
-                return self.run(batch, entries)
+                return self.run(batch, entries, last)
         except InstanceLostError as error:
             if not self.rerun:
                 raise
@@ -169,9 +175,11 @@ class Process(Word):
             if self._siblings.waiting:
                 self._siblings.look()
         each = [batch_alone(self, request) for request in batch]
-        return [died if one is None else self._once_more(one, entries) for one in each]
+        return [died if one is None else self._once_more(one, entries, last) for one in each]
 
-    def _once_more(self, alone: list[Request], entries: Entries) -> Exception | None:
+    def _once_more(
+        self, alone: list[Request], entries: Entries, last: float | None
+    ) -> Exception | None:
         """Run one item alone in a process that lives; give its outcome."""
         entry = entries.get(id(alone[0]))
         if entry is not None and entry.lent == []:
@@ -181,7 +189,7 @@ class Process(Word):
         ends.append(kill)
         one._borrower = threading.get_ident()
         try:
-            outcome = (one.run(alone, entries) or [None])[0]
+            outcome = (one.run(alone, entries, last) or [None])[0]
         except InstanceLostError as error:
             return error
         finally:
@@ -210,8 +218,8 @@ class Process(Word):
 
     # One batch. The thread that calls `run` holds `exchanging`.
 
-    def run(self, batch: list[Request], entries: Entries) -> Outcomes:
-        """Run a batch in the process.
+    def run(self, batch: list[Request], entries: Entries, last: float | None) -> Outcomes:
+        """Run a batch in the process; see `Exchange.run`.
 
         Raises:
             InstanceLostError: The process has died.
@@ -220,7 +228,7 @@ class Process(Word):
         if child is not self.supervisor.current or child.channel.awaits:
             child = self._living()
         try:
-            outcomes = self._exchange.run(child, batch, entries)
+            outcomes = self._exchange.run(child, batch, entries, last)
         except EOFError:
             raise self._death(child) from None
         except TimeoutError:
