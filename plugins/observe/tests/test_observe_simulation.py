@@ -409,6 +409,32 @@ def test_a_policy_that_raises_ends_the_simulation_with_its_name():
             {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}},
             "this has a, b",
         ),
+        *(
+            (
+                {
+                    "define": {"Again": "Forward[node.b]"},
+                    "a": {"backend": f"S[{calls},Identity]", "next": "b"},
+                    "b": {"backend": "Identity"},
+                },
+                rf"{word} cannot be simulated .*'a'",
+            )
+            for calls, word in (
+                ("Forward[node.b]", "Forward"),
+                ("Again", "Forward"),
+                ("Proxy[b.0]", "Proxy"),
+            )
+        ),
+        (
+            {"a": {"backend": "Forward[node.b]", "next": "b"}, "b": {"backend": "Identity"}},
+            "Forward cannot be simulated",
+        ),
+        (
+            {
+                "global": {"entrypoint": "S[Forward[node.main],Forward[node.main]]"},
+                "main": {"backend": "Identity"},
+            },
+            "the entrypoint S cannot be simulated",
+        ),
     ],
 )
 def test_what_is_not_simulated_is_refused(config, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +18,14 @@ import pytest
 
 import headrace
 import headrace_observe
-from headrace.errors import ClosedError, ConfigError, InputError, MissingDependencyError, SetupError
+from headrace.errors import (
+    ClosedError,
+    ConfigError,
+    InputError,
+    MissingDependencyError,
+    RequestsFailed,
+    SetupError,
+)
 from headrace.hookspecs import BatchRecord, BatchRequest
 from headrace_observe.recording import Recording
 from headrace_observe.trace_events import (
@@ -269,19 +278,56 @@ def test_a_writer_that_was_late_does_not_lose_the_newest_notes(tmp_path):
     assert len(kept) > 800
 
 
-def test_a_sample_has_whole_batches(tmp_path, monkeypatch):
-    from headrace_observe import recording
-
-    drawn = iter([0.9, 0.1, 0.9, 0.9] * 25)
-    monkeypatch.setattr(recording, "random", SimpleNamespace(random=lambda: next(drawn)))
-    path = tmp_path / "trace.json"
-    with traced(path, {"backend": "S[Identity]"}, sample=0.25) as pipe:
-        for k in range(100):
-            pipe({"data": k})
+def test_a_sample_is_a_share_of_the_requests_each_with_its_batch(tmp_path):
+    path, requests = tmp_path / "trace.json", 600
+    with traced(path, {"backend": "S[TracePicky]", "max": 4}, sample=0.25) as pipe:
+        for k in range(requests // 2):
+            with suppress(InputError):
+                pipe({"data": "bad" if k % 3 else k})
+        with suppress(RequestsFailed):
+            pipe([{"data": "bad" if k % 3 else k} for k in range(requests // 2)])
     events = checked(path)
-    assert len(of(events, "request")) == len(of(events, "batch")) == 25
-    assert len(of(events, "element")) == 50
-    assert all(request["args"]["batch"] is not None for request in of(events, "request"))
+    # 0.25 of 600 are 150, with a standard deviation of 11.
+    assert 80 < len(of(events, "request")) < 220
+    assert len(of(events, "element")) == 2 * len(of(events, "batch"))
+    numbers = {batch["args"]["batch"] for batch in of(events, "batch")}
+    assert {request["args"]["batch"] for request in of(events, "request")} == numbers
+
+
+def left_while_it_runs(config):
+    """Cancel a request whose backend runs, and one that waits behind it; then let the backend go on."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Waiting(headrace.Backend):
+        def forward(self, batch):
+            begun.set()
+            assert go_on.wait(600)
+            batch[0]["result"] = 1
+
+    headrace.register("TraceWaiting", Waiting, replace=True)
+
+    async def leave(pipe):
+        running = asyncio.create_task(pipe.call_async({"data": 1}))
+        await asyncio.to_thread(begun.wait, 600)
+        waiting = asyncio.create_task(pipe.call_async({"data": 2}))
+        await asyncio.sleep(0)
+        running.cancel()
+        waiting.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
+
+    with headrace.pipe({"backend": "TraceWaiting", **config}) as pipe:
+        asyncio.run(leave(pipe))
+        go_on.set()
+
+
+def test_a_request_that_is_left_while_it_runs_has_its_batch(tmp_path):
+    path = tmp_path / "trace.json"
+    left_while_it_runs({"probes": [f'Trace("{path}")']})
+    events = checked(path)
+    (batch,) = of(events, "batch")
+    found = [(one["args"]["outcome"], one["args"]["batch"]) for one in of(events, "request")]
+    assert sorted(found, key=str) == [("cancelled", batch["args"]["batch"]), ("cancelled", None)]
+    assert len(of(events, "run")) == len([e for e in events if e["ph"] == "s"]) == 1
 
 
 def test_a_trace_of_nothing_is_valid_json(tmp_path):
@@ -328,6 +374,9 @@ def test_names_of_anybody_are_valid_json(tmp_path):
 def test_a_file_that_cannot_be_written_fails_the_setup(tmp_path):
     with pytest.raises(SetupError, match="cannot be written"):
         traced(tmp_path / "gone" / "trace.json", {"backend": "Identity"})
+    for probe in ("Trace", "BatchTimes"):  # and not only when the pipeline is closed
+        with pytest.raises(SetupError, match="cannot be written: it is a folder"):
+            headrace.pipe({"backend": "Identity", "probes": [f'{probe}(path="{tmp_path}")']})
 
 
 def test_options_out_of_range_are_refused(tmp_path):

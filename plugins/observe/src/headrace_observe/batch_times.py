@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
+from headrace.errors import SetupError
 from headrace_observe.figures import percentile
-from headrace_observe.files import write_json
+from headrace_observe.files import check_writable, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,7 +99,17 @@ class BatchTimes:
         path: headrace.OutputPath = Field(description="The JSON file that is written at close.")
 
     def __init__(self, options: Options) -> None:
+        """Begin to note.
+
+        Raises:
+            SetupError: The file cannot be written.
+        """
         self._path = options.path
+        try:
+            check_writable(options.path)
+        except OSError as error:
+            why = f"the times {options.path} cannot be written: {error.strerror}"
+            raise SetupError(why) from error
         self._lock = threading.Lock()
         self._noted: dict[tuple[str, int], deque[_Noted]] = {}
         self._latest: deque[_Noted] = deque(maxlen=_LATEST)

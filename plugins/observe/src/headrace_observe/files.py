@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -41,6 +42,8 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         OSError: It could not.
     """
     _beside(Path(path)).unlink()
+    if Path(path).is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
 
 
 def _beside(target: Path) -> Path:

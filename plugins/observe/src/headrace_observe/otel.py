@@ -90,7 +90,9 @@ class OpenTelemetry:
         self._api = library("opentelemetry.trace", "otel", "the probe OpenTelemetry")
         self._pipeline: weakref.ref[headrace.Pipeline] | None = None
         self._numbers = iter(range(1, 2**63))
-        self._ran: dict[int, int] = {}
+        # A request is known by its node and the identity of its dict, as `Forward` hands a dict to another node.
+        self._ran: dict[tuple[str, int], tuple[int, float]] = {}
+        self._early: dict[tuple[str, int], _Request] = {}
         self._links: dict[int, Any] = {}
         self._looked = -_LOOK_S
         self._offset_ns = 0
@@ -126,29 +128,46 @@ class OpenTelemetry:
         if self._aside is None:
             return
         number = next(self._numbers)
-        # Entries stay behind for requests whose owners gave up before the batch ran: `_request_done` came first.
-        if len(self._ran) > MOST_PENDING:
-            self._ran.clear()
-        for one in record.requests:
-            self._ran[id(one.request)] = number
         failed = len(record.errors) - record.errors.count(None)
         parents = [_carried(one.request) for one in record.requests]
         about = (record.node, record.instance, record.started, record.ended)
         self._aside.leave(
             _Batch(number, *about, len(record.errors), record.weight, failed, parents)
         )
+        # Entries stay behind for requests whose owners gave up between the cut of the batch and its start.
+        if len(self._ran) > MOST_PENDING:
+            self._ran.clear()
+        for one in record.requests:
+            key = record.node, id(one.request)
+            self._ran[key] = number, record.started
+            early = self._early.pop(key, None)
+            if early is not None:
+                self._ran.pop(key, None)
+                self._aside.leave(early._replace(batch=number))
 
     def _request_done(
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
     ) -> None:
-        batch = self._ran.pop(id(request), None)
-        code = None if error is None else code_of(error)
-        if self._aside is not None:
-            self._aside.leave(_Request(node, started, ended, code, _carried(request), batch))
+        if self._aside is None:
+            return
+        key, code = (node, id(request)), None if error is None else code_of(error)
+        heard = _Request(node, started, ended, code, _carried(request), None)
+        # The time of a request may be over while it runs: its span waits for the batch, so that it can link to it. This
+        # thread notes the request and looks for the batch; the thread of the batch notes the batch and looks for the
+        # request. Whichever is second finds what the other has noted; if both do, one of them gets it from `_early`.
+        abandoned = getattr(error, "abandoned", False) is True
+        if abandoned:
+            self._early[key] = heard
+        number, began = self._ran.pop(key, (None, started))
+        if abandoned and (number is None or self._early.pop(key, None) is None):
+            return
+        self._aside.leave(heard._replace(batch=number if began >= started else None))
 
     def close(self) -> None:
         """Make the spans that are left."""
         if self._aside is not None:
+            for early in [*self._early.values()]:  # the pipeline has given their batches up
+                self._aside.append(early)
             self._aside.finish()
 
     # In the thread of the probe.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
 import threading
 import time
 from threading import get_ident
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import headrace
 from headrace.errors import SetupError, code_of
 from headrace_observe.aside import MOST_PENDING, Aside
+from headrace_observe.files import check_writable
 from headrace_observe.trace_events import (
     TAIL,
     BatchHeard,
@@ -49,6 +49,15 @@ _FIELDS_INSIDE = 5
 _MOST_INSIDE = 10_000 * _FIELDS_INSIDE
 """The most fields that are kept of the elements and spans inside one batch."""
 
+_HASHES = 1 << 32
+"""A request is in the sample if the hash of its identity and its arrival, modulo this, is below the sample's share. So
+it is drawn alike where its batch is told of and where its outcome is, whichever comes first."""
+
+_LAST_HASH = _HASHES - 1
+
+_MOST_EARLY = 10_000
+"""So many failed requests wait, while the file is made, for a batch that has ended after them."""
+
 
 class Recording:
     """Records batches, requests, elements and spans until `finish`. Any thread may call the methods that note them.
@@ -65,13 +74,15 @@ class Recording:
             fields for an element (path, size, started, ended, thread) or span (path, name, started, ended, track).
 
     Raises:
-        SetupError: The folder of the file cannot be written.
+        SetupError: The file cannot be written.
     """
 
     def __init__(self, path: Path, sample: float, max_bytes: int) -> None:
         self.path = path
         self._sample = sample
+        self._drawn = int(sample * _HASHES)
         try:
+            check_writable(path)
             self._store = TraceStore(path, max_bytes)
         except OSError as error:
             raise SetupError(f"the trace {path} cannot be written: {error.strerror}") from error
@@ -82,7 +93,6 @@ class Recording:
         self.numbers: dict[int, int] = {}
         self.names: dict[int, str] = {}
         self.inside: dict[tuple[str, int], list[Any]] = {}
-        self._chosen: set[int] = set()
         self._run_alone: dict[int, tuple[Any, ...]] = {}
         self._aside = Aside(self._keep, self._make, name="headrace-trace")
 
@@ -129,11 +139,11 @@ class Recording:
         del inside[: len(within)]
         # This is the branch below with less work, for swift backends, most of whose batches hold one request.
         if size == 1:
-            if self._samples and random.random() >= self._sample:  # noqa: S311
-                return
             only, error = requests[0], errors[0]
             alone = id(only[0])
-            if only[1] is started and not self._samples:
+            if self._samples and hash((alone, only[1])) & _LAST_HASH >= self._drawn:
+                return
+            if only[1] is started:
                 # The request began with the batch, so its caller runs the batch in this thread and `request` is called
                 # next. One note is enough for both.
                 code = None if error is None else code_of(error)
@@ -142,21 +152,17 @@ class Recording:
                     return
             failed = 0 if error is None else 1
             note = (1, node, instance, thread, started, ended, 1, weight, failed, alone, *within)
-            ids = [alone] if self._samples else _NOTHING
         else:
-            ids = [id(one[0]) for one in requests]
             if self._samples:
-                ids = [one for one in ids if random.random() < self._sample]  # noqa: S311
+                both = [(id(one[0]), one[1]) for one in requests]
+                ids = [one[0] for one in both if hash(one) & _LAST_HASH < self._drawn]
+            else:
+                ids = [id(one[0]) for one in requests]
             if not ids:
                 return
             failed = size - errors.count(None)
             about = (node, instance, thread, started, ended, size, weight, failed)
             note = (len(ids), *about, *ids, *within)
-        if self._samples:
-            # Entries stay behind for requests whose owners gave up before the batch ran.
-            if len(self._chosen) > MOST_PENDING:
-                self._chosen.clear()
-            self._chosen.update(ids)
         self._aside.append(note)
 
     def _number(self, identifier: int) -> int:
@@ -177,11 +183,8 @@ class Recording:
             self._aside.leave(alone)
             return
         identity = id(request)
-        if self._samples:
-            if identity in self._chosen:
-                self._chosen.discard(identity)
-            elif error is None or random.random() >= self._sample:  # noqa: S311
-                return  # not in the sample: its batch was drawn in `batch`, a request that never ran is drawn here
+        if self._samples and hash((identity, started)) & _LAST_HASH >= self._drawn:
+            return
         code = None if error is None else code_of(error)
         self._aside.leave((0, identity, node, started, ended, code))
 
@@ -227,39 +230,76 @@ class Recording:
 
 
 def _heard(notes: Iterable[tuple[Any, ...]]) -> Iterator[BatchHeard | RequestHeard]:
-    """Read the notes, and find for each request the batch in which it ran.
-
-    A request is known by the identity of its dict, which a later request may reuse once this one is
-    answered. So the batch of a request is the last one that ran with that identity, at the same node and not before
-    the request arrived.
-    """
-    ran: dict[int, BatchHeard] = {}
+    """Read the notes, and find for each request the batch in which it ran."""
+    matched = _Matched()
     numbers = itertools.count(1)
     for note in notes:
-        if note[0]:  # the note of a batch: the number of its requests in the sample, or _ALONE
-            alone = note[0] == _ALONE
-            end = _FIELDS_OF_A_BATCH + (0 if alone else note[0])
-            groups = [note[k : k + _FIELDS_INSIDE] for k in range(end, len(note), _FIELDS_INSIDE)]
-            inside = [
-                ElementHeard(*one) if isinstance(one[1], int) else SpanHeard(*one) for one in groups
-            ]
-            *about, failed = note[1:_FIELDS_OF_A_BATCH]
-            if alone:
-                code, failed = failed, 0 if failed is None else 1
-            heard = BatchHeard._make((next(numbers), *about, failed, inside))
-            yield heard
-            if alone:
-                yield RequestHeard(
-                    heard.node, heard.started, heard.ended, code, heard._replace(inside=())
-                )
+        if not note[0]:
+            yield from matched.request(*note[1:])
+            continue
+        # The note of a batch begins with the number of its requests in the sample, or _ALONE.
+        alone = note[0] == _ALONE
+        end = _FIELDS_OF_A_BATCH + (0 if alone else note[0])
+        groups = [note[k : k + _FIELDS_INSIDE] for k in range(end, len(note), _FIELDS_INSIDE)]
+        inside = [
+            ElementHeard(*one) if isinstance(one[1], int) else SpanHeard(*one) for one in groups
+        ]
+        *about, failed = note[1:_FIELDS_OF_A_BATCH]
+        if alone:
+            code, failed = failed, 0 if failed is None else 1
+        heard = BatchHeard._make((next(numbers), *about, failed, inside))
+        yield heard
+        heard = heard._replace(inside=())
+        if alone:
+            yield RequestHeard(heard.node, heard.started, heard.ended, code, heard)
+        yield from matched.batch(heard, note[_FIELDS_OF_A_BATCH:end])
+    yield from matched.early.values()
+
+
+class _Matched:
+    """Requests and batches, matched.
+
+    A request is known by its node and the identity of its dict, which a later request may reuse once this one is
+    answered and its batch has ended. So the batch of a request is the last one with that identity at that node that
+    ended before it and began after its arrival; or, if its owner left while it ran, the next one.
+
+    Attributes:
+        early: Failed requests without a batch until now.
+    """
+
+    def __init__(self) -> None:
+        self._ran: dict[tuple[str, int], BatchHeard] = {}
+        self.early: dict[tuple[str, int], RequestHeard] = {}
+
+    def batch(self, heard: BatchHeard, identities: Iterable[int]) -> Iterator[RequestHeard]:
+        """Take a batch; give the requests of which it is now known in which batch they ran, or that they never ran."""
+        if len(self._ran) > MOST_PENDING:  # left of requests whose owners gave up before the start
+            self._ran.clear()
+        for identity in identities:
+            key = heard.node, identity
+            early = self.early.pop(key, None)
+            if early is not None and early.ended >= heard.started:
+                yield early._replace(batch=heard)
                 continue
-            # Entries stay behind for requests whose owners gave up before the batch ran.
-            if len(ran) > MOST_PENDING:
-                ran.clear()
-            ran.update(dict.fromkeys(note[_FIELDS_OF_A_BATCH:end], heard._replace(inside=())))
-        else:
-            _, identity, node, started, ended, code = note
-            batch = ran.pop(identity, None)
-            if batch is not None and (batch.node != node or batch.started < started):
-                batch = None
-            yield RequestHeard(node, started, ended, code, batch)
+            if early is not None:  # it never ran, and another request has its identity now
+                yield early
+            self._ran[key] = heard
+
+    def request(
+        self, identity: int, node: str, started: float, ended: float, code: str | None
+    ) -> Iterator[RequestHeard]:
+        """Take a request that has its outcome; give requests as `batch` does."""
+        key = node, identity
+        batch = self._ran.pop(key, None)
+        if batch is not None and batch.started < started:
+            batch = None
+        if key in self.early:
+            yield self.early.pop(key)
+        done = RequestHeard(node, started, ended, code, batch)
+        if batch is not None or code is None:
+            yield done
+            return
+        self.early[key] = done
+        if len(self.early) > _MOST_EARLY:
+            yield from self.early.values()
+            self.early.clear()

@@ -11,7 +11,7 @@ from headrace_observe.simulated_node import NodeRules
 from headrace_observe.simulation import Line, Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace_observe.service_times import ServiceTimes
 
@@ -36,17 +36,18 @@ def simulation_of(
         wake_s: The mean time in which a woken thread goes on, in seconds.
 
     Raises:
-        SetupError: The configuration has something that is not simulated: calls of other nodes, a
-            ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
+        SetupError: The configuration has something that is not simulated: calls of other nodes or of their instances,
+            a ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
             a `Repost` to a node that others lead to, ``shed_oldest`` with several nodes.
         InputError: There are no times of a node, or no counts that tell how often a node with ``or`` runs,
             how many elements a node with ``each`` has, or how often `Repost` goes to a node.
     """
-    nodes = headrace.explain(config)["nodes"]
+    explained = headrace.explain(config)
+    nodes = explained["nodes"]
     policies = headrace.plugins.policies(config)
     rules = {}
     for name, node in nodes.items():
-        _refuse(name, node)
+        _refuse(name, node, nodes)
         if name not in times:
             known = ", ".join(sorted(times))
             raise InputError(f"there are no times of the node {name!r}; the file has {known}")
@@ -61,6 +62,12 @@ def simulation_of(
             f"one node that requests enter at is simulated, this has {', '.join(roots)}",
             hint="Simulate each of them by a configuration of its own.",
         )
+    front = explained.get("entrypoint")
+    if front and front["name"] != "DagDispatcher" and front.get("instance") != f"node.{roots[0]}":
+        raise SetupError(
+            f"the entrypoint {front['name']} cannot be simulated",
+            hint="Leave it out: --set takes no key away, so write a file without it.",
+        )
     keys = nodes[roots[0]]["keys"]
     full = keys["queue_full"]["value"]
     if full == "shed_oldest" and len(nodes) > 1:
@@ -73,19 +80,29 @@ def simulation_of(
     return Simulation(line, policies, times, seed, wake_s)
 
 
-def _refuse(name: str, node: Mapping[str, Any]) -> None:
-    keys = node["keys"]
-    found = [key for key in ("init", "entrypoint") if _value(keys, key) is not None]
+def _refuse(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> None:
+    found = ["init"] if _value(node["keys"], "init") is not None else []
     if not node["node_expression"].startswith(_AS_WRITTEN):
         found.append("node_entrypoint")
-    if node["alias_of"] is not None or "Forward[" in node["expression"]:
-        found.append("Forward")
+    found += [one["name"] for one in _elements(node["tree"]) if _calls_a_node(one, nodes)]
     if found:
         raise SetupError(
             f"{' and '.join(dict.fromkeys(found))} cannot be simulated",
             node=name,
             hint="What is simulated are nodes with next, map and the keys of batching and queues.",
         )
+
+
+def _elements(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield tree
+    for child in tree["children"]:
+        yield from _elements(child)
+
+
+def _calls_a_node(element: Mapping[str, Any], nodes: Mapping[str, Any]) -> bool:
+    """Tell whether an element of a tree stands for a node, or for one of a node's instances."""
+    instance = element.get("instance", "")
+    return instance.startswith("node.") or instance.rpartition(".")[0] in nodes
 
 
 def _by_counts(

@@ -167,8 +167,6 @@ def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
         return
     if not Path(path).absolute().parent.is_dir():
         raise WrongArgument(f"{option} {path}: its folder does not exist")
-    if Path(path).is_dir():
-        raise WrongArgument(f"{option} {path}: it is a folder")
     try:
         check_writable(path)
     except OSError as error:
