@@ -420,7 +420,7 @@ class Model(RuleBasedStateMachine):
         """Close at once; who runs is left behind, and what he waits for is killed."""
         self.closed = True
         self.scheduler.refuse(ClosedError(), drain=False)
-        self.scheduler.fail_open(ClosedError("late"), lambda instance: None)
+        self.scheduler.fail_open(ClosedError("late"), lambda: None)
         assert all(entry.state == DONE for entry in self.made)
 
     # What holds at any time.

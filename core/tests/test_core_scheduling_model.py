@@ -383,7 +383,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.closed)
     @rule()
     def fail_what_is_open(self):
-        self.scheduler.fail_open(ClosedError("late"), lambda instance: None)
+        self.scheduler.fail_open(ClosedError("late"), lambda: None)
         assert all(entry.state == DONE for entry in self.made)
 
     # What holds at any time.

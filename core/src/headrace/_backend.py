@@ -266,7 +266,12 @@ def _no_batch(function: Callable[[], object]) -> None:
     """Ignore the function: outside of a pipeline there is no end of a batch."""
 
 
-def _no_build(expression: str) -> Backend:
+def no_build(expression: str, *_: object) -> Any:
+    """Refuse to build an expression outside of any pipeline.
+
+    Raises:
+        SetupError: Always.
+    """
     raise SetupError(f"there is no pipeline here to build {expression!r} in")
 
 
@@ -338,7 +343,7 @@ class InitContext:
     shared: Shared = field(default_factory=Shared)
     progress: ProgressFactory = no_progress
     cancelled: Callable[[], bool] = _never
-    build: Callable[[str], Backend] = _no_build
+    build: Callable[[str], Backend] = no_build
     instance: Shared = field(default_factory=Shared)
     scope: Shared = None  # type: ignore[assignment]
     at_batch_end: Callable[[Callable[[], object]], None] = _no_batch

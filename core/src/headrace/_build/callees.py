@@ -10,6 +10,7 @@ from headrace._backend import Backend
 from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import Answers, Outcomes, fillers, weight_of
 from headrace._graph.entries import Elements
+from headrace._plan.word import Word
 from headrace._portable import caused
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.entry import HANDED
@@ -142,16 +143,14 @@ class Bound(Wrapper):
         return self._forward(batch, self._given)
 
 
-class NotCallable(Backend):
+class NotCallable(Word):
     """Stands where a word that only builds others was written."""
+
+    _not_callable_hint = "It only builds others."
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._state = "ready"
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Refuse."""
-        raise ContractError(f"{self._name} cannot be called", hint="It only builds others.")
 
 
 # What containers use to call a child with a part of a batch.

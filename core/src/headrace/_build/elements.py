@@ -216,8 +216,6 @@ class ElementBuilder:
 
     def _late(self, text: str, element: Element, at: At) -> Backend:
         """Build an expression that a backend asks for in its ``init``."""
-        if self.build.plan.late is None:
-            raise SetupError(f"there is no pipeline here to build {text!r} in")
         node = self.node.name if self.node is not None else None
         planned = self.build.plan.late(text, node, element.frames)
         if at.thread is None:

@@ -35,7 +35,7 @@ SUGGESTED = 100
 """How many problems of a configuration may get a suggestion."""
 
 UNBUILDABLE = "fallback"
-"""The code of the problem that none of the children of a `Fallback` can be built on this machine."""
+"""The code of the problem that nothing of what a container may choose from can be built on this machine."""
 
 _LONGEST = 60
 """How many characters of a value an error shows."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from headrace._engine.blueprint import Blueprint, BuiltNode, Change, Started
     from headrace._engine.teardown import Closing
-    from headrace._scheduling.instance import Instance
     from headrace._scheduling.probes import GuardedProbe
     from headrace._scheduling.scheduler import Scheduler
 
@@ -319,8 +318,10 @@ class Engine:
             quiet = scheduler.wait_quiet(until) and quiet
         if not quiet:
             late = ClosedError("the pipeline was closed before the request was done")
+            # An instance whose batch ends later is closed then.
+            retire = partial(errands.run, self._teardown.run, self._idle, inf)
             for scheduler in self._schedulers:
-                scheduler.fail_open(late, self._retire)
+                scheduler.fail_open(late, retire)
         try:
             self._teardown.run(partial(self._steps, until), until)
         finally:
@@ -356,10 +357,6 @@ class Engine:
         if self._front is not None:
             found.append(("the runners of the entrypoint", self._front.scheduler.stop_runners))
         return found
-
-    def _retire(self, instance: Instance) -> None:
-        """Close an instance whose batch ended after the pipeline was closed."""
-        errands.run(self._teardown.run, self._idle, inf)
 
     def after_fork(self) -> None:
         """Refuse all requests in a child process after a fork, where no thread of the parent exists."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace._backend import no_build
 from headrace._config.shape import GlobalKeys
 from headrace._options import keys_of
 from headrace._process import usable_cpus
@@ -281,7 +282,7 @@ class PipelinePlan:
     entrypoint: Element | None = None
     keys: GlobalKeys = field(default_factory=GlobalKeys)
     files: Files = ()
-    late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] | None = None
+    late: Callable[[str, str | None, tuple[dict[str, Named], ...]], Element] = no_build
     links: dict[str, Links] = field(default_factory=dict)
     probes: tuple[NamedPlan, ...] = ()
     allow_import: bool = True

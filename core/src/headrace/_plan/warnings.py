@@ -11,7 +11,7 @@ from headrace._graph.route import KEPT
 from headrace._plan.declared import OPTIONAL, keys_named, narrowed
 from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_of, elements_run
 from headrace._plan.parameters import written_key
-from headrace._plan.word import Word, called, word_of
+from headrace._plan.word import called, word_of
 from headrace._process import usable_cpus
 from headrace.keys import DATA, RESULT
 
@@ -188,7 +188,5 @@ def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
 
 def _says_what_it_writes(element: Element) -> bool:
     """Tell whether ``writes`` of a class can be relied on: the class states it, or is a plugin's."""
-    if issubclass(element.cls, Word):
-        return True
     stated = any("writes" in vars(cls) for cls in element.cls.__mro__ if cls is not Backend)
     return stated or (bool(element.spec.path) and not element.children)

@@ -15,13 +15,16 @@ from headrace._plan.declared import OPTIONAL, Needs, keys_named
 from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._registry.backends import source_of
 from headrace._registry.discovery import CORE_BACKENDS, load
+from headrace.errors import ContractError
 from headrace.keys import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from headrace._checked import Outcomes
     from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named
+    from headrace.keys import Request
 
 
 class Word(Backend):
@@ -42,6 +45,7 @@ class Word(Backend):
         _not_callable_hint: What to do where it cannot be called.
     """
 
+    writes: tuple[str, ...] | type = ("result",)  # stated, so that it can be relied on
     _names: ClassVar[int] = 0
     _wiring: ClassVar[bool] = False
     _joins: ClassVar[bool] = False
@@ -136,6 +140,12 @@ class Word(Backend):
 
     def _prepare(self, building: Any, element: Element, at: Any) -> None:
         """Take what only the builder can give; called after the children are built and before ``init``."""
+
+    # The answer to a batch.
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Refuse: a word that a batch comes to, once it is built, has a ``forward`` of its own."""
+        raise ContractError(f"{self._label()} cannot be called", hint=self._not_callable_hint)
 
 
 def word_of(cls: type[Backend]) -> type[Word]:

@@ -75,7 +75,8 @@ def _check_class(cls: type[Any]) -> None:
 
 
 def _wrong_methods(cls: type[Any]) -> Iterator[str]:
-    if not _has_forward(cls):
+    found = (getattr(cls, name, None) for name in ("forward", "forward_with_dep"))
+    if all(one in (Backend.forward, None) for one in found):
         policy = {"cut": "BatchPolicy", "choose": "DispatchPolicy"}
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
@@ -113,15 +114,6 @@ def _wrong_words(cls: type[Any]) -> Iterator[str]:
         yield "builds_elsewhere is True and it takes no children: write takes = 1"
     elif elsewhere and getattr(cls, "forward_with_dep", None) is not None:
         yield "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
-
-
-def _has_forward(cls: type[Any]) -> bool:
-    """Tell whether a class has a ``forward`` of its own; the words of core need none."""
-    if cls.__module__.startswith("headrace.words."):
-        return True
-    inherited = (Backend.forward, None)
-    found = (getattr(cls, name, None) for name in ("forward", "forward_with_dep"))
-    return any(one not in inherited for one in found)
 
 
 def _is_arity(takes: Any) -> bool:

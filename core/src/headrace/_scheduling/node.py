@@ -82,7 +82,7 @@ class Node(FreeInstances):
         entered: How many requests came, without those that their callers ran past the queue.
         refusing: The error that newcomers get, None while the node lets them in.
         dead: Whether the open requests have been failed, too; then requests of other nodes are refused as well.
-        retire: Called, after the section, with each instance whose batch ends while the node is dead.
+        retire: Called, after the section, when the batch of an instance ends while the node is dead.
         wake_at: When the queue is to be looked at again, None for never.
         waker: The caller that looks at the queue at `wake_at`; None where the timer does.
         min, max: The least and the greatest weight that a living instance takes.
@@ -119,7 +119,7 @@ class Node(FreeInstances):
         self.entered = 0
         self.refusing: ClosedError | None = None
         self.dead = False
-        self.retire: Callable[[Instance], None] | None = None
+        self.retire: Callable[[], object] | None = None
         self.wake_at: float | None = None
         self.waker: Caller | None = None
         self.needs_result = True
@@ -334,7 +334,7 @@ class Node(FreeInstances):
         if instance.retired is not None:
             instance.retired.wake()
         if self.retire is not None:
-            self.afterwards.append(partial(self.retire, instance))
+            self.afterwards.append(self.retire)
 
     # The end.
 

@@ -237,12 +237,12 @@ class Scheduler(FastPath):
             return self._node.quiet
 
     @reentrant()
-    def fail_open(self, error: ClosedError, retire: Callable[[Instance], None]) -> None:
+    def fail_open(self, error: ClosedError, retire: Callable[[], object]) -> None:
         """Fail all entries that are still open; those on which a backend runs are abandoned.
 
         Args:
             error: The error of which each entry gets a copy.
-            retire: Called with each instance whose batch ends later.
+            retire: Called when the batch of an instance ends later.
         """
 
         def left_open(_: Node, *, running: bool) -> BaseException:

@@ -12,7 +12,6 @@ import logging
 import os
 import pickle
 import socket
-import struct
 import threading
 import time
 import traceback
@@ -174,8 +173,6 @@ def _wrong(packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Excepti
 
 # What runs in the child process.
 
-_LENGTH = struct.Struct("<Q")
-
 
 def main(files: tuple[int, int, int, int], parent: int) -> None:
     """Serve the process that started this one, until it closes the channel.
@@ -205,10 +202,10 @@ class _Reports(QueueHandler):
 
     def send(self, kind: str, content: Any) -> None:
         """Send one message."""
-        message = pickle.dumps((kind, content), 5)
+        message = pickle.dumps((kind, pickle.dumps(content, 5)), 5)
         with self._sending, suppress(OSError):
             self.count += 1
-            self._socket.sendall(_LENGTH.pack(len(message)) + message)
+            self._socket.sendall(message)
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a log record, as `QueueHandler` has made it ready."""

@@ -8,13 +8,12 @@ import os
 import pickle
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
 import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace._build.channel import END, Channel
 from headrace._engine.blueprint import LOOK_S
@@ -36,7 +35,6 @@ _CLOSE_S = 10.0
 
 _FIRST_PAUSE_S = 0.1
 _MINUTE_S = 60.0
-_LENGTH = struct.Struct("<Q")
 
 
 class Restarts:
@@ -119,8 +117,9 @@ class Child:
         # of the socket are closed.
         with contextlib.suppress(RuntimeError):
             waits.start()
-        while self._read_report(built):
-            pass
+        with self._reports.makefile("rb") as reports:
+            while self._read_report(reports, built):
+                pass
         if waits.ident is not None:
             waits.join()
         return self.process.wait()
@@ -156,14 +155,14 @@ class Child:
         for end in self._ends:
             os.close(end)
 
-    def _read_report(self, built: Callable[[Any], None]) -> bool:
+    def _read_report(self, reports: BinaryIO, built: Callable[[Any], None]) -> bool:
         """Read one report and act on it; False when no more can come."""
-        head = self._read(_LENGTH.size)
-        content = self._read(*_LENGTH.unpack(head)) if head is not None else None
-        if content is None:
+        try:
+            kind, content = pickle.load(reports)  # noqa: S301 - from our own process
+        except (EOFError, OSError, pickle.UnpicklingError):  # the last one may be cut off
             return False
         try:
-            kind, what = pickle.loads(content)  # noqa: S301 - from our own process
+            what = pickle.loads(content)  # noqa: S301 - its classes may be unknown here
             if kind == "built":
                 built(what)
             elif kind == "log":
@@ -182,13 +181,6 @@ class Child:
         if self.reported < count:
             with self._arrived:
                 self._arrived.wait_for(lambda: self.reported >= count or self.ended.is_set())
-
-    def _read(self, size: int) -> bytes | None:
-        got = b""
-        with contextlib.suppress(OSError):
-            while len(got) < size and (part := self._reports.recv(size - len(got))):
-                got += part
-        return got if len(got) == size else None
 
 
 def _show(content: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from headrace._plan.element import Element, elements_of
 from headrace._plan.word import Word
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.locks import taking
-from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
+from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
     from headrace._backend import InitContext
@@ -197,10 +197,6 @@ class Queue(QueueUser):
             name, most = queue.name, options.max
             what = f"queue {name!r} holds {queue.max}, and is declared with max={most} as well"
             raise SetupError(what, hint="Declare it once, in the init of one node.")
-
-    def forward(self, batch: list[Request]) -> None:
-        """Refuse."""
-        raise ContractError("Queue cannot be called", hint="Declare it in the init of a node.")
 
 
 class _Mover(QueueUser, ABC):
