@@ -211,8 +211,8 @@ def closed_loop(
             "cpu_us": ratio(loads[OURS], loads["bare"], "cpu_us"),
         }
         for side, of_ratio in ratios.items():
-            ratios = ", ".join(f"{what} {value:.2f}" for what, value in of_ratio.items())
-            print(f"  headrace-serve over {side}: {ratios}", flush=True)
+            text = ", ".join(f"{what} {value:.2f}" for what, value in of_ratio.items())
+            print(f"  headrace-serve over {side}: {text}", flush=True)
         figures[str(c)] = {"loads": loads, "ratios": ratios}
     return figures
 

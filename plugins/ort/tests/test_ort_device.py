@@ -1,6 +1,7 @@
 """Runs on a device: the whole of it over a device that is memory of this process, and on a real one
 where `scripts/check gpu` finds one."""
 
+import contextlib
 import ctypes
 import gc
 import sys
@@ -20,7 +21,7 @@ from headrace.errors import (
     InstanceLostError,
     SetupError,
 )
-from headrace_ort import cuda, on_device, provider_library, providers
+from headrace_ort import cuda, on_device, provider_library, providers, session
 from headrace_ort.binding import DeviceRunner
 from headrace_ort.device_arrays import DeviceArray, DeviceView, is_on_device, view_of
 
@@ -76,6 +77,7 @@ def device(monkeypatch):
     monkeypatch.setattr(cuda, "make_event", lambda ordinal: None)
     monkeypatch.setattr(cuda, "wait_for", lambda stream, event: calls.append("wait"))
     monkeypatch.setattr(cuda, "check_ordinal", lambda ordinal: None)
+    monkeypatch.setattr(cuda, "Current", lambda ordinal: contextlib.nullcontext())
     monkeypatch.setattr(cuda, "PinnedBuffer", Pinned)
     monkeypatch.setattr(cuda, "CudaStream", Stream)
     monkeypatch.setattr(providers, "ON_CUDA", ("CPUExecutionProvider",))
@@ -493,6 +495,60 @@ def test_streams_of_another_device_than_the_threads_are_ordered_there(monkeypatc
     done.clear()
     cuda.order_behind(77, 0, 0)
     assert done == [(("event of", 0), 0, 0), (77, ("event of", 0))]  # no switch where there is none
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [(["n", 2, 3], {}), ([2, "n", 3], {"batch_axis": {"x": 1, "y": 1}})],
+    ids=["bound", "by way of numpy"],
+)
+def test_the_device_that_is_current_in_the_callers_thread_stays(
+    device, start, one_to_one, monkeypatch, shape, options
+):
+    """ONNX Runtime makes the device of a session current in every thread that calls it."""
+    current, make_session = [0], session.make_session
+
+    class Current:
+        def __init__(self, ordinal):
+            assert ordinal == 0
+
+        def __enter__(self):
+            self.before = current[0]
+
+        def __exit__(self, *error):
+            current[0] = self.before
+
+    class Session:
+        def __init__(self, real):
+            self.real = real
+
+        def __getattr__(self, name):
+            found = getattr(self.real, name)
+            if not name.startswith("run"):
+                return found
+
+            def run(*args):
+                current[0] = 1
+                return found(*args)
+
+            return run
+
+        def __del__(self):
+            current[0] = 1
+
+    def make(*args, **options):
+        current[0] = 1
+        return Session(make_session(*args, **options))
+
+    monkeypatch.setattr(cuda, "Current", Current)
+    monkeypatch.setattr(session, "make_session", make)
+    backend = start(one_to_one(shape), **options)
+    assert current == [0]
+    request = {"data": ROWS[0]}
+    assert backend([request]) is None
+    assert current == [0]
+    backend.close()
+    assert current == [0]
 
 
 def test_a_device_that_is_lost_takes_the_instance_out(device, start, one_to_one, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -49,6 +50,8 @@ class OnnxTensor(headrace.Backend):
 
     _session: Any = None
     _runner: Any = None
+    _on_device: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    """Keeps the CUDA device that is current in the caller's thread, which ONNX Runtime changes."""
     _run_options: Any = None
     _run_samples: Callable[[list[Request]], bool] | None = None
     _signature: Signature
@@ -86,6 +89,7 @@ class OnnxTensor(headrace.Backend):
 
             self._place = place_of(context, chosen, shared=share, cuda_graph=options.cuda_graph)
             chosen = self._place.providers
+            self._on_device = self._place.current()
 
         def make() -> Any:
             return session.make_session(
@@ -103,11 +107,9 @@ class OnnxTensor(headrace.Backend):
             about = options.model.stat()
             key = ("headrace_ort", str(options.model.resolve()), about.st_mtime_ns, about.st_size)
             how = (chosen, threads, spinning, options.graph_optimization, log_level)
-            self._session = context.shared.get_or_create(
-                (*key, repr(how), repr(sorted(options.session_config.items()))), make
-            )
-        else:
-            self._session = make()
+            named = (*key, repr(how), repr(sorted(options.session_config.items())))
+        with self._on_device:
+            self._session = context.shared.get_or_create(named, make) if share else make()
         self._run_options = session.run_options(log_level)
         self._options = options
         self._signature = signature.read_signature(
@@ -268,9 +270,10 @@ class OnnxTensor(headrace.Backend):
         signature, options = self._signature, self._options
         pad_value = options.pad_value if options.ragged == "pad" else None
         if self._runner is not None:
-            results: list[Any] = self._runner.run(
-                items, pad_value=pad_value, pad_multiple=options.pad_multiple
-            )
+            with self._on_device:
+                results: list[Any] = self._runner.run(
+                    items, pad_value=pad_value, pad_multiple=options.pad_multiple
+                )
             return results
         feeds = {}
         for port in signature.inputs:
@@ -287,7 +290,8 @@ class OnnxTensor(headrace.Backend):
                 else arrays[0]
             )
         names = [port.name for port in signature.outputs]
-        outputs = self._session.run(names, feeds, self._run_options)
+        with self._on_device:
+            outputs = self._session.run(names, feeds, self._run_options)
         rows = self._collate.split_outputs(outputs, items, signature)
         if len(names) == 1:
             return [row[0] for row in rows]
@@ -301,13 +305,13 @@ class OnnxTensor(headrace.Backend):
         if self._runner is not None:
             from headrace_ort.on_device import sizes_to_capture
 
-            self._built["cuda_graphs"] = self._runner.warm_up(
-                feeds,
-                sizes_to_capture(*self._sizes) if self._options.cuda_graph else (),
-            )
+            sizes = sizes_to_capture(*self._sizes) if self._options.cuda_graph else ()
+            with self._on_device:
+                self._built["cuda_graphs"] = self._runner.warm_up(feeds, sizes)
         elif feeds is not None:
             names = [port.name for port in self._signature.outputs]
-            self._session.run(names, feeds, self._run_options)
+            with self._on_device:
+                self._session.run(names, feeds, self._run_options)
 
     def describe(self) -> dict[str, Any]:
         """Give providers, threads, batch size, and the inputs and outputs."""
@@ -322,9 +326,10 @@ class OnnxTensor(headrace.Backend):
 
     def close(self) -> None:
         """Drop the session; a shared session lives until the node's last instance drops it."""
-        if self._runner is not None:
-            self._runner.close()
-        self._session = self._run_options = self._runner = self._run_samples = None
+        with self._on_device:
+            if self._runner is not None:
+                self._runner.close()
+            self._session = self._run_options = self._runner = self._run_samples = None
 
 
 def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:

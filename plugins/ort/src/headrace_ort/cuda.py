@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SHORT_S",
     "CudaStream",
+    "Current",
     "PinnedBuffer",
     "check_ordinal",
     "close_event",
@@ -98,7 +99,7 @@ class CudaStream:
     """
 
     def __init__(self, ordinal: int) -> None:
-        with _On(ordinal):
+        with Current(ordinal):
             self._stream = call("cudaStreamCreateWithFlags", _NON_BLOCKING)
         self.handle = int(self._stream)
 
@@ -111,8 +112,11 @@ class CudaStream:
             cudart.cudaStreamDestroy(stream)
 
 
-class _On:
-    """Makes a device current in this thread for a block, and then the previous device again."""
+class Current:
+    """Makes a device current in this thread for a block, and then the previous device again.
+
+    ONNX Runtime makes the device of a session current in the thread that calls it, and leaves it so.
+    """
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
@@ -161,7 +165,7 @@ class PinnedBuffer:
         if size > self._bytes:
             self.close()
             self._event = make_event(self._ordinal)
-            with _On(self._ordinal):
+            with Current(self._ordinal):
                 self._pointer = call("cudaMallocHost", size)
             self._bytes = size
         if size == 0:
@@ -204,7 +208,7 @@ def order_behind(stream: int, first: int, ordinal: int) -> None:
     if stream == first:
         return
     cudart = runtime()
-    with _On(ordinal):  # the default stream, and a new event, are those of the current device
+    with Current(ordinal):  # the default stream, and a new event, are those of the current device
         if int(cudart.cudaStreamQuery(first)[0]) == 0:
             return  # there is nothing to wait for
         # "Not ready" is kept as the thread's last error. It is cleared, or another library would report it as its own.
@@ -222,7 +226,7 @@ class _Awaited:
 
     def __init__(self, ordinal: int) -> None:
         cudart = runtime()
-        with _On(ordinal):
+        with Current(ordinal):
             flags = cudart.cudaEventDisableTiming | cudart.cudaEventBlockingSync
             self.asleep = call("cudaEventCreateWithFlags", flags)
             self.awake = call("cudaEventCreateWithFlags", cudart.cudaEventDisableTiming)

@@ -87,6 +87,10 @@ class Place:
             sizes=sizes,
         )
 
+    def current(self) -> contextlib.AbstractContextManager[None]:
+        """Give a block in which the device is current in this thread; after it the previous device is so again."""
+        return cuda.Current(self.ordinal)
+
     def look(self, value: Any, key: str) -> Any:
         """Give a view of an array on the device; give any other value as it is."""
         found = view_of_torch(value, self.ordinal, self.stream)
