@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import headrace
 from headrace.errors import ClosedError, ConfigError, SetupError
 from headrace_cli.app import app
 from headrace_serve import Limits, Server
@@ -262,6 +263,40 @@ def test_a_model_behind_other_backends_gives_the_outputs_alone():
     assert [(p.name, p.datatype, p.shape) for p in found.outputs.values()] == [
         ("y", "FP32", (-1, 5))
     ]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        3, {"x": 3}, {"x": {"dtype": ["float32"], "shape": [1]}}, {"x": {"dtype": "float32", "shape": "n"}},
+        {"x": {"dtype": "float32", "shape": [0.5]}}, {"x": {"dtype": "float32"}},
+    ],
+)  # fmt: skip
+def test_what_backends_of_others_call_inputs_is_not_taken_for_tensors(inputs):
+    tree = {"name": "Theirs", "built": {"inputs": inputs}, "children": []}
+    found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
+    assert list(found.inputs) == ["data"]
+
+
+def test_an_input_without_axes_has_no_rows():
+    port = {"dtype": "float32", "shape": []}
+    tree = {"name": "Theirs", "built": {"inputs": {"x": port}}, "children": []}
+    found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
+    assert found.inputs["x"].batch_axis is None
+
+
+def test_a_model_with_a_reserved_key_is_refused():
+    class Asks(headrace.Backend):
+        def forward(self, batch):
+            raise NotImplementedError
+
+        def describe(self):
+            port = {"dtype": "float32", "shape": [None, 3]}
+            return {"inputs": {"context": {**port, "key": "context"}}}
+
+    headrace.register("ServeAsks", Asks, replace=True)
+    with pytest.raises(SetupError, match=r"'context'.*reserved(.|\n)*inputs = "):
+        Server({"m": {"backend": "ServeAsks"}}, port=0)
 
 
 @pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))

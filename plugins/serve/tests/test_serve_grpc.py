@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import queue
+import re
+import socket
 import subprocess
 import sys
 import threading
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 import headrace
+from headrace.errors import InputError
 from headrace_serve import Limits, Server
 from headrace_serve.grpc_messages import message
 
@@ -262,6 +266,57 @@ def test_triton_s_clients_in_cpp_say_whether_they_want_an_empty_final_response(c
     request.parameters["triton_enable_empty_final_response"].int64_param = 1
     with pytest.raises(grpc.RpcError, match="true or false"):
         call(c.server, INFER, request, "inference.ModelInferResponse")
+
+
+def test_binary_outputs_cannot_be_declined(client):
+    c = client({"m": {"backend": "Identity"}})
+    request = infer_request("m", b"x")
+    request.parameters["binary_data_output"].bool_param = True
+    assert call(c.server, INFER, request, "inference.ModelInferResponse").raw_output_contents
+    request.parameters["binary_data_output"].bool_param = False
+    with pytest.raises(grpc.RpcError, match="binary_data_output"):
+        call(c.server, INFER, request, "inference.ModelInferResponse")
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "code"), [(b"half", "a name \\udcff", "input"), (b"code", "x", "gr\\xf6\\n")]
+)
+def test_an_error_that_cannot_be_sent_as_it_is_is_sent_escaped(client, data, text, code):
+    class OddError(InputError):
+        code = "grö\n"
+
+    def refuse(given):
+        if given != b"fine":
+            raise OddError("x") if given == b"code" else InputError("a name \udcff")
+
+    headrace.register("ServeOdd", refuse, replace=True)
+    c = client({"m": {"backend": "ServeOdd", "max": 4}})
+    told = httpx.post(f"{c.server.url}/run/m", content=data)
+    assert told.status_code == 400
+    assert told.json()["error"].startswith(text)
+    assert told.json()["code"] == code
+    several = httpx.post(f"{c.server.url}/run/m", files=[("a", b"fine"), ("b", data)])
+    assert [one.get("code") for one in several.json()["outcomes"]] == [None, code]
+    with pytest.raises(grpc.RpcError, match=re.escape(f"item 0: {text}")) as caught:
+        call(c.server, INFER, infer_request("m", data), "inference.ModelInferResponse")
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert dict(caught.value.trailing_metadata())["code"] == code
+    answers = queue.Queue()
+    c.start_stream(callback=lambda result, error: answers.put(error))
+    for one in (data, b"fine"):
+        c.async_stream_infer("m", element(one))
+    assert text in str(answers.get(timeout=60))
+    assert answers.get(timeout=60) is None
+
+
+def test_connections_have_a_limit(client):
+    server = client({"m": {"backend": "Identity"}}, limits=Limits(max_connections=1)).server
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+    with socket.create_connection((server.host, server.grpc_port), timeout=60) as first:
+        first.sendall(preface)
+        assert first.recv(1)
+        with socket.create_connection((server.host, server.grpc_port), timeout=60) as second:
+            assert second.recv(1) == b""
 
 
 def test_a_stream_answers_each_request_once_in_order(client):

@@ -52,10 +52,11 @@ def test_who_watches_is_told_of_every_change(serving, channel):
 
 def test_a_server_that_drains_says_so_to_who_watches(serving, channel):
     server = serving({"m": {"backend": "Identity"}}, grpc_port=0)
-    answers = watch(channel(server), "")
-    assert next(answers).status == SERVING
+    opened = channel(server)
+    seen = [watch(opened, name) for name in ("", "m")]
+    assert [next(answers).status for answers in seen] == [SERVING, SERVING]
     server.drain()
-    assert next(answers).status == NOT_SERVING
+    assert [next(answers).status for answers in seen] == [NOT_SERVING, NOT_SERVING]
 
 
 def test_a_call_whose_message_does_not_come_is_answered(serving, channel):

@@ -20,7 +20,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SetupError
 from headrace_serve import Keys, Server, Tls, asgi
 
 
@@ -271,6 +271,28 @@ def test_reload_serves_the_new_file_and_loses_nobody(serving, tmp_path):
     assert stats["inference_stats"]["success"]["count"] > 1
 
 
+def test_code_that_exits_in_a_reload_does_not_end_the_server(serving):
+    exits = False
+
+    class Leaves(headrace.Backend):
+        def init(self, options, context):
+            if exits:
+                sys.exit(3)
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = "old"
+
+    headrace.register("ServeLeaves", Leaves, replace=True)
+    server = serving({"m": {"backend": "ServeLeaves"}}, allow=["repository"])
+    exits = True
+    with pytest.raises(SetupError, match=r"'m'.*sys\.exit"):
+        server.reload()
+    load = f"{server.url}/v2/repository/models/m/load"
+    assert httpx.post(load).json()["code"] == "setup"
+    assert httpx.post(f"{server.url}/run/m", content=b"x").json() == {"result": "old"}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_sighup_reads_the_configurations_again(tmp_path, start):
     path = tmp_path / "a.toml"
@@ -298,6 +320,7 @@ def test_draining_says_not_ready_first(serving):
     server = serving({"m": {"backend": "Identity"}})
     server.drain()
     assert httpx.get(f"{server.url}/v2/health/ready").status_code == 503
+    assert httpx.get(f"{server.url}/v2/models/m/ready").status_code == 503
     assert httpx.post(f"{server.url}/run/m", content=b"x").status_code == 200
 
 

@@ -63,7 +63,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         int, typer.Option(min=1, help="The most bytes of all bodies at a time.")
     ] = 1 << 30,
     max_connections: Annotated[
-        int, typer.Option(min=1, help="The most connections of HTTP at a time.")
+        int, typer.Option(min=1, help="The most connections at a time, of each protocol.")
     ] = 4096,
     receive_timeout: Annotated[
         float,

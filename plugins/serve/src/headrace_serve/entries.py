@@ -25,7 +25,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
+__all__ = ["NO_INPUTS", "InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -34,7 +34,9 @@ Datatype = Literal[
 
 Axis = Annotated[int, pydantic.Field(ge=-1)]
 
-_NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
+NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
+"""Keys of a request that decide how it is run, so that no input may be one of them."""
+
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 """Without zeros in front, so that 1 and 01 are not two versions, and as long as the clients' numbers may be."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -124,7 +126,7 @@ class ModelEntry(_Entry):
         owners: dict[str, str] = {}
         for name in self.inputs or ():
             key = self.key_of(name)
-            if key in _NO_INPUTS:
+            if key in NO_INPUTS:
                 raise ValueError(f"input {name!r} cannot be the key {key!r}, which is reserved")
             if owners.setdefault(key, name) != name:
                 raise ValueError(f"inputs {owners[key]!r} and {name!r} are both the key {key!r}")

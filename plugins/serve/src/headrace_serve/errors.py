@@ -241,7 +241,9 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
             status, name = number, grpc
             break
     node: Any = getattr(error, "node", None)
-    code = code_of(error)
+    code = ascii(code_of(error))[
+        1:-1
+    ]  # a metadatum of gRPC is ASCII, and a class of the user's may have any code
     if debug or isinstance(error, _SHOWN):
         text = str(error)
     else:
@@ -249,6 +251,8 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         places = [("node", node), ("backend", backend)]
         where = ", ".join(f"{kind} {value!r}" for kind, value in places if value is not None)
         text = f"the request failed [{f'{where}, ' if where else ''}code {code!r}]"
+    # Half of a surrogate pair, as in the names of some files, is no UTF-8: JSON and gRPC could not send the text.
+    text = text.encode("utf-8", "backslashreplace").decode()
     return Refusal(status, name, code, node, text, status in _RETRIED)
 
 

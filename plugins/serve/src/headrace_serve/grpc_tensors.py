@@ -40,6 +40,7 @@ _LARGE_BYTES: Final = 64 << 10
 """For messages of so many bytes or more, protobuf's copies of the raw tensors cost more than `_split`."""
 
 _SIZE: Final = "binary_data_size"
+_BINARY: Final = "binary_data_output"
 _REGION: Final = "shared_memory_region"
 _RAW_INPUT: Final = 7 << 3 | 2
 _RAW_OUTPUT: Final = bytes([6 << 3 | 2])
@@ -153,6 +154,8 @@ def read_request(received: Received, timeout_s: float | None, access: Access) ->
             raise InputError(f"output {output.name!r} is there twice")
         names.append(output.name)
     parameters = {name: _value(name, one) for name, one in request.parameters.items()}
+    if parameters.pop(_BINARY, True) is not True:
+        raise InputError(f"parameter {_BINARY!r}", expected="true: all tensors of gRPC are binary")
     return Asked(inputs, names or None, request.id, parameters, timeout_s, places)
 
 

@@ -23,7 +23,8 @@ class Limits:
         max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered.
         max_header_bytes: The most bytes of the URL and of names and values of the headers of one HTTP request, and
             of the metadata of one gRPC call.
-        max_connections: The most HTTP connections that are open at a time.
+        max_connections: The most connections of HTTP, and of gRPC as many again, that are open at a time. One more of
+            HTTP is answered with 503, one more of gRPC is closed.
         max_streams: The most gRPC calls that are open on one connection at a time.
         max_connection_age_s: Seconds after which the client must make a gRPC connection anew, once its
             calls have ended, so that clients spread over processes; None: no limit.

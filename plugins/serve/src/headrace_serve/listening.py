@@ -59,14 +59,16 @@ async def open_grpc(
 
     from headrace_serve.grpc_service import add_services
 
+    limits = service.limits
     options = [
         ("grpc.so_reuseport", int(shared)),
-        ("grpc.max_receive_message_length", _received_bytes(service.limits.max_body_bytes)),
+        ("grpc.max_receive_message_length", _received_bytes(limits.max_body_bytes)),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", service.limits.max_streams),
-        ("grpc.max_metadata_size", service.limits.max_header_bytes),
+        ("grpc.max_concurrent_streams", min(limits.max_streams, _LARGEST)),
+        ("grpc.max_allowed_incoming_connections", min(limits.max_connections, _LARGEST)),
+        ("grpc.max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
     ]
-    age_s = service.limits.max_connection_age_s
+    age_s = limits.max_connection_age_s
     if age_s is not None:
         options.append(("grpc.max_connection_age_ms", max(1, min(int(age_s * 1e3), _LARGEST))))
     server = grpc.aio.server(options=options)

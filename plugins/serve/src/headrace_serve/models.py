@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SetupError
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.counters import Counts
 from headrace_serve.entries import read_entries
@@ -239,7 +239,10 @@ def build_models(
     try:
         for (name, version), entry in loaded.items():
             counts = None if before is None else before.counts(name, version)
-            built.append(Model(name, version, entry, counts))
+            try:
+                built.append(Model(name, version, entry, counts))
+            except SystemExit as error:  # it would end the server that goes on with the old model
+                raise SetupError(f"the code of model {name!r} has called sys.exit") from error
     except BaseException:
         for model in built:
             model.close(timeout=2.0)

@@ -169,8 +169,11 @@ def announce(
 def _reload(server: Server, settings: Settings, who: str) -> None:
     try:
         server.reload(**settings.read())
-    except HeadraceError as error:
-        say(f"{who}error: {error}\nnothing has changed")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the old pipelines go on
+        text = (
+            str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+        )
+        say(f"{who}error: {text}\nnothing has changed")
     else:
         say(f"{who}reloaded")
 

@@ -158,8 +158,8 @@ class Service:
         return not (self.draining or self.leaving) and self.models.ready
 
     def is_ready(self, model: Model) -> bool:
-        """Tell whether a model takes requests now."""
-        return model.ready and not self.draining
+        """Tell whether clients should send requests for a model: not from the moment on at which the server is to end."""
+        return model.ready and not (self.draining or self.leaving)
 
     def find(self, name: str, version: str = "") -> Model:
         """Give a model that takes requests.

@@ -6,7 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pydantic
+
+from headrace import keys
+from headrace.errors import SetupError
 from headrace_serve.datatypes import of_dtype_name
+from headrace_serve.entries import NO_INPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,6 +97,9 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     Args:
         described: The result of ``pipe.describe()``.
         entry: The entry of the model; inputs and outputs that it declares are taken as they are.
+
+    Raises:
+        SetupError: An input that the pipeline describes is a reserved key of requests.
     """
     outputs = None if entry is None else entry.outputs
     nodes = described["nodes"]
@@ -103,6 +111,10 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
         taken = {name: _said_input(name, one, entry) for name, one in entry.inputs.items()}
     else:
         taken = _read(roots, "inputs", first=True) or _default_inputs()
+        for name, port in taken.items():
+            if port.key in NO_INPUTS:
+                what = f"input {name!r} of the model is the key {port.key!r} of a request, which is reserved"
+                raise SetupError(what, hint=f'Give it another key: inputs = {{{name} = "..."}}.')
     if outputs is not None:
         given = {
             name: Port(name, one.datatype, tuple(one.shape), declared=True)
@@ -151,16 +163,33 @@ def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
     element = elements[0] if first else elements[-1]
     found: dict[str, Port] = {}
     ports = element["built"].get(side) if isinstance(element["built"], dict) else None
-    for name, about in (ports or {}).items():
-        datatype = of_dtype_name(about.get("dtype") or "")
-        if datatype is None or about.get("shape") is None:
+    try:
+        described = _DESCRIBED.validate_python(ports or {})
+    except pydantic.ValidationError:
+        return {}  # what backends of others describe under this name is theirs
+    for name, about in described.items():
+        datatype = of_dtype_name(about.dtype)
+        if datatype is None:
             return {}
-        batched = about.get("batched", True)
-        axis = about.get("batch_axis", 0) if batched else None
-        shape = tuple(-1 if n is None else n for n in about["shape"])
-        key = about.get("key", "data")
-        found[name] = Port(name, datatype, shape, key, batch_axis=axis, text=datatype == "BYTES")
+        axis = about.batch_axis if about.batched and about.batch_axis < len(about.shape) else None
+        shape = tuple(-1 if n is None else n for n in about.shape)
+        text = datatype == "BYTES"
+        found[name] = Port(name, datatype, shape, about.key, batch_axis=axis, text=text)
     return found
+
+
+class _Described(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+
+    dtype: str
+    shape: list[int | None]
+    batched: bool = True
+    batch_axis: int = pydantic.Field(default=0, ge=0)
+    key: str = keys.DATA
+
+
+_DESCRIBED = pydantic.TypeAdapter(dict[str, _Described])
+"""What backends of models describe of their inputs and outputs, by name."""
 
 
 def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
