@@ -5,7 +5,7 @@
   second without one.
 - ``request``: a node of one element, and a node of three (a sequence of two). Printed are the microseconds of
   processor time that a request takes more than without a probe: after `trace` has ended (nothing), with a Trace
-  without a path (the cost in core of a probe that hears of little), and with a Trace that records. Aimed at: 5 for
+  without a path (nothing, as it hears of no request), and with a Trace that records. Aimed at: 5 for
   the node of one element. The figures include the work of the thread that writes, since processor time is that of
   the process.
 - ``long``: so many traced requests in a row (`--requests`): size of the file, and memory of the process

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -194,6 +195,28 @@ def test_what_no_probe_asks_for_is_not_measured(probes):
         upper = next(one for one in tree.values() if isinstance(one, Upper))
         assert upper.span is None
         assert "elements" not in pipe.stats()["nodes"]["main"]
+
+
+@pytest.mark.parametrize("probe", ["Batches", "Spans", "Instances"])
+def test_the_clock_is_read_for_every_request_only_where_a_probe_hears_of_them(
+    probes, probe, client
+):
+    read = []
+
+    def note(frame, event, function):
+        if event == "c_call" and function is time.monotonic:
+            read.append(function)
+
+    def ask():
+        sys.setprofile(note)
+        for _ in range(64):
+            pipe({"data": "a"})
+        sys.setprofile(None)
+
+    with piped(probe) as pipe:
+        client(ask).outcome()
+    every = probe == "Batches"
+    assert (len(read) >= 128) if every else (len(read) <= 64)
 
 
 def test_a_backend_reports_spans_where_a_probe_listens(probes):

@@ -176,10 +176,10 @@ def headrace_probes() -> dict[str, str]:
     and often the instance, waits for it, and must guard the data that it changes. The main thread calls no
     probe, since a signal handler may interrupt the probe and come to it again: a helper thread runs the
     main thread's requests, which costs some 30 microseconds each. A class that says ``reentrant = True``
-    takes no lock, and a signal handler may call it in the midst of its methods; where all probes say so,
-    the main thread runs its requests itself. An error of a probe harms no request: it is counted under
-    ``"probes"`` in ``stats()``, ``{"Name": {"errors": n, "last": "TypeError: ..."}}``, and the logger
-    ``headrace.probes`` logs the first. A batch that still runs when ``close()`` gives up on it is not
+    takes no lock, and a signal handler may call it in the midst of its methods; where all that hear of
+    requests say so, the main thread runs its requests itself. An error of a probe harms no request: it is
+    counted under ``"probes"`` in ``stats()``, ``{"Name": {"errors": n, "last": "TypeError: ..."}}``, and the
+    logger ``headrace.probes`` logs the first. A batch that still runs when ``close()`` gives up on it is not
     reported to a probe.
 
     Returns:

@@ -27,7 +27,8 @@ PROBE_METHODS = (
     *("batch_done", "request_done", "batch_ran"),
     *("element_began", "element_done", "span_done", "instance_changed", "pipeline_started"),
 )
-"""A probe is a class with any of these methods; see `headrace.hookspecs.headrace_probes`."""
+"""A probe is a class with any of these methods; see `headrace.hookspecs.headrace_probes`. The first three tell of batches
+and requests, the last of the pipeline alone."""
 
 
 class BatchRequest(NamedTuple):
@@ -123,8 +124,9 @@ class Probes:
 
     Attributes:
         all: The argument ``probes``.
-        listening: Whether any probe has a method other than ``pipeline_started`` and ``close``.
-        reentrant: Whether all probes say that a signal handler may call them while they are being called.
+        reentrant: Whether all probes that are told of requests say that a signal handler may call them meanwhile.
+        reports: Whether any probe is told of batches or requests, so that these are timed.
+        listening: Whether a node needs a `Reporter`: for that, for instances, or to keep the main thread away.
         in_service: The instances reported as ready, and not as gone since, by node and index.
     """
 
@@ -132,8 +134,10 @@ class Probes:
         self.all = probes
         self.in_service: dict[tuple[str, int], None] = {}
         self._heard = {name: _with(probes, name) for name in PROBE_METHODS}
-        self.listening = any(map(self.hears, {*PROBE_METHODS} - {"pipeline_started"}))
-        self.reentrant = all(getattr(one.probe, "reentrant", False) is True for one in probes)
+        told = [one.probe for name in PROBE_METHODS[:-1] for one, _ in self._heard[name]]
+        self.reentrant = all(getattr(probe, "reentrant", False) is True for probe in told)
+        self.reports = any(map(self.hears, PROBE_METHODS[:3]))
+        self.listening = self.reports or self.hears("instance_changed") or not self.reentrant
         self.batch_done = self.notifier("batch_done") if self.hears("batch_done") else None
         self.batch_ran = self.notifier("batch_ran") if self.hears("batch_ran") else None
         self.request_done = self.notifier("request_done")
@@ -210,7 +214,8 @@ class Reporter:
 
     def settled(self, entry: Entry) -> None:
         """Note the time at which an entry is settled; `answers` is called once the lock is left."""
-        self.returning[entry] = self._clock()
+        if self.probes.reports:
+            self.returning[entry] = self._clock()
 
     def answers(self, entry: Entry) -> None:
         """Report a settled entry before its owner is notified; a second call does nothing.

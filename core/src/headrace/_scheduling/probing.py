@@ -47,20 +47,20 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
             node.reporter = None
         elif node.reporter is None:
             node.reporter = Reporter(node.name, node.clock, probes)
-        listens = node.reporter is not None
+        reports = probes.reports
         for name in ("call", "_run_alone"):
             with suppress(AttributeError):
                 delattr(changed, name)
         if scheduler.needs is not DATA_ALONE:
             changed.call = scheduler._call_with_keys
-        if listens:
+        if reports:
             changed._run_alone = partial(_run_alone, node.reporter)
-            if not probes.reentrant:
-                changed.call = partial(_call, scheduler, scheduler.call)
-        scheduler._driver.run = partial(_run, node.reporter) if listens else run
+        if not probes.reentrant:
+            changed.call = partial(_call, scheduler, scheduler.call)
+        scheduler._driver.run = partial(_run, node.reporter) if reports else run
         for instance in node.every:
-            # With probes every request goes through `_run_alone`; without, only those that are timed.
-            instance.sampling, instance.mask = 0 if listens else SAMPLED, 0
+            # Where probes are told, every request goes through `_run_alone`; else only those that are timed.
+            instance.sampling, instance.mask = 0 if reports else SAMPLED, 0
 
 
 def _call(
