@@ -6,7 +6,8 @@ import asyncio
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import headrace
 from headrace._engine.blueprint import Blueprint
@@ -15,13 +16,40 @@ from headrace._engine.entrance import raise_failed, seconds
 from headrace._engine.futures import AsyncOwner, RequestFuture, give_up_all
 from headrace._engine.reload import Reloader
 from headrace._graph.caller import is_cheap, run_in_caller
-from headrace._portable import without_inner_frames
 from headrace._scheduling.probes import GuardedProbe, Probes
 from headrace.errors import ConfigError, PluginError, SetupError
 from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._engine.entrance import Admitted
+
+Error = TypeVar("Error", bound=BaseException)
+
+_INNER = ("headrace._", "headrace.words.", "contextlib")
+"""Beginnings of the names of modules whose frames tell a user nothing."""
+
+
+def without_inner_frames(error: Error) -> Error:
+    """Take the frames of Headrace out of the tracebacks of an error and its cause; give the error.
+
+    There are dozens of such frames between the call of ``pipe`` and the ``init`` that has failed.
+    """
+    for one in (error, error.__cause__):
+        if one is not None:
+            one.__traceback__ = _outer(object.__getattribute__(one, "__traceback__"))
+    return error
+
+
+def _outer(last: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while last is not None:
+        if not last.tb_frame.f_globals.get("__name__", "").startswith(_INNER):
+            kept.append(last)
+        last = last.tb_next
+    following: TracebackType | None = None
+    for one in reversed(kept):
+        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return following
 
 
 def _at_least_0(timeout: float) -> float:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 200
 
-_INNER = ("headrace._", "headrace.words.", "contextlib")
-"""Beginnings of the names of modules whose frames tell a user nothing."""
-
 Error = TypeVar("Error", bound=BaseException)
 
 
@@ -188,29 +185,6 @@ def _is_over(error: BaseException) -> bool:
 
 _part: Callable[[BaseException, str], Any] = object.__getattribute__
 """Reads an attribute of an error, past any ``__getattribute__`` of its class."""
-
-
-def without_inner_frames(error: Error) -> Error:
-    """Take the frames of Headrace out of the tracebacks of an error and its cause; give the error.
-
-    There are dozens of such frames between the call of ``pipe`` and the ``init`` that has failed.
-    """
-    for one in (error, error.__cause__):
-        if one is not None:
-            one.__traceback__ = _outer(_part(one, "__traceback__"))
-    return error
-
-
-def _outer(last: TracebackType | None) -> TracebackType | None:
-    kept: list[TracebackType] = []
-    while last is not None:
-        if not last.tb_frame.f_globals.get("__name__", "").startswith(_INNER):
-            kept.append(last)
-        last = last.tb_next
-    following: TracebackType | None = None
-    for one in reversed(kept):
-        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return following
 
 
 def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:

@@ -15,10 +15,10 @@ from headrace._build.callees import NodeCall, NotCallable
 from headrace._build.wrappers import Guarded
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
 from headrace._graph.route import Links, is_graph
-from headrace._pipeline import Pipeline
+from headrace._pipeline import Pipeline, without_inner_frames
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
-from headrace._portable import error_text, without_inner_frames
+from headrace._portable import error_text
 from headrace._scheduling.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace.policies import BatchPolicy, BestFit, Cut

@@ -17,8 +17,9 @@ from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.entry import NOBODY, Entry, checked_weight, deliver, restore
+from headrace._scheduling.entry import NOBODY, Entry, checked_weight, restore
 from headrace._scheduling.locks import Signal, took_token
+from headrace._scheduling.node import deliver
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import cycle_of, noted
 from headrace.errors import HeadraceError

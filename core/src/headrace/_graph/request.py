@@ -18,11 +18,11 @@ from headrace._scheduling.entry import (
     QUEUED,
     RUNNING,
     WAITING,
-    deliver,
     put_back,
     refuses_change,
 )
 from headrace._scheduling.locks import drained
+from headrace._scheduling.node import deliver
 from headrace._scheduling.scheduler import cancel_all
 from headrace.errors import OverloadedError
 

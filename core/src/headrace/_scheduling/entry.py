@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.process_threads import Alarm
     from headrace.keys import Request
 
-
-_log = logging.getLogger("headrace.scheduling")
 
 NEW = "new"
 ENTERED = "entered"
@@ -182,20 +179,6 @@ class Entry:
         """Raise the error of the request, if it has one, in the thread that answers the request."""
         if self.error is not None:
             raise self.take_error()  # type: ignore[misc]
-
-
-def deliver(owner: Owner, entry: Entry) -> None:
-    """Notify the owner of an entry, whatever the request or its error raises meanwhile."""
-    try:
-        try:
-            owner.finished(entry)
-        except BaseException:  # noqa: BLE001 - perhaps an interrupt of this thread
-            owner.finished(entry)
-    except BaseException as error:  # noqa: BLE001 - the owner must not wait for ever
-        _log.error("an outcome could not be delivered", exc_info=error)
-        entry.refuse(refuses_change(error) if entry.error is None else entry.error)
-        with suppress(BaseException):  # the dict is left alone from now on
-            owner.finished(entry)
 
 
 def put_back(request: Request, data: Any) -> None:

@@ -6,15 +6,17 @@ the lock, see `headrace._scheduling.fast_path`.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict, deque
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._checked import largest_size
-from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, Entry, deliver, own_error
+from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, own_error, refuses_change
 from headrace._scheduling.instance import Counts, FreeInstances
 from headrace._scheduling.locks import Watchers, outermost, taking
 from headrace._scheduling.process_threads import errands
@@ -25,12 +27,14 @@ from headrace.errors import InstanceLostError, code_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._scheduling.entry import Entry, Owner
     from headrace._scheduling.instance import Instance, Limits
     from headrace._scheduling.probes import Reporter
     from headrace.errors import ClosedError
 
 
 take = deque.popleft
+_log = logging.getLogger("headrace.scheduling")
 
 
 class Section:
@@ -187,6 +191,8 @@ class Node(FreeInstances):
     def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
         """Give an entry its one outcome; its owner, once notified, gives the dict back before it answers.
 
+        A thread that waits takes it here, where no probe is to hear of it first; other owners once the lock is left.
+
         Args:
             entry: An entry that is not DONE.
             error: None for success.
@@ -203,11 +209,8 @@ class Node(FreeInstances):
             entry.alarm.cancel()
         if entry.room is not None:
             entry.room.wake()
-        if (
-            self.reporter is not None
-            or not isinstance(owner, Blocked)
-            or not owner.ends(entry, self.afterwards)
-        ):
+        blocked = owner if self.reporter is None and isinstance(owner, Blocked) else None
+        if blocked is None or not blocked.ends(entry, self.afterwards):
             if self.reporter is not None:
                 self.reporter.settled(entry)
             self._unnotified[entry] = None
@@ -381,3 +384,17 @@ class Node(FreeInstances):
             node=self.name,
             hint=f"Pipeline.reload({self.name!r}, {{}}) brings new instances.",
         )
+
+
+def deliver(owner: Owner, entry: Entry) -> None:
+    """Notify the owner of an entry, whatever the request or its error raises meanwhile."""
+    try:
+        try:
+            owner.finished(entry)
+        except BaseException:  # noqa: BLE001 - perhaps an interrupt of this thread
+            owner.finished(entry)
+    except BaseException as error:  # noqa: BLE001 - the owner must not wait for ever
+        _log.error("an outcome could not be delivered", exc_info=error)
+        entry.refuse(refuses_change(error) if entry.error is None else entry.error)
+        with suppress(BaseException):  # the dict is left alone from now on
+            owner.finished(entry)
