@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import matplotlib as mpl
 import pytest
 from typer.testing import CliRunner
 
@@ -37,6 +39,28 @@ def test_a_file_of_arrivals_is_drawn_and_every_batch_of_it_counted(tmp_path):
     point = measured(*load, "--plot", plot)["configurations"][0]["points"][0]
     assert (point["ok"], point["batch_size"]["main"]["histogram"]) == (3, {"1": 3})
     assert "<svg" in plot.read_text()
+
+
+def test_every_picture_says_what_the_clock_covers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(mpl.rcParams, "svg.fonttype", "none")  # text stays text
+    Path("times.json").write_text('{"main": {"1": 1.0}}')
+    random = ("Identity", "--data", "uint8:4", *SHORT)
+    goal = ("--goal", "max throughput", "--range", "max=1", "--trials", 1)
+    known = ("Identity", "--times", "times.json", "--requests", 20)
+    commands = (
+        (("bench", *random, "--clients", "1,2", "--rate", 400), ["call of pipe", "intended"]),
+        (("tune", *random, *goal), ["call of pipe"]),
+        (("simulate", *known, "--clients", 1), ["virtual"]),
+    )
+    for command, clocks in commands:
+        plot = tmp_path / f"{command[0]}.{'html' if command[0] == 'bench' else 'svg'}"
+        done = run(*command, "--plot", plot)
+        assert done.exit_code == 0, done.output
+        text = plot.read_text()
+        assert [(clock, text.count(clock)) for clock in clocks] == [(clock, 1) for clock in clocks]
+        assert text.count("The clock: ") == len(clocks)
+    assert "call of pipe" in Path("tuned.toml").read_text()
 
 
 def test_the_figures_of_two_configurations_in_turn(tmp_path):

@@ -298,6 +298,7 @@ def test_top_shows_a_pipeline_in_both_forms(probe):
         watched = CliRunner().invoke(app, ["top", url, "--every", "0.1", "--count", "1"])
         assert watched.exit_code == 0, watched.output
         assert "ready" in watched.output
+        assert "queue: from arrival at the node" in watched.output
         assert "main" in watched.output
         assert "…" not in watched.output  # every heading and figure fits into eighty columns
         done = CliRunner().invoke(app, ["top", url, "--every", "0.1", "--count", "2", "--json"])

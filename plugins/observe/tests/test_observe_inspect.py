@@ -259,8 +259,21 @@ def test_a_driver_without_the_library_names_the_extra(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(MissingDependencyError, match=r"headrace-observe\[gpu\]"):
         gpus()
+    commands = (("bench", "--clients", "1", "--seconds", "0.05"), ("inspect", "--repeat", "1"))
+    for command, *args in commands:
+        done = CliRunner().invoke(app, [command, "Identity", "--data", "uint8", *args])
+        assert done.exit_code == 0
+        assert "listing GPUs needs pynvml" in done.stderr
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert gpus() == []
+
+
+def test_memory_that_is_not_known_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    args = ["inspect", "Identity", "--data", "uint8", "--repeat", "1", "--sizes", "1"]
+    done = CliRunner().invoke(app, args)
+    assert "host memory is not known without psutil" in done.stderr
+    assert "headrace-observe[gpu]" in done.stderr
 
 
 @pytest.mark.gpu

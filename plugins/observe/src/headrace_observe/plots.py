@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ def check_plot(path: str | os.PathLike[str] | None) -> None:
     library("matplotlib.figure", "plot", "a plot")
 
 
-def _drawn(panels: Sequence[Panel], title: str) -> Any:
+def _drawn(panels: Sequence[Panel], title: str, clocks: Iterable[str] = ()) -> Any:
     figure = library("matplotlib.figure", "plot", "a plot").Figure(
         figsize=(5.5 * len(panels), 4), layout="constrained"
     )
@@ -71,32 +72,48 @@ def _drawn(panels: Sequence[Panel], title: str) -> Any:
         axes.grid(visible=True, alpha=0.3)
         if panel.lines or panel.dots:
             axes.legend(framealpha=0.5)
+    wide = 90 * len(panels)
+    said = [textwrap.fill(f"The clock: {clock}.", wide) for clock in dict.fromkeys(clocks)]
+    if said:
+        figure.supxlabel("\n".join(said), x=0.01, ha="left", fontsize="x-small", color="0.3")
     return figure
 
 
 def as_svg(panels: Sequence[Panel], title: str) -> str:
     """Draw panels side by side; give the text of an ``<svg>`` element."""
+    return _svg(_drawn(panels, title))
+
+
+def _svg(figure: Any) -> str:
     held = io.StringIO()
-    _drawn(panels, title).savefig(held, format="svg")
+    figure.savefig(held, format="svg")
     text = held.getvalue()
     return text[text.index("<svg") :]
 
 
-def plot(path: str | os.PathLike[str], panels: Sequence[Panel], title: str) -> None:
+def plot(
+    path: str | os.PathLike[str], panels: Sequence[Panel], title: str, clocks: Iterable[str]
+) -> None:
     """Draw panels side by side into a file, which appears only once it is whole.
+
+    Args:
+        path: The file.
+        panels: The panels.
+        title: Stands above the panels.
+        clocks: What the clocks of the figures cover, which stands below them; equal ones once.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
         OSError: The file cannot be written.
     """
+    figure = _drawn(panels, title, clocks)
     if Path(path).suffix.lower() == ".html":
         page = (
             f'<!doctype html><html lang="en"><meta charset="utf-8">'
-            f"<title>{html.escape(title)}</title><body>{as_svg(panels, title)}</body></html>\n"
+            f"<title>{html.escape(title)}</title><body>{_svg(figure)}</body></html>\n"
         )
         write_whole(path, lambda part: part.write_text(page, "utf-8", "xmlcharrefreplace"))
         return
-    figure = _drawn(panels, title)
     write_whole(path, lambda part: figure.savefig(part, dpi=120))
 
 

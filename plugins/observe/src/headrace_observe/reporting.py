@@ -146,7 +146,8 @@ def _trace(document: dict[str, Any]) -> list[str]:
         "p99 ms",
         "max ms",
     )
-    return [_table(headings, rows)]
+    clock = "each slice of the trace, a request from its arrival at the node to its outcome there"
+    return [_table(headings, rows), f"<p>The clock: {clock}.</p>"]
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], best: int | None = None) -> str:

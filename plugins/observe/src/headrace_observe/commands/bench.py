@@ -40,6 +40,7 @@ from headrace_observe.commands.shared import (
     plot_loads,
     print_document,
     print_failures,
+    print_missing_gpus,
     print_table,
     samples_of,
     writable,
@@ -278,5 +279,6 @@ def _print(document: dict[str, Any]) -> None:
     for clock in dict.fromkeys(point["clock"] for _, point in rows):
         kinds = dict.fromkeys(load_name(p["load"]) for _, p in rows if p["clock"] == clock)
         print_data(f"The clock of {', '.join(kinds)}: {clock}.")
+    print_missing_gpus()
     if document["interrupted"]:
         print_message("interrupted: these are the figures until then")

@@ -17,6 +17,7 @@ from headrace_cli.for_plugins import (
     Settings,
     hinting_at_a_file,
     print_data,
+    print_message,
     printing_warnings,
     source_of,
 )
@@ -26,6 +27,7 @@ from headrace_observe.commands.shared import (
     positive_numbers,
     print_document,
     print_failures,
+    print_missing_gpus,
     print_table,
     samples_of,
 )
@@ -115,3 +117,8 @@ def _print(found: dict[str, Any]) -> None:
         if values["before"] is not None:
             shown = [f"{values[when] / 2**20:.0f} MiB" for when in ("before", "built", "run")]
             print_data(f"{called}: {shown[0]} before, {shown[1]} built, {shown[2]} after the runs")
+    if found["memory"]["host_bytes"]["before"] is None:
+        print_message(
+            'host memory is not known without psutil: pip install "headrace-observe[gpu]"'
+        )
+    print_missing_gpus()

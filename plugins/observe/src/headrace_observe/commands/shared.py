@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from headrace.errors import MissingDependencyError
 from headrace_cli.for_plugins import (
     WrongArgument,
     check_arguments,
@@ -22,6 +23,7 @@ from headrace_cli.for_plugins import (
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.bench import LoadSpec
 from headrace_observe.files import check_writable
+from headrace_observe.gpu import gpus
 from headrace_observe.load import MOST_CLIENTS
 from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
@@ -38,6 +40,7 @@ __all__ = [
     "positive_numbers",
     "print_document",
     "print_failures",
+    "print_missing_gpus",
     "print_table",
     "samples_of",
     "writable",
@@ -185,7 +188,7 @@ def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], tit
         return
     panels = load_panels(rows)
     if panels:
-        plot(path, panels, title)
+        plot(path, panels, title, [point["clock"] for _, point in rows])
     else:
         print_message(f"--plot {path}: nothing is drawn, as no request succeeded")
 
@@ -193,6 +196,14 @@ def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], tit
 def print_document(document: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Write plain data to stdout as JSON."""
     print_json(document, indent=2)
+
+
+def print_missing_gpus() -> None:
+    """Write to stderr which library is missing, if there is a GPU whose use and memory are not known without it."""
+    try:
+        gpus()
+    except MissingDependencyError as error:
+        print_message(str(error))
 
 
 def print_failures(failed: Mapping[str, int], errors: Mapping[str, str]) -> None:

@@ -46,7 +46,8 @@ def top(
 ) -> int:
     """Watch any pipeline with the probe Prometheus: throughput, queues, batches, instances.
 
-    Rates are those since the look before. Ends with Ctrl-C and the exit status 130.
+    Rates, sizes and busy are those since the look before. Times are quantiles of the pipeline's whole
+    life: in the queue from the arrival at the node to the cut of the batch, of a batch its run. Ends with Ctrl-C and the exit status 130.
 
     \b
     Examples:
@@ -180,6 +181,9 @@ _COLUMNS = {
 }
 
 
+_CLOCK = "queue: from arrival at the node to the cut of the batch; batch: its run; both of the pipeline's whole life"
+
+
 def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
     from rich import box
     from rich.console import Console
@@ -192,6 +196,7 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
             # Twelve columns fit into eighty characters only without lines between them.
             table = Table(
                 title=f"{url}: {state} (times in ms)",
+                caption=_CLOCK,
                 box=box.SIMPLE_HEAD,
                 padding=0,
                 pad_edge=False,

@@ -174,7 +174,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         "explain": headrace.explain(loaded),
     }
     if plot_path is not None:
-        plot(plot_path, [frontier_panel(document)], f"headrace tune: {goal}")
+        plot(plot_path, [frontier_panel(document)], f"headrace tune: {goal}", _clocks(document))
     _print(tried, document, json=json)
     if best is None or not reached:
         print_message(tried.how_close())
@@ -255,7 +255,8 @@ def _write(output: str, table: dict[str, Any], best: Trial, goal: str) -> None:
     figures = best.figures or {}
     comment = (
         f"Written by headrace tune for: {goal}\n"
-        f"{figures['throughput']:.1f} requests per second, p99 {figures['p99']} ms"
+        f"{figures['throughput']:.1f} requests per second, p99 {figures['p99']} ms; the clock:\n"
+        f"{(best.point or {})['clock']}"
     )
     write_whole(output, lambda part: part.write_text(as_toml(table, comment), encoding="utf-8"))
 
@@ -279,6 +280,10 @@ def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
             cells = row(trial["point"])
             rows.append([*values, *(cells[k] for k in _SHOWN), ", ".join(marks)])
     print_table([*names, *(HEADINGS[k] for k in _SHOWN), "result"], rows)
-    clocks = dict.fromkeys(t["point"]["clock"] for t in document["trials"] if t["point"])
-    for clock in clocks:
+    for clock in _clocks(document):
         print_data(f"The clock: {clock}.")
+
+
+def _clocks(document: dict[str, Any]) -> list[str]:
+    clocks = (trial["point"]["clock"] for trial in document["trials"] if trial["point"])
+    return [*dict.fromkeys(clocks)]
