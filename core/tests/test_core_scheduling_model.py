@@ -28,13 +28,12 @@ from scheduling_by_hand import Hand, HandTimer, Owner, Still
 from headrace._backend import Backend, InitContext
 from headrace._build.wrappers import BatchEnd
 from headrace._checked import Presence
-from headrace._scheduling.admission import QUEUE_FULL
 from headrace._scheduling.batch import repeated
 from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.instance import SWIFT_S, Instance, Limits
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.own_thread import OwnThread
-from headrace._scheduling.queue import NodeQuota, Waits
+from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, Waits
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Caller, Runner
 from headrace.errors import (

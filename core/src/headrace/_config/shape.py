@@ -20,6 +20,7 @@ from headrace._config.document import Document, Table, Written
 from headrace._config.problems import Problems, key_place
 from headrace._options import Options, keys_of
 from headrace._portable import nearest
+from headrace._scheduling.queue import QueueFull
 
 _Name = Annotated[str, Field(min_length=1)]
 
@@ -41,7 +42,7 @@ class NodeKeys(Options):
     )
     pad: bool = Field(False, description="Fill batches that are too small with copies.")
     queue_size: int = Field(1024, ge=1, description="How many requests that entered here may wait.")
-    queue_full: Literal["wait", "reject", "shed_oldest"] = Field(
+    queue_full: QueueFull = Field(
         "wait", description="What happens to a request that finds the queue full."
     )
     timeout_ms: float | None = Field(

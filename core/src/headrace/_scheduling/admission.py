@@ -9,6 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, own_error
+from headrace._scheduling.queue import QUEUE_FULL
 from headrace._scheduling.threads import Served, held_by, served_here, waited_for
 from headrace.errors import (
     BackendError,
@@ -19,47 +20,13 @@ from headrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Literal
+    from collections.abc import Sequence
 
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.node import Node
 
-    Decision = Literal["wait", "refuse", "shed"]
-
 
 _ident = attrgetter("ident")
-
-
-class QueueFullPolicy:
-    """Decides about a request that finds its queue full; pure, as all policies. This one has the request wait."""
-
-    def decide(self, priority: int, lowest: int | None) -> Decision:
-        """Decide whether the newcomer waits for room, is refused, or takes the place of another.
-
-        Args:
-            priority: The priority of the newcomer.
-            lowest: The lowest priority of the requests that wait and count against the bound, None for none.
-        """
-        return "wait"
-
-
-class _Reject(QueueFullPolicy):
-    def decide(self, priority: int, lowest: int | None) -> Decision:
-        return "refuse"
-
-
-class _ShedOldest(QueueFullPolicy):
-    def decide(self, priority: int, lowest: int | None) -> Decision:
-        return "shed" if lowest is not None and lowest <= priority else "refuse"
-
-
-QUEUE_FULL: Mapping[str, QueueFullPolicy] = {
-    "wait": QueueFullPolicy(),
-    "reject": _Reject(),
-    "shed_oldest": _ShedOldest(),
-}
-"""The policies by the value of the node key ``queue_full``."""
 
 
 def enter(

@@ -167,7 +167,7 @@ class Limits:
 
     Attributes:
         queue_size: How many requests may wait.
-        queue_full: ``"wait"``, ``"reject"`` or ``"shed_oldest"``.
+        queue_full: The name of a policy of `headrace._scheduling.queue.QUEUE_FULL`.
         timeout_ms: Longest time from arrival to the end, None for no limit.
         batching_timeout_ms: How long the oldest request waits for company.
         batch_sizes: The weights a batch may have; empty for all.

@@ -20,7 +20,7 @@ from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, own_e
 from headrace._scheduling.instance import Counts, FreeInstances
 from headrace._scheduling.locks import Watchers, outermost, taking
 from headrace._scheduling.process_threads import errands
-from headrace._scheduling.queue import NodeQuota, RequestQueue
+from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, RequestQueue
 from headrace._scheduling.threads import Blocked, Caller
 from headrace.errors import InstanceLostError, code_of
 
@@ -118,7 +118,8 @@ class Node(FreeInstances):
         self.queue = RequestQueue(self.evict, self.afterwards)
         self.enough: float = 0
         self.outside: OrderedDict[Entry, None] = OrderedDict()
-        self.quota = NodeQuota(self.outside, self.move_up, sheds=limits.queue_full == "shed_oldest")
+        sheds = QUEUE_FULL[limits.queue_full].sheds
+        self.quota = NodeQuota(self.outside, self.move_up, sheds=sheds)
         self.callers: set[Caller] = set()
         self.entered = 0
         self.refusing: ClosedError | None = None
@@ -379,11 +380,9 @@ class Node(FreeInstances):
 
     def no_instance(self) -> InstanceLostError:
         """Make the error of requests for which no living instance is left."""
-        return InstanceLostError(
-            "no instance that could take the request is left: it was lost, or its thread has died",
-            node=self.name,
-            hint=f"Pipeline.reload({self.name!r}, {{}}) brings new instances.",
-        )
+        why = "no instance that could take the request is left: it was lost, or its thread has died"
+        hint = f"Pipeline.reload({self.name!r}, {{}}) brings new instances."
+        return InstanceLostError(why, node=self.name, hint=hint)
 
 
 def deliver(owner: Owner, entry: Entry) -> None:

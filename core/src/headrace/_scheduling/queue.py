@@ -1,4 +1,4 @@
-"""The queue of a node, and the quota of its requests that wait at other nodes.
+"""The queue of a node, what happens where it is full, and the quota of its requests that wait at other nodes.
 
 The queue gives entries of greater priority first, and those of one priority in order of arrival. A request
 counts against the bound of the node at which it entered, wherever its entries wait. The elements of a list
@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headrace._scheduling.entry import ENTERED, QUEUED, Quota
 
@@ -21,8 +21,52 @@ if TYPE_CHECKING:
 
     from headrace._scheduling.entry import Entry
 
+    Decision = Literal["wait", "refuse", "shed"]
+
     Evict = Callable[[Entry, BaseException], None]
     """Fails an entry that waits at a node, if it still waits there."""
+
+QueueFull = Literal["wait", "reject", "shed_oldest"]
+"""The values of the node key ``queue_full``, each of which is the name of a policy in `QUEUE_FULL`."""
+
+
+class QueueFullPolicy:
+    """Decides about a request that finds its queue full; pure, as all policies. This one has the request wait.
+
+    Attributes:
+        sheds: Whether it may have a request that waits make room for a newcomer.
+    """
+
+    sheds = False
+
+    def decide(self, priority: int, lowest: int | None) -> Decision:
+        """Decide whether the newcomer waits for room, is refused, or takes the place of another.
+
+        Args:
+            priority: The priority of the newcomer.
+            lowest: The lowest priority of the requests that wait and count against the bound, None for none.
+        """
+        return "wait"
+
+
+class _Reject(QueueFullPolicy):
+    def decide(self, priority: int, lowest: int | None) -> Decision:
+        return "refuse"
+
+
+class _ShedOldest(QueueFullPolicy):
+    sheds = True
+
+    def decide(self, priority: int, lowest: int | None) -> Decision:
+        return "shed" if lowest is not None and lowest <= priority else "refuse"
+
+
+QUEUE_FULL: dict[str, QueueFullPolicy] = {
+    "wait": QueueFullPolicy(),
+    "reject": _Reject(),
+    "shed_oldest": _ShedOldest(),
+}
+"""The policies by name."""
 
 _FEW = 64
 """Up to this length a `Fifo` removes an entry from its middle at once; a longer one skips the entry later."""
