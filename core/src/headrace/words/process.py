@@ -85,7 +85,8 @@ class Process(Word):
             None,
             ge=0,
             description="Kill the process when a batch of its instance runs for so long (ms) after the last "
-            "deadline of its requests; none: never. A batch with a request without deadline is not killed.",
+            "deadline of its requests; none: never. A batch with a request without deadline is not killed, and "
+            "inside another Process no deadlines are known.",
         )
 
         cpus: str | int | None = Field(
