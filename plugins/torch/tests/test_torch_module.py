@@ -326,6 +326,12 @@ def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
         ({"module": f"{HERE}Net", "weights": "pickled.bin"}, SetupError, "it holds a "),
         ({"module": f"{HERE}Net", "weights": "text.bin"}, SetupError, "write others"),
         ({"module": f"{HERE}Net", "weights": "opcodes.bin"}, SetupError, "loaded safely"),
+        (
+            {"module": f"{HERE}Net", "weights": "script.bin"},
+            SetupError,
+            "(TorchScript), no state dict",
+        ),
+        ({"module": f"{HERE}Net", "weights": "program.bin"}, SetupError, "Give it as `model`"),
         ({"module": f"{HERE}Net", "inputs": {"y": "data"}}, SetupError, "has: x"),
         ({"module": f"{HERE}Net", "shape": {"y": "3"}}, SetupError, "has: x"),
         ({"module": f"{HERE}Two", "shape": "3"}, SetupError, "table"),

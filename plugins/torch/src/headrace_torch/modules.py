@@ -155,6 +155,13 @@ def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
             ) from error
         loaded: Mapping[str, torch.Tensor] = safetensors.load_file(str(path))
         return loaded
+    if kind not in ("state dict", "unknown"):
+        # torch.load would tell of a corrupted file, or advise to load a TorchScript without weights_only.
+        use = "" if kind == "ONNX" else "Give it as `model`, or save "
+        raise SetupError(
+            f"{str(path)!r} holds a model ({kind}), no state dict",
+            hint=f"{use or 'Save '}model.state_dict() with torch.save, or as safetensors.",
+        )
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
