@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import logging
+import random
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import grpc
@@ -16,7 +20,7 @@ import tritonclient.grpc as triton
 
 import headrace
 from headrace.errors import ConfigError
-from headrace_serve import Limits, Server
+from headrace_serve import Limits, Server, exchange
 from headrace_serve.grpc_messages import message
 from headrace_serve.http_cycle import Cycle
 
@@ -260,6 +264,78 @@ def test_a_body_that_comes_too_slowly_is_answered_with_408(serving):
     assert (status, b"slower than 1000" in body) == (408, True)
 
 
+def test_what_a_connection_refuses_by_itself_is_logged_and_counted_as_well(serving, caplog):
+    caplog.set_level(logging.INFO, "headrace.serve.access")
+    limits = Limits(
+        min_rate_bytes_s=1000, rate_window_s=0.05, max_header_bytes=500, max_connections=1
+    )
+    server = serving({"m": {"backend": "Identity"}}, limits=limits)
+    with connect(server) as one:
+        one.sendall(head("/run/m", 100) + b"x")
+        assert answer_of(one)[0] == 408
+        assert one.recv(1) == b""
+    chunked = b"POST /run/m HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\nno length\r\n"
+    large = b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 600 + b"\r\n\r\n"
+    for sent, status in ((chunked, 400), (large, 431), (b"no HTTP\r\n\r\n", 400)):
+        until(lambda: not server._state.connections)
+        with connect(server) as one:
+            one.sendall(sent)
+            assert answer_of(one)[0] == status
+    until(lambda: not server._state.connections)
+    with connect(server), connect(server) as second:
+        assert answer_of(second)[0] == 503
+    until(lambda: not server._state.tasks)
+    lines = sorted(one.getMessage().partition(" id=")[0] for one in caplog.records)
+    assert lines == [
+        "POST /run/{model} model=m status=400 code=http",
+        "POST /run/{model} model=m status=408 code=receive_timeout",
+        "other model=- status=400 code=http",
+        "other model=- status=431 code=headers_too_large",
+        "other model=- status=503 code=overloaded",
+    ]
+    assert server._service.counters.requests["POST /run/{model}", "m", "408"] == 1
+    assert server._service.counters.requests["other", "", "431"] == 1
+
+
+def test_compressed_bodies_take_turns_instead_of_each_others_room(serving, monkeypatch):
+    whole, opened = exchange._decompress, threading.Event()
+
+    def slow(*given):
+        assert opened.wait(60)
+        return whole(*given)
+
+    monkeypatch.setattr(exchange, "_decompress", slow)
+    headrace.register("ServeLength", len, replace=True)
+    limits = Limits(max_body_bytes=100_000, max_inflight_bytes=600_000)
+    server = serving({"m": {"backend": "ServeLength", "max": 8}}, limits=limits)
+    body = gzip.compress(random.Random(0).randbytes(20_000))
+
+    def post(_):
+        answer = httpx.post(
+            f"{server.url}/run/m", content=body, headers={"content-encoding": "gzip"}
+        )
+        return answer.json()
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(post, i) for i in range(8)]
+        until(
+            lambda: (
+                server._service.counters.in_flight["http"] == 8 or any(a.done() for a in answers)
+            )
+        )
+        opened.set()
+        assert [one.result() for one in answers] == [{"result": 20_000}] * 8
+
+
+@pytest.mark.parametrize(("size", "status"), [(2000, 200), (8000, 429), (20_000, 429)])
+def test_a_compressed_body_needs_the_room_that_it_takes(serving, size, status):
+    limits = Limits(max_body_bytes=10_000, max_inflight_bytes=5000)
+    server = serving({"m": {"backend": "Identity"}}, limits=limits)
+    body, gzipped = gzip.compress(bytes(size)), {"content-encoding": "gzip"}
+    assert httpx.post(f"{server.url}/run/m", content=body, headers=gzipped).status_code == status
+    assert server._service.room == 5000
+
+
 class Large:
     """Gives 64 MB."""
 
@@ -292,8 +368,15 @@ def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):
         assert answer.headers.get("access-control-allow-origin") == allowed
         before = httpx.options(url, headers=asks)
         assert before.headers.get("access-control-allow-origin") == allowed
-    other = httpx.post(url, content=b"a", headers={"origin": "https://other.example"})
+    elsewhere = {"origin": "https://other.example"}
+    other = httpx.post(url, content=b"a", headers=elsewhere)
     assert "access-control-allow-origin" not in other.headers
+    asked = httpx.options(url, headers=asks | elsewhere)
+    assert (asked.status_code, asked.json()["code"]) == (400, "not_allowed")
+    counted = {
+        place[2]: n for place, n in server._service.counters.requests.items() if "other" in place
+    }
+    assert counted == {"200": 1, "400": 1}
     for wrong in (["page.example"], ["https://page.example/path"]):
         with pytest.raises(ConfigError, match="origin"):
             Server({"m": {"backend": "Identity"}}, cors_origins=wrong)

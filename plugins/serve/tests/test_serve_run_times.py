@@ -113,5 +113,5 @@ def test_a_request_that_is_given_up_while_it_runs_counts_as_run(monkeypatch, log
     front = service.Service(Catalogue([]))
     with pytest.raises(DeadlineExceededError):
         asyncio.run(front.infer(model, SimpleNamespace(times=None), line))
-    line.write()
+    line.log()
     assert parts_of(logged()[-1])["queue"] == 0

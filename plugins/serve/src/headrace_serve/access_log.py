@@ -23,7 +23,7 @@ class AccessLine:
 
     Attributes:
         route: The route of HTTP, or the name of the call of gRPC.
-        model, identifier, status, code: Texts, empty as long as they are not known.
+        model, status, code: Texts, empty as long as they are not known.
         received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
         times: Collects when the request waited and ran in the pipeline; None if the pipeline does not measure it.
 
@@ -32,7 +32,7 @@ class AccessLine:
         began_s: When the request began, as `Counters.begin` gives it.
     """
 
-    model = identifier = status = code = ""
+    model = status = code = ""
     received_bytes = sent_bytes = 0
     times: RunTimes | None = None
     _received = _answered = 0.0
@@ -56,8 +56,14 @@ class AccessLine:
         self.times = self.times or RunTimes()
         return self.times
 
-    def write(self) -> None:
-        """Write the line to the logger."""
+    def log(self, identifier: str = "") -> None:
+        """Write the line to the logger, with the id of the request, if it takes lines.
+
+        Args:
+            identifier: The id of the request.
+        """
+        if not logger.isEnabledFor(logging.INFO):
+            return
         ended = time.monotonic()
         answered = self._answered or ended
         received = self._received or answered
@@ -72,7 +78,7 @@ class AccessLine:
             self.model or "-",
             self.status or "-",
             self.code or "-",
-            self.identifier[:_LONGEST_ID],
+            identifier[:_LONGEST_ID],
             self.received_bytes,
             self.sent_bytes,
             *(1e3 * seconds for seconds in spent),

@@ -9,10 +9,8 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from headrace_serve.access_log import AccessLine
+from headrace_serve.access_log import AccessLine
 
 __all__ = ["Counters", "Counts"]
 
@@ -64,6 +62,14 @@ class Counters:
         self.requests[key] = self.requests.get(key, 0) + 1
         self.received_bytes[route] = self.received_bytes.get(route, 0) + line.received_bytes
         self.sent_bytes[route] = self.sent_bytes.get(route, 0) + line.sent_bytes
+
+    def note_unread(self, status: str, code: str, sent_bytes: int) -> None:
+        """Count, and log, a request of HTTP that was refused before anything of it was understood."""
+        line = AccessLine("other", self.begin("http"))
+        line.answered(status)
+        line.code, line.sent_bytes = code, sent_bytes
+        self.end("http", line)
+        line.log()
 
     def copy(self) -> Counters:
         """Give a copy of the counters, which another thread may read while the event loop goes on counting."""

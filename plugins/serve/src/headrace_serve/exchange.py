@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -11,7 +10,6 @@ import orjson
 
 from headrace.errors import InputError
 from headrace_serve.access_log import AccessLine
-from headrace_serve.access_log import logger as access_logger
 from headrace_serve.errors import (
     BodyTooLargeError,
     DisconnectedError,
@@ -226,16 +224,21 @@ class Exchange:
     async def _decompressed(self, body: bytes, encoding: str, limit: int) -> bytes:
         if encoding not in _WINDOWS:
             raise InputError("content-encoding", expected="gzip, deflate", got=encoding[:40])
-        self.hold(limit)
-        try:
-            if len(body) < _IN_THREAD_BYTES // 8:
-                found = _decompress(body, encoding, limit)
-            else:
-                found = await asyncio.to_thread(_decompress, body, encoding, limit)
-        finally:
-            self.service.release(limit)
-            self._held -= limit
-        self.hold(len(found))
+        async with self.service.decompressing:
+            room = min(limit, self.service.room)
+            self.hold(room)
+            try:
+                if len(body) < _IN_THREAD_BYTES // 8:
+                    found = _decompress(body, encoding, room)
+                else:
+                    found = await asyncio.to_thread(_decompress, body, encoding, room)
+            except BodyTooLargeError:
+                self.hold(limit - room)  # raises, unless the limit of bodies was the smaller one
+                raise
+            finally:
+                self.service.release(room)
+                self._held -= room
+            self.hold(len(found))
         return found
 
     def while_connected(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
@@ -305,10 +308,11 @@ class Exchange:
         name = self.path.get("model", "") if self.model is None else self.model.name
         if self.model is not None or (name and self.service.models.has(name)):
             line.model = name
+        if self._cycle is not None and self._cycle.refused is not None:
+            status, line.code, line.sent_bytes = self._cycle.refused
+            line.answered(status)
         self.service.counters.end("http", line)
-        if access_logger.isEnabledFor(logging.INFO):
-            line.identifier = self.identifier
-            line.write()
+        line.log(self.identifier)
         self.service.release(self._held)
         self._held = 0
         if self._admitted is not None:

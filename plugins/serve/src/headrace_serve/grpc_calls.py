@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 
 from headrace.errors import InputError
 from headrace_serve.access_log import AccessLine
-from headrace_serve.access_log import logger as access_logger
 from headrace_serve.errors import (
     BodyTooLargeError,
     NotReceivedError,
@@ -200,9 +199,7 @@ class Calls:
         name = _model_of(request)
         line.model = name if self._service.models.has(name) else ""
         self._service.counters.end("grpc", line)
-        if access_logger.isEnabledFor(logging.INFO):
-            line.identifier = getattr(request, "id", "")
-            line.write()
+        line.log(getattr(request, "id", ""))
 
 
 def _cut(text: str) -> str:
@@ -242,7 +239,8 @@ def _headers(context: Any) -> dict[str, str]:
 
 def _model_of(request: Any) -> str:
     """Give the name of the model that a request is for, ``""`` if it names none."""
-    name: str = getattr(request, "model_name", "") or getattr(request, "name", "")
+    names = ("model_name", "name", "service")  # of inference, of description, of health
+    name: str = next(filter(None, (getattr(request, one, "") for one in names)), "")
     return name
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from uvicorn._types import HTTPScope
     from uvicorn.protocols.http.flow_control import FlowControl
 
-__all__ = ["Cycle"]
+__all__ = ["Cycle", "refusal_bytes"]
 
 T = TypeVar("T")
 
@@ -33,6 +34,16 @@ def _nothing() -> None:
     return
 
 
+def refusal_bytes(status: int, text: str, code: str, *, retry: bool) -> tuple[bytes, bytes]:
+    """Give head and body of an answer that ends its connection: of an error that no application has seen."""
+    body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
+    lines = (
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+    )
+    more = "retry-after: 1\r\n" if retry else ""
+    return STATUS_LINE[status] + f"{lines}{more}\r\n".encode(), body
+
+
 class Cycle(RequestResponseCycle):
     """A request and its answer; the connection puts the body in, and the task that answers takes it out.
 
@@ -46,6 +57,8 @@ class Cycle(RequestResponseCycle):
         event: Set when more of the body has come, or the client went away. It is made at the first wait, so it is None
             for most requests, whose body one read of the connection brings whole.
         task: The task that answers the request.
+        refused: Status, code and number of bytes of the body of the answer that the connection has given itself, since the rest
+            of the body came too late or cannot be parsed; None if it has given none.
 
     Args:
         scope: The scope of ASGI.
@@ -65,6 +78,7 @@ class Cycle(RequestResponseCycle):
     more_body = True
     event: asyncio.Event | None = None
     task: asyncio.Task[None]
+    refused: tuple[str, str, int] | None = None
     _room = HIGH_WATER_LIMIT
     _cancels = _gone = False
 

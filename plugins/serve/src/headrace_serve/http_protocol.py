@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
-import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace_serve.exchange import CYCLE
-from headrace_serve.http_cycle import Cycle
+from headrace_serve.http_cycle import Cycle, refusal_bytes
 
 if TYPE_CHECKING:
     import asyncio
 
+    from headrace_serve.counters import Counters
     from headrace_serve.limits import Limits
 
 __all__ = ["protocol_class"]
@@ -34,11 +33,12 @@ _TRAILERS: Any = deque(maxlen=0)
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
-def protocol_class(limits: Limits) -> type[HttpToolsProtocol]:
-    """Give the class of connections with these limits."""
+def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol]:
+    """Give the class of connections with these limits, which count there what they refuse by themselves."""
 
     class Protocol(_LimitedProtocol):
         _limits = limits
+        _counters = counters
 
     return Protocol
 
@@ -61,6 +61,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     """
 
     _limits: Limits
+    _counters: Counters
     _receiving: asyncio.TimerHandle | None = None
     _sending: asyncio.TimerHandle | None = None
     _idle: asyncio.TimerHandle | None = None
@@ -389,11 +390,11 @@ class _LimitedProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self._stop_receiving()
-        body = orjson.dumps({"error": text, "code": code, "node": None, "id": ""})
-        head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            f"{f'retry-after: 1{chr(13)}{chr(10)}' if retry else ''}connection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        head, body = refusal_bytes(status, text, code, retry=retry)
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            self._counters.note_unread(str(status), code, len(body))
+        else:
+            cycle.refused = str(status), code, len(body)
+        self.transport.write(head + body)
         self.transport.close()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from headrace.errors import HeadraceError, InputError
@@ -26,6 +25,7 @@ from headrace_serve.keys import Keys
 from headrace_serve.metrics import Snapshot, encoded
 from headrace_serve.models import build_models
 from headrace_serve.plain_route import run
+from headrace_serve.preflight import Origins
 from headrace_serve.rest_tensors import (
     HEADER_LENGTH,
     identifier_of,
@@ -101,9 +101,11 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
     run_file = route("POST", "/run/{model}", run, "infer")
     cors = []
     if service.cors_origins:
+        origins: Any = Origins
         cors.append(
             Middleware(
-                CORSMiddleware,
+                origins,
+                counters=service.counters,
                 allow_origins=service.cors_origins,
                 allow_methods=["GET", "POST"],
                 allow_headers=_SENT_HEADERS,

@@ -309,7 +309,7 @@ class Server:
         config = Config(
             application(service),
             lifespan="off",
-            http=protocol_class(service.limits),
+            http=protocol_class(service.limits, service.counters),
             ws="none",
             log_config=None,
             access_log=False,

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Service"]
 
+_DECOMPRESSED = 4
+"""So many bodies are decompressed at a time: each takes the room of the largest body meanwhile, and others would be refused."""
+
 logger = logging.getLogger("headrace.serve")
 
 
@@ -53,6 +56,7 @@ class Service:
         cors_origins: Origins whose pages may read answers; ``"*"``: all.
         connections: Gives the number of HTTP connections; `Server` sets it.
         worker: The number of this process among several that share the port; None: the server is this process alone.
+        decompressing: Held while a body is decompressed.
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
     """
 
@@ -96,6 +100,7 @@ class Service:
                 self._repository = Repository(self)
             else:
                 self.regions = Regions(self.limits.max_regions)
+        self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = 0
 
     @property
@@ -236,6 +241,11 @@ class Service:
             )
         self._inflight_bytes += more
         return held + more
+
+    @property
+    def room(self) -> int:
+        """The bytes that `hold` still lets in."""
+        return self.limits.max_inflight_bytes - self._inflight_bytes
 
     def release(self, held: int) -> None:
         """Give back the bytes that `hold` has counted."""
