@@ -102,6 +102,37 @@ def test_a_pipe_is_refused_without_waiting_for_who_writes_into_it(how, tmp_path)
     assert found.path == ("extends" if how == "extends" else None)
 
 
+@pytest.mark.parametrize("name", ["made.py", "made.onnx"])
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        pytest.param(lambda path: os.mkfifo(path), "a pipe or a device", marks=PIPES),
+        (lambda path: path.mkdir(), "a folder"),
+    ],
+    ids=["pipe", "folder"],
+)
+def test_what_is_no_file_is_refused_as_import_and_as_an_option(name, make, kind, tmp_path):
+    class Reads(headrace.Backend):
+        class Options(headrace.Options):
+            path: headrace.FilePath = Field(description="A file.")
+
+        def forward(self, batch):
+            pass
+
+    headrace.register("Reads", Reads, replace=True)
+    make(tmp_path / name)
+    path = str(tmp_path / name)
+    wrong = {"import": [path]} if name == "made.py" else {"path": path}
+    (found,) = problems({"backend": "Identity" if name == "made.py" else "Reads", **wrong})
+    assert f"is {kind}, not a" in found.message
+    assert found.suggestion is None
+
+
+def test_a_path_that_no_file_can_have_is_refused_as_import():
+    (found,) = problems({"backend": "Identity", "import": ["\0.py"]})
+    assert "cannot be read" in found.message
+
+
 @PIPES
 def test_a_device_that_never_ends_is_refused():
     assert "pipe or a device" in problems("/dev/zero")[0].message
@@ -288,6 +319,10 @@ def test_a_wrong_name_among_few_gets_its_suggestion():
         lambda name: {"backend": "${%s}" % name},  # noqa: UP031 - braces on both sides
         lambda name: {"extends": name},
         lambda name: {"backend": "Identity", "import": [name]},
+        lambda name: {"backend": "Identity", "import": [f"{name}.py"]},
+        lambda name: {"backend": f"Reflect[{name}]"},
+        lambda name: {"backend": f"InstanceFromParam[{name}]"},
+        lambda name: {"backend": f"Call({name}:x)"},
     ],
 )
 def test_a_name_of_a_million_characters_is_shortened(make):

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from headrace._portable import nearest_file
+from headrace._portable import nearest_file, no_file
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -89,8 +89,8 @@ def _against_base(path: Path, info: ValidationInfo) -> Path:
 def _existing(path: Path, info: ValidationInfo) -> Path:
     path = _against_base(path, info)
     try:
-        if path.is_dir():
-            raise ValueError(f"{str(path)!r} is a folder, not a file")
+        if (kind := no_file(path)) is not None:  # reading a pipe might never end
+            raise ValueError(f"{str(path)!r} is {kind}, not a file")
         if path.exists():
             return path
     except OSError as error:  # the name is too long, or a folder of it may not be read

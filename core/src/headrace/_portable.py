@@ -50,8 +50,9 @@ class Problem:
     column: int | None = None
 
     def __post_init__(self) -> None:
-        """Shorten the message: a name in it may have a million characters."""
+        """Shorten message and hint: a name in them may have a million characters."""
         object.__setattr__(self, "message", _shortened(self.message))
+        object.__setattr__(self, "hint", self.hint and _shortened(self.hint))
 
     def to_dict(self) -> dict[str, Any]:
         """Give the problem as plain data for JSON."""
@@ -124,6 +125,13 @@ def nearest_file(path: Path) -> str | None:
         return None
     near = nearest(path.name, beside) or next((f for f in beside if f == f"{path.name}.toml"), None)
     return None if near is None else str(path.with_name(near))
+
+
+def no_file(path: Path) -> str | None:
+    """Say what stands in the place of a file; None where there is a file, or nothing."""
+    if path.is_file() or not path.exists():
+        return None
+    return "a folder" if path.is_dir() else "a pipe or a device"
 
 
 # Working with errors of any class, whose methods may raise.

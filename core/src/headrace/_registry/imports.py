@@ -21,7 +21,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from headrace._portable import error_text, nearest_file
+from headrace._portable import error_text, nearest_file, no_file
 from headrace._registry.registry import Files, registry
 from headrace.errors import PluginLoadError
 
@@ -54,9 +54,16 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
     tables = []
     for item, base in wanted:
         if item.endswith(".py") or "/" in item or os.sep in item:  # it names a file
-            path = (base / Path(item).expanduser()).resolve()
-            with _alone(str(path)):
-                tables.append((str(path), _run_file(path, item)))
+            try:
+                path = (base / Path(item).expanduser()).resolve()
+                with _alone(str(path)):
+                    tables.append((str(path), _run_file(path, item)))
+            except (
+                OSError,
+                ValueError,
+                RuntimeError,
+            ) as error:  # of the path: what the file raises is a PluginError
+                raise PluginLoadError(f"{item!r} cannot be read: {error}") from error
         else:
             with _alone(item):
                 _import_module(item)
@@ -100,6 +107,8 @@ def _import_module(name: str) -> None:
 
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
     """Give the classes that a file registers, and run it unless its present version was run already."""
+    if (kind := no_file(path)) is not None:
+        raise PluginLoadError(f"{str(path)!r} is {kind}, not a Python file")
     if not path.is_file():
         what = f"no such file: {str(path)!r}"
         near, hint = (
@@ -111,10 +120,7 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
         raise PluginLoadError(f"{str(path)!r} is no Python file")
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise PluginLoadError(f"{item!r} cannot be read: {error}") from error
+    source = path.read_bytes()
     digest = hashlib.sha256(source).hexdigest()
     known = _files.get(path)
     if known is not None and known[0] == digest:
