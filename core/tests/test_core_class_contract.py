@@ -33,6 +33,13 @@ async def asynchronous_generator(self, batch):
     yield None
 
 
+class Raises:
+    """A descriptor with a bug."""
+
+    def __get__(self, instance, owner):
+        raise RuntimeError("boom")
+
+
 WRONG = {
     "none": ({"forward": None}, "no method forward"),
     "number": ({"forward": 3}, "forward is no method"),
@@ -56,6 +63,9 @@ WRONG = {
     "owns_thread": ({"owns_thread": "yes"}, "owns_thread is 'yes', not True or False"),
     "rerun": ({"rerun": None}, "rerun is None, not True or False"),
     "writes_none": ({"writes": None}, r'writes = \("result",\)'),
+    "range": ({"min": 4, "max": 2}, "min=4, max=2 is no batch range"),
+    "options": ({"Options": int}, "Options is .*no subclass of headrace.Options"),
+    "raises": ({"reads": Raises()}, "looking at its attributes raised RuntimeError: boom"),
     "prefixes_none": ({"prefixes": None}, "prefixes is None"),
 }
 RIGHT = [

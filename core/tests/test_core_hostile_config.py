@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import re
 import sys
@@ -426,6 +427,21 @@ def test_code_that_loads_its_own_configuration_is_told_so(code, kind, tmp_path, 
     assert "is being imported already" in found.message
     write(tmp_path / f"{name}.py", "")
     headrace.PipelineConfig.load(path)  # nothing is left of the attempt
+
+
+def test_code_that_waits_for_a_thread_of_before_which_loads_its_configuration_is_told_so(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(imports, "LOOK_S", 0.01)
+    monkeypatch.setattr(imports, "PATIENCE_S", 0.05)
+    module = sys.modules["hrt_pool"] = type(sys)("hrt_pool")
+    code = "import headrace, hrt_pool\nhrt_pool.pool.submit(headrace.PipelineConfig.load, {!r}).result()\n"
+    path = write(tmp_path / "c.toml", 'import = ["waits.py"]\nbackend = "Identity"\n')
+    write(tmp_path / "waits.py", code.format(str(path)))
+    with concurrent.futures.ThreadPoolExecutor(1) as module.pool:
+        module.pool.submit(int).result(60)  # its thread is there before the import begins
+        (found,) = problems(path)
+    assert "waits for a thread that imports as well" in found.message
 
 
 def test_two_files_that_load_each_others_configuration_are_told_so(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._checked import range_problem
 from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
@@ -19,13 +18,9 @@ def static_range(element: Element) -> Range:
     """Give the range of an element whose children have their ranges already.
 
     Raises:
-        ValueError: The range is empty, a branch of a container asks for more than one item, or what the
-            class states is no range.
+        ValueError: The range is empty, or a branch of a container asks for more than one item.
     """
     cls = element.cls
-    problem = range_problem(cls.min, cls.max)
-    if problem is not None:
-        raise ValueError(f"the class {cls.__name__} is wrong, {problem}")
     children = [(child.name, child.range) for child in element.children]
     return of_children(cls, children, element.prefixes) or (cls.min, cls.max)
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace._backend import Backend
-from headrace._checked import is_count
-from headrace._portable import shown
+from headrace._checked import is_count, range_problem
+from headrace._options import Options
+from headrace._portable import error_text, shown
 from headrace.errors import ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ def _check_class(cls: type[Any]) -> None:
         PluginError: The class has no ``forward``, a method is asynchronous or a generator, or an attribute
             is of a wrong kind. The error names the class and all of its faults.
     """
-    wrong = [*_wrong_methods(cls), *_wrong_words(cls)]
+    try:
+        wrong = [*_wrong_methods(cls), *_wrong_words(cls), *_wrong_flags(cls)]
+    except Exception as error:  # noqa: BLE001 - a descriptor or a metaclass of the author's may raise
+        wrong = [f"looking at its attributes raised {error_text(error)}"]
     if wrong:
         what = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {'; '.join(wrong)}"
         raise PluginError(what, hint="See headrace.Backend for what a class may say.")
@@ -105,6 +109,15 @@ def _wrong_words(cls: type[Any]) -> Iterator[str]:
         yield f"takes is {shown(cls.takes)}, neither a number of children nor (least, most or None)"
     if not is_count(getattr(cls, "phases", 1)):
         yield f"phases is {shown(cls.phases)}, not a number of at least 1"
+    range_wrong = range_problem(getattr(cls, "min", 1), getattr(cls, "max", None))
+    if range_wrong is not None:
+        yield range_wrong
+    options = getattr(cls, "Options", Options)
+    if not (isinstance(options, type) and issubclass(options, Options)):
+        yield f"Options is {shown(options)}, no subclass of headrace.Options"
+
+
+def _wrong_flags(cls: type[Any]) -> Iterator[str]:
     for name in ("owns_thread", "rerun", "builds_elsewhere"):
         flag = getattr(cls, name, False)
         if not isinstance(flag, (bool, property)):

@@ -189,19 +189,20 @@ def _alone(name: str) -> Iterator[None]:
 def _enter(name: str) -> None:
     """Acquire `_gate`, and raise where that would never end.
 
-    The imported code may have started this thread and wait for it, in some place that is not known. So a
-    thread that is younger than the import gives up when the importing thread stands still for some time; an
-    older thread waits as long as it takes.
+    The imported code may wait for this thread, in some place that is not known. So a thread that is younger
+    than the import gives up when the importing thread stands still for some time; an older thread, which
+    the imported code has not started, only when it stands still in `threading`, and for a long time.
     """
     me, place, still_s = threading.get_ident(), None, 0.0
     while not _gate.acquire(timeout=LOOK_S):
         thread, before = _runner
         frame = sys._current_frames().get(thread)
-        now = None if frame is None or me in before else (id(frame), frame.f_lasti)
+        waits = frame is not None and frame.f_globals.get("__name__") == "threading"
+        looks = frame is not None and (waits or me not in before)
+        now = (id(frame), frame.f_lasti) if frame is not None and looks else None
         still_s = still_s + LOOK_S if now is not None and now == place else 0.0
         place = now
-        waits = frame is not None and frame.f_globals.get("__name__") == "threading"
-        if still_s >= (LOOK_S if waits else PATIENCE_S):
+        if still_s >= (LOOK_S if waits and me not in before else PATIENCE_S):
             raise _cycle(name, "what it runs waits for a thread that imports as well")
 
 
