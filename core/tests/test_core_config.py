@@ -810,15 +810,15 @@ def test_an_option_by_place_and_by_name_is_an_error():
 
 
 def test_options_that_are_no_options_are_an_error_of_the_class():
-    class Odd(headrace.Backend):
+    class Odd(headrace.policies.BatchPolicy):
         Options = dict
 
-        def forward(self, batch):
-            """Do nothing."""
+        def cut(self, queue, instance, now):
+            """Cut nothing."""
 
-    headrace.register("OddOptions", Odd, replace=True)
-    (found,) = problems({"backend": "OddOptions"})
-    assert (found.code, found.path) == ("contract", "main.backend")
+    headrace.register("OddPolicy", Odd, replace=True)
+    (found,) = problems({"backend": "Identity", "batch_policy": "OddPolicy"})
+    assert (found.code, found.path) == ("contract", "main.batch_policy")
 
 
 def test_an_imported_file_that_cannot_be_read_is_a_problem(tmp_path, monkeypatch):
