@@ -113,7 +113,7 @@ class Shared(headrace.Backend):
 def space_for(config: dict[str, Any], *, quick: bool) -> list[Dimension]:
     nodes = headrace.explain(headrace.PipelineConfig.load(config))["nodes"]
     ranges = OF_TWO if len(nodes) == 2 else RANGES
-    return space_of(nodes, SMALL[len(nodes)] if quick else ranges)
+    return space_of(nodes, SMALL[len(nodes)] if quick else ranges, threads=1)
 
 
 def grid_of(space: list[Dimension]) -> list[Values]:

@@ -26,6 +26,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 import headrace
 import headrace_observe
 from headrace.errors import InputError, MissingDependencyError, SetupError
@@ -257,6 +262,30 @@ def test_a_library_that_is_missing_is_named_with_its_extra(name, library, extra,
     with pytest.raises(MissingDependencyError) as caught:
         headrace.pipe({"backend": "Identity", "probes": [name]})
     assert f"headrace-observe[{extra}]" in str(caught.value)
+
+
+def test_every_extra_that_an_error_names_brings_the_library():
+    table = Path(__file__).parents[1] / "pyproject.toml"
+    extras = tomllib.loads(table.read_text("utf-8"))["project"]["optional-dependencies"]
+    brought = {
+        "cuda": "cuda-bindings",
+        "numpy": "matplotlib",  # which requires it
+        "opentelemetry": "opentelemetry-sdk",
+        "prometheus_client": "prometheus-client",
+        "pynvml": "nvidia-ml-py",
+    }
+    sources = Path(headrace_observe.__file__).parent.rglob("*.py")
+    calls = [
+        (module.partition(".")[0], extra)
+        for source in sources
+        for module, extra in re.findall(
+            r'\blibrary\(\s*"([\w.]+)",\s*"(\w+)"', source.read_text("utf-8")
+        )
+    ]
+    assert {"cuda", "nvtx", "optuna", "matplotlib", *brought} - {one for one, _ in calls} == set()
+    for module, extra in calls:
+        names = [re.split(r"[<>=; ]", one)[0] for one in extras[extra]]
+        assert brought.get(module, module) in names, (module, extra)
 
 
 def test_only_the_loopback_is_listened_on_unless_asked(probe):

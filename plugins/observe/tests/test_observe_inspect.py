@@ -140,6 +140,28 @@ def test_a_cuda_timer_without_torch_waits_by_cuda_python(monkeypatch):
     assert calls == [1, "wait", 0, 1, "wait", 0]
 
 
+def test_a_torch_without_cuda_says_that_the_device_cannot_be_waited_for(monkeypatch):
+    def synchronize(device):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    cuda = types.SimpleNamespace(synchronize=synchronize)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    with pytest.raises(RuntimeError, match="cannot be waited for: Torch not compiled with CUDA"):
+        Timer(device="cuda").__enter__()
+
+
+def test_a_generator_is_not_timed_as_if_its_call_were_its_work():
+    def numbers():
+        yield 1
+
+    async def later():
+        yield 1
+
+    for generator in (numbers, later):
+        with pytest.raises(TypeError, match="around the loop"):
+            Timer()(generator)
+
+
 def test_a_backend_is_inspected_by_batch_size():
     ticks = itertools.count()
     image = np.zeros((480, 640, 3), np.uint8)

@@ -109,18 +109,18 @@ def test_ranges_name_keys_of_nodes():
     nodes = nodes_of(
         {"a": {"backend": "Identity", "next": "b", "max": 7}, "b": {"backend": "Identity"}}
     )
-    found = space_of(nodes, ["a.max=1..16", "b.instance_num=1,4", "global.threads=1..2"])
+    found = space_of(nodes, ["a.max=1..16", "b.instance_num=1,4", "global.threads=1..8"], 5)
     assert [(d.name, d.values, d.start) for d in found] == [
         ("a.max", (1, 2, 3, 4, 6, 8, 12, 16), 6),
         ("b.instance_num", (1, 4), 1),
-        ("global.threads", (1, 2), 1),
+        ("global.threads", (1, 2, 3, 4, 6, 8), 4),
     ]
     assert as_layer(found, (8, 4, 2), one_node=False) == {
         "a": {"max": 8},
         "b": {"instance_num": 4},
         "global": {"threads": 2},
     }
-    assert {d.name for d in space_of(nodes, [])} == {
+    assert {d.name for d in space_of(nodes, [], 5)} == {
         f"{n}.{k}" for n in "ab" for k in ("instance_num", "max", "batching_timeout")
     }
 
@@ -140,7 +140,7 @@ def test_ranges_name_keys_of_nodes():
 def test_a_range_that_means_nothing_is_refused(text, message):
     nodes = nodes_of({"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "Identity"}})
     with pytest.raises(InputError, match=message):
-        space_of(nodes, [text])
+        space_of(nodes, [text], 5)
 
 
 SPACE = [

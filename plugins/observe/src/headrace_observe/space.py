@@ -44,7 +44,9 @@ class Dimension:
         return f"{self.node or 'global'}.{self.key}"
 
 
-def space_of(nodes: Mapping[str, Mapping[str, Any]], ranges: Sequence[str]) -> list[Dimension]:
+def space_of(
+    nodes: Mapping[str, Mapping[str, Any]], ranges: Sequence[str], threads: int
+) -> list[Dimension]:
     """Give the dimensions of the search.
 
     Without ``ranges`` these are ``instance_num`` of every node, up to the number of CPUs, and ``max`` and
@@ -54,12 +56,13 @@ def space_of(nodes: Mapping[str, Mapping[str, Any]], ranges: Sequence[str]) -> l
         nodes: The nodes, as ``headrace.explain(config)["nodes"]`` gives them.
         ranges: Texts such as ``infer.max=1..64`` or ``max=1,4,16``; the name of the node may be left out if
             there is only one.
+        threads: The threads of the configuration, ``headrace.explain(config)["threads"]``.
 
     Raises:
         InputError: A range cannot be read, or names a node or key that does not exist.
     """
     if ranges:
-        made = [_written(nodes, text) for text in ranges]
+        made = [_written(nodes, text, threads) for text in ranges]
         names = [one.name for one in made]
         for name in names:
             if names.count(name) > 1:
@@ -78,7 +81,7 @@ def space_of(nodes: Mapping[str, Mapping[str, Any]], ranges: Sequence[str]) -> l
     return found
 
 
-def _written(nodes: Mapping[str, Mapping[str, Any]], text: str) -> Dimension:
+def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) -> Dimension:
     where, equals, written = text.partition("=")
     node, _, key = where.strip().rpartition(".")
     if not equals:
@@ -92,7 +95,7 @@ def _written(nodes: Mapping[str, Mapping[str, Any]], text: str) -> Dimension:
             raise InputError(
                 f"--range {text}: threads is a key of [global]: write global.threads=..."
             )
-        return _dimension(nodes, None, key, _values(text, written))
+        return _near(None, key, _values(text, written), threads)
     if not node and len(nodes) == 1:
         (node,) = nodes
     if node not in nodes:
@@ -116,14 +119,17 @@ def _values(text: str, written: str) -> list[int]:
 
 
 def _dimension(
-    nodes: Mapping[str, Mapping[str, Any]], node: str | None, key: str, values: Iterable[int]
+    nodes: Mapping[str, Mapping[str, Any]], node: str, key: str, values: Iterable[int]
 ) -> Dimension:
+    has = nodes[node]["keys"].get(key, {}).get("value") or (0 if key == "batching_timeout" else 1)
+    return _near(node, key, values, has)
+
+
+def _near(node: str | None, key: str, values: Iterable[int], has: int) -> Dimension:
+    """Give a dimension that starts at the value nearest to what the configuration ``has``."""
     known = tuple(sorted(set(values)))
     if key != "batching_timeout" and known[0] < 1:
         raise InputError(f"--range: {key} is at least 1, got {known[0]}")
-    if node is None:
-        return Dimension(None, key, known, known[0])
-    has = nodes[node]["keys"].get(key, {}).get("value") or (0 if key == "batching_timeout" else 1)
     return Dimension(node, key, known, min(known, key=lambda value: abs(value - has)))
 
 

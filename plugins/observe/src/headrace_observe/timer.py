@@ -58,7 +58,7 @@ class Timer:
         TypeError: The name is no text, as with a bare ``@Timer``.
         ValueError: ``device`` is neither ``"cuda"`` nor ``"cuda:N"``.
         RuntimeError: The device does not exist; raised at the first wait.
-        MissingDependencyError: Neither torch nor cuda-python is installed, and one is needed to wait for a device.
+        MissingDependencyError: Neither torch nor cuda-bindings is installed, and one is needed to wait for a device.
     """
 
     def __init__(
@@ -102,7 +102,16 @@ class Timer:
                 around.children.append(self)
 
     def __call__(self, function: Function) -> Function:
-        """Time each call of a function; a call of a coroutine function is timed until its coroutine ends."""
+        """Time each call of a function; a call of a coroutine function is timed until its coroutine ends.
+
+        Raises:
+            TypeError: The function is a generator: a call of it returns before any of its code runs.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__qualname__} is a generator, whose call returns at once: use the Timer as a "
+                "context manager around the loop that takes its values"
+            )
         made: Any
 
         @functools.wraps(function)
@@ -162,9 +171,17 @@ def _waiting_for(device: str | None) -> Callable[[], object] | None:
     try:
         torch = importlib.import_module("torch")
     except ImportError:
-        runtime = library("cuda.bindings.runtime", "gpu", "waiting for a CUDA device")
+        purpose = "waiting for a CUDA device without torch"
+        runtime = library("cuda.bindings.runtime", "gpu", purpose)
         return functools.partial(_synchronize, runtime, int(number) if number else None)
-    return functools.partial(torch.cuda.synchronize, device)
+    return functools.partial(_by_torch, torch, device)
+
+
+def _by_torch(torch: Any, device: str) -> None:
+    try:
+        torch.cuda.synchronize(device)
+    except AssertionError as error:  # which a torch built without CUDA raises
+        raise RuntimeError(f"the device cannot be waited for: {error}") from error
 
 
 def _synchronize(runtime: Any, ordinal: int | None) -> None:

@@ -147,7 +147,8 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     written = _extending(output, config, {} if isinstance(source, str) else source)
     if written.keys() != {"extends"}:
         _check_meaning(output, written, loaded, no_import=no_import)
-    space = space_of(headrace.explain(loaded)["nodes"], ranges or ())
+    explained = headrace.explain(loaded)
+    space = space_of(explained["nodes"], ranges or (), explained["threads"])
     one_node = "backend" in loaded.to_dict()
 
     def changed(values: tuple[int, ...]) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     document = {
         **tried.to_dict(how=found, interrupted=interrupted),
         "config": config,
-        "explain": headrace.explain(loaded),
+        "explain": explained,
     }
     if plot_path is not None:
         plot(plot_path, [frontier_panel(document)], f"headrace tune: {goal}", _clocks(document))
