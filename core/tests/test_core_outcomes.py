@@ -21,7 +21,7 @@ from headrace._engine.futures import LoopWaker
 from headrace._scheduling import queue as queue_module
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.process_threads import shared_timer
-from headrace._scheduling.queue import NodeQuota, RequestQueue, Waits
+from headrace._scheduling.queue import NodeQuota, RequestQueue, RequestQuota
 from headrace.errors import (
     BackendError,
     ClosedError,
@@ -614,7 +614,7 @@ def compare_a_queue_with_plain_lists(steps):
     outside, afterwards, arrival = [], deque(), 0.0
     home = NodeQuota(outside, let_in := object(), sheds=True)
     line = RequestQueue(evict := object(), afterwards)
-    requests = [Waits(home, entered=False) for _ in range(3)]
+    requests = [RequestQuota(home, entered=False) for _ in range(3)]
     assert not any(one.entered for one in requests)
     model, counted = [], []  # what waits; of each request that counts its priority and its entries
     for what, priority, place in steps:
@@ -622,21 +622,21 @@ def compare_a_queue_with_plain_lists(steps):
         guest = requests[place % 3] if what == "guest" else None
         if what in ("push", "guest"):
             arrival += 1.0
-            entry = Entry({"data": 1}, priority=priority, weight=place + 1, waits=guest)
+            entry = Entry({"data": 1}, priority=priority, weight=place + 1, quota=guest)
             entry.arrival = arrival
             line.push(entry)
             model.append(entry)
             assert entry in line
             if guest is not None:
                 assert guest.entered
-                if all(waits is not guest for waits, _, _ in counted):
+                if all(quota is not guest for quota, _, _ in counted):
                     counted.append((guest, priority, []))
-                next(entries for waits, _, entries in counted if waits is guest).append(entry)
+                next(entries for quota, _, entries in counted if quota is guest).append(entry)
         elif what == "remove" and model:
             entry = model.pop(place % len(model))
             line.remove([entry, entry])
             assert entry not in line
-            lets_in = entry.waits is not None and outside
+            lets_in = entry.quota is not None and outside
             assert list(afterwards) == ([let_in] if lets_in else [])
             for one in counted:
                 if entry in one[2]:
@@ -653,7 +653,7 @@ def compare_a_queue_with_plain_lists(steps):
         elif what == "outside":
             outside[:] = [None] * (place % 2)
         ordered = sorted(model, key=lambda entry: (-entry.priority, entry.arrival))
-        own = [entry for entry in model if entry.waits is None]
+        own = [entry for entry in model if entry.quota is None]
         assert list(line) == ordered
         assert line.head(2) == ordered[:2]
         assert not model or line.head(1) == ordered[:1]

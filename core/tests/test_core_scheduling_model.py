@@ -33,7 +33,7 @@ from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, E
 from headrace._scheduling.instance import SWIFT_S, Instance, Limits
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.own_thread import OwnThread
-from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, Waits
+from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, RequestQuota
 from headrace._scheduling.scheduler import Scheduler
 from headrace._scheduling.threads import Caller, Runner
 from headrace.errors import (
@@ -798,9 +798,9 @@ def test_who_stands_behind_a_request_that_makes_way_at_another_node_moves_up():
     scheduler, hands, _ = several_by_hand((1, 1), (2, 8))
     with_weights(scheduler, 1, 8)
     home = NodeQuota((), lambda: None, sheds=True)
-    waits = Waits(home, entered=True)
+    quota = RequestQuota(home, entered=True)
     first = Entry({"data": 2}, Owner(), weight=2)
-    first.waits = waits
+    first.quota = quota
     scheduler.submit(first)
     (second,) = with_weights(scheduler, 1)
     hands[0].jobs.pop(0)[0]()
@@ -829,12 +829,12 @@ def test_who_comes_in_when_the_head_is_late_runs_although_a_thread_wakes_up():
 def test_room_that_another_thread_makes_while_a_request_is_left_outside_is_seen(monkeypatch):
     """One thread submits; another takes the last request from the quota and finds nobody outside."""
     scheduler, hand, _ = one_by_hand(queue_size=1)
-    elsewhere, waits = Entry({"data": 0}), scheduler.waits()
-    waits.began(elsewhere, lambda entry, error: None)
+    elsewhere, quota = Entry({"data": 0}), scheduler.new_quota()
+    quota.began(elsewhere, lambda entry, error: None)
 
     class Meanwhile:
         def decide(self, priority, lowest):
-            waits.ended(elsewhere)
+            quota.ended(elsewhere)
             assert not scheduler._node.outside
             return "wait"
 

@@ -75,9 +75,9 @@ class NodeCall(Backend):
     def _item(
         self, request: Request, deadline: float | None, priority: int, *, enters: bool
     ) -> Elements:
-        waits = self.scheduler.waits(entered=False) if enters else HANDED
+        quota = self.scheduler.new_quota(entered=False) if enters else HANDED
         request.pop("result", None)
-        return Elements(self, request, deadline=deadline, priority=priority, waits=waits)
+        return Elements(self, request, deadline=deadline, priority=priority, quota=quota)
 
     def _outcome(self, request: Request, item: Elements) -> BaseException | None:
         error = item.gather()

@@ -120,7 +120,7 @@ def _traverse(graph: Graph, route: Route, request: Request, *, internal: bool) -
         if visit.step.runs_once:
             scheduler.call(visit.request, internal=internal, home=home if entered else None)
         else:
-            _run_entries(visit, home.waits(entered=entered), internal=internal)
+            _run_entries(visit, home.new_quota(entered=entered), internal=internal)
         entered = True
         following = traversal.advance(visit)
         if isinstance(following, Failure):
@@ -136,15 +136,15 @@ def _traverse(graph: Graph, route: Route, request: Request, *, internal: bool) -
             del failure, following  # see `Entry.take_error`
 
 
-def _run_entries(visit: Visit, waits: Quota, *, internal: bool) -> None:
+def _run_entries(visit: Visit, quota: Quota, *, internal: bool) -> None:
     """Run a node with ``each``, or a second door with a limit of its own.
 
     Args:
         visit: The node, and the dict on which it runs.
-        waits: The quota that counts the request while it waits.
+        quota: The quota that counts the request while it waits.
         internal: Whether the request is already in the pipeline, so that closing does not refuse it.
     """
-    elements = Elements(visit.step, visit.request, waits=waits)
+    elements = Elements(visit.step, visit.request, quota=quota)
     entries = elements.entries
     if entries:
         visit.step.scheduler.call_many(entries, internal=internal)

@@ -47,13 +47,13 @@ def entry_at(
     owner: Owner = NOBODY,
     deadline: float | None = None,
     priority: int = 0,
-    waits: Quota | None = None,
+    quota: Quota | None = None,
 ) -> Entry:
     """Make the entry of a request at a node; the entry of a wrong request is done, with its error."""
     if node.timeout_ms is not None:
         own = time.monotonic() + node.timeout_ms / 1000
         deadline = own if deadline is None else min(own, deadline)
-    entry = Entry(request, owner, 1, deadline, priority, waits)
+    entry = Entry(request, owner, 1, deadline, priority, quota)
     try:
         entry.weight = node.scheduler.checked_again(request)
     except InputError as error:

@@ -62,7 +62,7 @@ class GraphRequest:
         self._entry = entry
         self._owner = owner
         enters_once = route.entry.runs_once
-        self._waits = route.first.waits(entered=enters_once, is_one=route.is_chain)
+        self._quota = route.first.new_quota(entered=enters_once, is_one=route.is_chain)
         self._traversal = Traversal(route, entry.request, graph.route_from)
         self._turn = threading.Lock()
         # The visits that have ended, each with a function that gives its error. It is called under the turn, since
@@ -102,7 +102,7 @@ class GraphRequest:
     def _entries(self, visit: Visit) -> list[Entry]:
         """Make the entries of a visit and put them into `open`; entries that cannot run end at once."""
         step, priority = visit.step, self._entry.priority
-        terms: Any = {"deadline": self.deadline, "priority": priority, "waits": self._waits}
+        terms: Any = {"deadline": self.deadline, "priority": priority, "quota": self._quota}
         if not step.levels:
             entries = [entry_at(step, visit.request, _NodeOwner(self, visit), **terms)]
         else:

@@ -68,8 +68,8 @@ def _admit(node: Node, entry: Entry, refused: BaseException | None) -> None:
         node.settle(entry, own_error(refused))
         return
     # Bounds hold where a request enters the pipeline, not between its nodes.
-    waits = entry.waits
-    if (waits is None or not waits.entered) and (node.outside or node.full):
+    quota = entry.quota
+    if (quota is None or not quota.entered) and (node.outside or node.full):
         node.dispatch(None)
         if node.outside or node.full:
             _enter_full(node, entry)

@@ -45,11 +45,11 @@ class Assignment:
 
     # Leaving the queue to other threads.
 
-    def _leaves(self, me: Caller, instance: Instance) -> bool:
-        """Tell whether a caller leaves a free instance alone, for a thread that is waking up serves the queue."""
-        return self._nudges(me, instance) or (me.pending > 0 and self.wakes(instance))
+    def _pass_by(self, me: Caller, instance: Instance) -> bool:
+        """Tell whether a caller leaves a free instance to a thread that is waking up, and wake one if need be."""
+        return self._nudge(me, instance) or (me.pending > 0 and self.is_waking(instance))
 
-    def _nudges(self, me: Caller, instance: Instance) -> bool:
+    def _nudge(self, me: Caller, instance: Instance) -> bool:
         """Wake the first caller of the queue instead of giving it an instance; tell whether it was woken.
 
         A caller ``me`` whose time for batches of others is over leaves the instance of a swift backend
@@ -85,7 +85,7 @@ class Assignment:
         running = sum([len(other.entries or ()) for other in node.instances])
         return len(node.callers) - node.queue.count - running > most
 
-    def wakes(self, instance: Instance) -> bool:
+    def is_waking(self, instance: Instance) -> bool:
         """Tell whether a thread is waking up to run a batch that a request should join.
 
         Where a batch takes about as long as a switch of threads, waiting for that thread costs less

@@ -18,7 +18,7 @@ from headrace._scheduling.instance import FAST_S
 from headrace._scheduling.locks import main_thread
 from headrace._scheduling.node import Node
 from headrace._scheduling.process_threads import errands, shared_timer
-from headrace._scheduling.queue import Waits
+from headrace._scheduling.queue import RequestQuota
 from headrace._scheduling.sleeper import Sleeper
 from headrace._scheduling.threads import Caller, Work, cycle_of, waiting
 from headrace.errors import ContractError, InputError, code_of
@@ -184,14 +184,14 @@ class SchedulerBase:
         with node.section, node.lock:
             node.counts.failed(code)
 
-    def waits(self, *, entered: bool = True, is_one: bool = False) -> Quota:
+    def new_quota(self, *, entered: bool = True, is_one: bool = False) -> Quota:
         """Give the quota that counts all waits of a request which enters here, at any node, as one wait.
 
         Args:
             entered: Whether the request has been let in.
             is_one: Whether the request has been let in and has one entry at a time.
         """
-        return self._quota.of_one() if is_one else Waits(self._quota, entered=entered)
+        return self._quota.of_one() if is_one else RequestQuota(self._quota, entered=entered)
 
     def _set_times(self, entry: Entry, now: float) -> float | None:
         entry.arrival = now
@@ -228,8 +228,8 @@ class SchedulerBase:
         """
         if self.served_by_workers and me != main_thread.ident and me not in calls_run:
             return Sleeper(me, request, weight, self, home, rest).sleep(internal=internal)
-        waits = None if home is None else home.waits(is_one=True)
-        entry = Entry(request, NOBODY, weight, None, 0, waits)
+        quota = None if home is None else home.new_quota(is_one=True)
+        entry = Entry(request, NOBODY, weight, None, 0, quota)
         if me == main_thread.ident:
             self.call_many((entry,), internal=internal)
         else:

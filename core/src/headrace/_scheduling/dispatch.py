@@ -170,7 +170,7 @@ class Dispatcher(Assignment):
             offered = list(node.free)
             wake_at = enough = inf
             while offered and node.queue.count:
-                if isinstance(me, Caller) and mine is None and self._leaves(me, offered[0]):
+                if isinstance(me, Caller) and mine is None and self._pass_by(me, offered[0]):
                     enough = 0
                     break
                 self._enough = 0

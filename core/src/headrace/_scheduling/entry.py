@@ -97,7 +97,7 @@ class Entry:
         code: The code under which a failure is counted; for a backend's error set before the lock is taken.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
         room: Wakes a thread that waits until the entry is in the queue, or done.
-        waits: Counts the wait at the node where the request entered; None for a request that enters
+        quota: Counts the wait at the node where the request entered; None for a request that enters
             here, which the queue itself counts.
         lent: One item in a list while a backend runs on a copy of the request; None where a backend gets
             the request itself. Popping is one step of the interpreter: either the backend pops the item
@@ -108,7 +108,7 @@ class Entry:
 
     __slots__ = (
         *("request", "owner", "weight", "arrival", "cut", "deadline", "priority", "data", "state"),
-        *("error", "code", "alarm", "room", "waits", "lent", "group"),
+        *("error", "code", "alarm", "room", "quota", "lent", "group"),
     )
 
     cut: float
@@ -126,7 +126,7 @@ class Entry:
         weight: int = 1,
         deadline: float | None = None,
         priority: int = 0,
-        waits: Quota | None = None,
+        quota: Quota | None = None,
     ) -> None:
         self.request = request
         self.owner = owner
@@ -137,7 +137,7 @@ class Entry:
         self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
         self.state = NEW
         self.error = self.code = self.alarm = self.room = self.lent = self.group = None
-        self.waits = waits
+        self.quota = quota
 
     def refuse(self, error: BaseException) -> None:
         """Give an entry that never entered an error as its outcome."""

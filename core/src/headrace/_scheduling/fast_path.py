@@ -258,9 +258,8 @@ class FastPath(SchedulerBase):
     def _may_start(self, instance: Instance) -> bool:
         """Tell whether a newcomer may run its own request on an instance. Under the lock."""
         if instance.mean_s >= SWIFT_S:
-            dispatcher = self._dispatcher
-            waits = self._queue.count or dispatcher.wakes(instance) or dispatcher.crowded(instance)
-            return not waits
+            ask = self._dispatcher
+            return not (self._queue.count or ask.is_waking(instance) or ask.crowded(instance))
         if not self._queue.count:
             return True
         (oldest,) = self._queue.head(1)

@@ -176,7 +176,7 @@ class Node(FreeInstances):
         """Let entries that wait for room into the queue, first come first served."""
         while self.outside:
             entry = next(iter(self.outside))
-            if self.full and (entry.waits is None or not entry.waits.entered):
+            if self.full and (entry.quota is None or not entry.quota.entered):
                 return
             if entry.state != QUEUED:  # else an exception hit a thread right after this push
                 self.queue.push(entry)

@@ -118,7 +118,7 @@ class RequestQueue:
 
     Attributes:
         count: How many entries wait.
-        guests: How many of the entries count elsewhere, by their `waits`, and not in this queue.
+        guests: How many of the entries count elsewhere, by their `quota`, and not in this queue.
         weight: Sum of the weights of the entries.
     """
 
@@ -147,9 +147,9 @@ class RequestQueue:
         entry.state = QUEUED
         self.count += 1
         self.weight += entry.weight
-        if entry.waits is not None:
+        if entry.quota is not None:
             self.guests += 1
-            entry.waits.began(entry, self._evict)
+            entry.quota.began(entry, self._evict)
 
     def _new_level(self, priority: int) -> Fifo:
         if not self.count:
@@ -177,9 +177,9 @@ class RequestQueue:
             self.weight -= entry.weight
             if self._arrived is not None:
                 self._leave_levels(entry, level, self._arrived)
-            if entry.waits is not None:
+            if entry.quota is not None:
                 self.guests -= 1
-                let_in = entry.waits.ended(entry)
+                let_in = entry.quota.ended(entry)
                 if let_in is not None:
                     self._afterwards.append(let_in)
 
@@ -210,7 +210,7 @@ class RequestQueue:
         if self.guests == self.count:
             return None
         levels = (self._levels[priority].waiting() for priority in self._priorities)
-        return next(entry for entry in chain.from_iterable(levels) if entry.waits is None)
+        return next(entry for entry in chain.from_iterable(levels) if entry.quota is None)
 
     def oldest(self) -> float:
         """Give the arrival of the entry that has been in the queue longest, whatever its priority."""
@@ -229,8 +229,8 @@ class NodeQuota(Quota):
         sheds: Whether the node asks for the oldest request of the lowest priority.
 
     Attributes:
-        waiting: The requests, each as the `Waits` of its entries or as its one entry.
-        lock: Guards every `Waits`, and their order; a thread that holds it takes no other lock.
+        waiting: The requests, each as the `RequestQuota` of its entries or as its one entry.
+        lock: Guards every `RequestQuota`, and their order; a thread that holds it takes no other lock.
     """
 
     __slots__ = ("_levels", "_priorities", "_sheds", "let_in", "lock", "outside", "waiting")
@@ -240,41 +240,41 @@ class NodeQuota(Quota):
     ) -> None:
         self.outside = outside
         self.let_in = let_in
-        self.waiting: dict[Waits | Entry, None] = {}
+        self.waiting: dict[RequestQuota | Entry, None] = {}
         self.lock = threading.Lock()
         self._sheds = sheds
-        self._levels: dict[int, OrderedDict[Waits, None]] = {}
+        self._levels: dict[int, OrderedDict[RequestQuota, None]] = {}
         self._priorities: list[int] = []  # ascending
 
     def of_one(self) -> Quota:
         """Give the quota of a request that has entered and is one entry at a time."""
-        return Waits(self, entered=True) if self._sheds else self
+        return RequestQuota(self, entered=True) if self._sheds else self
 
     def began(self, entry: Entry, evict: Evict) -> None:
         """Take note that the one entry of a request waits at a node."""
         self.waiting[entry] = None
 
     def ended(self, entry: Entry) -> Callable[[], object] | None:
-        """Take note that the one entry of a request waits no more; see `Waits.ended`."""
+        """Take note that the one entry of a request waits no more; see `RequestQuota.ended`."""
         del self.waiting[entry]
         return self.let_in if self.outside else None
 
-    def add(self, waits: Waits, priority: int) -> None:
+    def add(self, quota: RequestQuota, priority: int) -> None:
         """Count a request, as the last of its priority. Under `lock`, like `discard`."""
-        self.waiting[waits] = None
+        self.waiting[quota] = None
         if self._sheds:
             level = self._levels.get(priority)
             if level is None:
                 level = self._levels[priority] = OrderedDict()
                 insort(self._priorities, priority)
-            level[waits] = None
+            level[quota] = None
 
-    def discard(self, waits: Waits, priority: int) -> None:
+    def discard(self, quota: RequestQuota, priority: int) -> None:
         """Stop counting a request."""
-        del self.waiting[waits]
+        del self.waiting[quota]
         if self._sheds:
             level = self._levels[priority]
-            del level[waits]
+            del level[quota]
             if not level:
                 del self._levels[priority]
                 del self._priorities[bisect_left(self._priorities, priority)]
@@ -298,7 +298,7 @@ class NodeQuota(Quota):
             return next(iter(self._levels[self._priorities[0]])).leave()
 
 
-class Waits(Quota):
+class RequestQuota(Quota):
     """The entries of one request, which count as one against the bound of the node where it entered."""
 
     __slots__ = ("_entries", "_home", "_priority", "entered")

@@ -53,7 +53,7 @@ class Sleeper(Blocked):
         withdrawn: Whether the caller was interrupted.
     """
 
-    __slots__ = ("_home", "_signal", "_waits", "at", "ident", "over", "withdrawn")
+    __slots__ = ("_home", "_quota", "_signal", "at", "ident", "over", "withdrawn")
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Sleeper(Blocked):
     ) -> None:
         self.ident = ident
         self._home = home or scheduler
-        self._waits = None if home is None else home._quota.of_one()
+        self._quota = None if home is None else home._quota.of_one()
         self._signal = kept_signals.pop(ident, None) or Signal()
-        self.at = (scheduler, Entry(request, self, weight, None, 0, self._waits), rest)
+        self.at = (scheduler, Entry(request, self, weight, None, 0, self._quota), rest)
         self.over = self.withdrawn = False
 
     def places(self) -> tuple[Place, ...]:
@@ -162,9 +162,9 @@ class Sleeper(Blocked):
         except Exception as error:  # noqa: BLE001 - the caller's dict raised, or the node refuses it
             entry.error = error
             return False
-        if self._waits is None:
-            self._waits = self._home._quota.of_one()
-        following = Entry(request, self, weight, None, 0, self._waits)
+        if self._quota is None:
+            self._quota = self._home._quota.of_one()
+        following = Entry(request, self, weight, None, 0, self._quota)
         self.at = (scheduler, following, after)
         return True
 

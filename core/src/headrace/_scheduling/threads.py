@@ -264,15 +264,18 @@ None for this thread, and those that wait for a call: they give nothing back bef
 
 
 def served_here(ident: int) -> Served:
-    """Give thread ``ident`` and all threads that wait for a batch or a call that it runs now."""
+    """Give thread ``ident`` and all threads that wait for a batch or a call that it runs now.
+
+    A thread that waits in a queue may run batches meanwhile, one inside the other. Those that it has begun since
+    it waits, all above its `Caller.depth`, can end while it goes on waiting; the earlier ones cannot.
+    """
     found: Served = {}
     left: list[tuple[int, int | None]] = [(ident, None)]
     while left:
-        waits, depth = left.pop()
-        for thread in served_by(waits) - found.keys():
-            batches = batches_run.get(thread, ())
-            # The batches that it began after it began to wait come first.
-            for_call = depth is None or thread != waits
+        waiter, depth = left.pop()
+        for thread in served_by(waiter) - found.keys():
+            batches = batches_run.get(thread, ())  # the one that was begun last comes first
+            for_call = depth is None or thread != waiter
             inside = 0 if for_call else max(0, len(batches) - (depth or 0))
             found[thread] = None if for_call else batches[:inside]
             owners = [entry.owner for entries in batches[inside:] for entry in entries]
