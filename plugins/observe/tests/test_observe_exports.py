@@ -33,7 +33,7 @@ else:
 
 import headrace
 import headrace_observe
-from headrace.errors import InputError, MissingDependencyError, SetupError
+from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
 from headrace_cli.app import app
 from headrace_observe.commands.top import rows_of, scrape
 
@@ -291,6 +291,16 @@ def test_every_extra_that_an_error_names_brings_the_library():
 def test_only_the_loopback_is_listened_on_unless_asked(probe):
     with served():
         assert probe[0]._server.server_address[0] == "127.0.0.1"
+    with pytest.raises(ConfigError, match="host"):  # an empty variable is nobody's wish for all
+        headrace.pipe({"backend": "Identity", "probes": ['Prometheus(port=0,host="")']})
+
+
+def test_an_address_of_ipv6_is_listened_on_and_one_of_elsewhere_refused(probe):
+    config = {"backend": "Identity", "probes": ['Prometheus(port=0,host="::1")']}
+    with contextlib.suppress(SetupError), headrace.pipe(config):  # some machines have no IPv6
+        assert scrape(f"http://[::1]:{probe[0].port}")
+    with pytest.raises(SetupError, match=r'host="127\.0\.0\.1"'):
+        headrace.pipe({"backend": "Identity", "probes": ['Prometheus(port=0,host="203.0.113.1")']})
 
 
 # top

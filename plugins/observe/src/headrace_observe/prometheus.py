@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import socket
 import threading
 import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,7 +47,9 @@ class Prometheus:
 
         port: int = pydantic.Field(9464, ge=0, le=65535, description="The port; 0 for a free one.")
         host: str = pydantic.Field(
-            "127.0.0.1", description='The address; "0.0.0.0" lets other machines ask, too.'
+            "127.0.0.1",
+            min_length=1,  # an empty text would mean every address
+            description='The address; "0.0.0.0", or "::" for IPv6, lets other machines ask, too.',
         )
 
     def __init__(self, options: Prometheus.Options) -> None:
@@ -60,12 +64,15 @@ class Prometheus:
         self._pipeline: weakref.ref[headrace.Pipeline] | None = None
         registry = client.CollectorRegistry(auto_describe=False)
         registry.register(_Collector(client, self._look))
+        host = f"[{options.host}]" if ":" in options.host else options.host
         try:
             self._server = _Server((options.host, options.port), _Handler)
         except OSError as error:
+            hint = "Give another port: Prometheus(port=9465), or port=0 for a free one."
+            if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
+                hint = 'Give an address of this machine: Prometheus(host="127.0.0.1").'
             raise SetupError(
-                f"Prometheus cannot listen on {options.host}:{options.port}: {error.strerror}",
-                hint="Give another port: Prometheus(port=9465), or port=0 for a free one.",
+                f"Prometheus cannot listen on {host}:{options.port}: {error.strerror}", hint=hint
             ) from error
         self._server.look = self._look
         self._server.encode = lambda accept: _encoded(client, registry, accept)
@@ -77,7 +84,7 @@ class Prometheus:
             daemon=True,
         )
         self._thread.start()
-        _log.info("metrics at http://%s:%d/metrics", options.host, self.port)
+        _log.info("metrics at http://%s:%d/metrics", host, self.port)
 
     @staticmethod
     def families(pipeline: headrace.Pipeline) -> Iterator[Any]:
@@ -109,6 +116,11 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = os.name == "posix"
     look: Callable[[], headrace.Pipeline | None]
     encode: Callable[[str], tuple[str, bytes]]
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log at DEBUG: most errors here are clients that went away; the base class would print them to stderr."""
