@@ -118,7 +118,9 @@ def test_a_scrape_says_what_stats_says(probe):
     assert found["headrace_state", ("state", "ready")] == 1
     assert found["headrace_ready",] == 1
     ups = [name for name in found if name[0] == "headrace_instance_up"]
-    assert len(ups) == 2
+    assert [dict(name[1:])["instance_index"] for name in ups] == ["0", "1"]
+    labels = {label for name in found for label, _ in name[1:]}
+    assert not labels & {"instance", "job"}  # Prometheus gives these to who it has asked
     assert ("headrace_element_p99_seconds", ("element", "S/1:ExportsPicky"), main) in found
     assert families["headrace_requests"].type == "counter"
     assert families["headrace_batch_size_requests"].type == "histogram"
@@ -180,12 +182,15 @@ def free_port():
 
 def test_the_dashboard_asks_for_metrics_that_there_are(probe):
     board = Path(__file__).parents[3] / "docs" / "grafana" / "headrace.json"
-    asked = set(re.findall(r"headrace_\w+", board.read_text(encoding="utf-8")))
+    written = board.read_text(encoding="utf-8")
+    asked, shown = (set(re.findall(one, written)) for one in (r"headrace_\w+", r"{{(\w+)}}"))
     with served() as pipe:
         pipe({"data": 1})
         _, _, text = get(probe[0].port, "/metrics")
-    families = text_string_to_metric_families(text)
-    assert asked - {sample.name for family in families for sample in family.samples} == set()
+    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    assert asked - {sample.name for sample in samples} == set()
+    labels = {label for sample in samples for label in sample.labels}
+    assert shown - labels == {"instance"}  # the one that Prometheus adds
     assert len(asked) >= 8
 
 
@@ -532,8 +537,9 @@ def test_metrics_are_those_of_stats(monkeypatch):
         metric.name: {tuple(sorted(p.attributes.items())): p.value for p in metric.data.data_points}
         for metric in scope.metrics
     }
-    assert found["headrace.requests"][("node", "main"), ("outcome", "ok")] == 7
-    assert found["headrace.requests_waiting"][("node", "main"),] == 0
+    main = ("headrace.node", "main")
+    assert found["headrace.requests"][main, ("headrace.outcome", "ok")] == 7
+    assert found["headrace.requests_waiting"][main,] == 0
     units = {metric.name: metric.unit for metric in scope.metrics}
     assert len(units) == len(scope.metrics)  # no two of one name
     assert (units["headrace.instance_busy"], units["headrace.instance_busy_time"]) == ("1", "s")

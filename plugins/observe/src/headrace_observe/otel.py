@@ -268,7 +268,8 @@ def _offer(api: Any, meter: Any, look: Callable[[], tuple[Mapping[str, Any], boo
             for one, _kind, _text, samples in tables(now[0], ready=now[1]):
                 if one == name:
                     for labels, value in samples:
-                        yield api.Observation(value, dict(labels))
+                        named = {f"headrace.{label}": text for label, text in labels.items()}
+                        yield api.Observation(value, named)
 
         counted = _COUNTED.get(name, _COUNTED.get(name.rpartition("_")[2], "1"))
         unit = "s" if name.endswith("_seconds") else counted

@@ -32,6 +32,9 @@ _LEAST_BOUND = 1024
 """The histogram of batch sizes has bounds at least up to this, so that several processes have the same bounds and
 their histograms can be summed."""
 
+_OWN = {"instance": "instance_index"}
+"""Labels with another name here: ``instance`` is Prometheus' own, of the address that it has asked."""
+
 
 class Prometheus:
     """The probe that answers ``/metrics``, ``/ready`` and ``/live`` while its pipeline exists.
@@ -187,7 +190,8 @@ def _families(client: Any, pipeline: headrace.Pipeline) -> Iterator[Any]:
         family = metric(name, text, kind)
         suffix = "_total" if kind == "counter" else ""
         for labels, value in samples:
-            family.add_sample(name + suffix, dict(labels), value)
+            own = {_OWN.get(label, label): text for label, text in labels.items()}
+            family.add_sample(name + suffix, own, value)
         yield family
     yield _batch_sizes(metric, stats["nodes"])
     family = metric("headrace", "The version of Headrace.", "info")
