@@ -196,6 +196,19 @@ def test_what_a_document_links_to_is_there(page):
     assert [target for target in links if not (page.parent / target).exists()] == []
 
 
+def test_who_is_told_to_install_headrace_is_told_from_where():
+    pages = [page for page in ROOT.rglob("*.md") if not {".venv", "build"} & set(page.parts)]
+    installs = re.compile(r"pip install [^`\n]*(?<![/.\w-])headrace\b(?!-watch)")
+    silent = [
+        page.relative_to(ROOT).as_posix()
+        for page in pages
+        if page.name != "CHANGELOG.md"
+        and installs.search(text := page.read_text(encoding="utf-8"))
+        and not re.search(r"package index|#install", text)
+    ]
+    assert silent == []
+
+
 def test_the_programs_of_the_readme_are_short_and_print_what_they_say(run_program, tmp_path):
     program, own_backend = blocks(ROOT / "README.md", "python")
     assert len([line for line in program.splitlines() if line.strip()]) <= 12

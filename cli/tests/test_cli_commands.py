@@ -84,6 +84,7 @@ def only(monkeypatch, *plugins):
     headrace.plugins.refresh()
 
 
+CLONE = "in a clone of Headrace: pip install"
 GOOD = '''
 from pydantic import Field
 import headrace
@@ -557,7 +558,7 @@ def test_doctor_finds_nothing_wrong(site, monkeypatch):
     [
         ("goood", "goood", "Did you mean 'good'?"),
         ("headrace-goood", "goood", "Did you mean 'good'?"),
-        ("-trt", "trt", "Install it: pip install headrace-trt"),
+        ("-trt", "trt", f"Install it: pip install headrace-trt, or {CLONE} ./plugins/trt"),
         ("-torchh", "torchh", "Did you mean 'torch'?"),
         ("-", "-", "Installed are: good."),
     ],

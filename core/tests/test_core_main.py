@@ -17,7 +17,7 @@ def test_without_the_command_line_it_says_what_to_install():
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "headrace: the command line is a distribution of its own, which is not installed. "
-        'Install it: pip install "headrace[cli]"\n'
+        'Install it: pip install "headrace[cli]", or in a clone of Headrace: pip install ./cli\n'
     )
 
 

@@ -11,7 +11,7 @@ import typer
 import headrace
 from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS
 from headrace_cli.console import print_data
-from headrace_cli.names import COMMANDS
+from headrace_cli.names import COMMANDS, how_to_install
 from headrace_cli.plugin_commands import (
     KNOWN_COMMANDS,
     command_named,
@@ -48,7 +48,7 @@ class AllCommands(Commands):
             if brings and brings not in {plugin.distribution for plugin in plugins}:
                 ctx.fail(
                     f"The command {name!r} comes with {brings}, which is not installed. "
-                    f"Install it: pip install {brings}"
+                    f"{how_to_install(brings)}"
                 )
             known = {shown: shown for shown, _ in _of_plugins()}
             for own in COMMANDS:

@@ -121,7 +121,7 @@ def _kit() -> ModuleType:
         raise MissingDependencyError(
             "the conformance kit is a distribution of its own, which is not installed",
             distribution="headrace-testing",
-            hint='Install it: pip install "headrace[testing]"',
+            hint='Install it: pip install "headrace[testing]", or in a clone of Headrace: pip install ./testing',
         )
     return importlib.import_module("headrace_testing.conformance")
 

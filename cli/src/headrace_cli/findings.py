@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from headrace.plugins import KNOWN_BACKENDS, core, installed, qualifier
+from headrace_cli.names import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -178,7 +179,7 @@ def _unknown_plugins(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     for name in dict.fromkeys(one for one in named if one not in known):
         remedy = f"Installed are: {', '.join(known)}." if known else "No plugin is installed."
         if name in elsewhere:
-            remedy = f"Install it: pip install {elsewhere[name]}"
+            remedy = how_to_install(elsewhere[name])
         elif near := difflib.get_close_matches(name, [*known, *elsewhere], n=1):
             remedy = f"Did you mean {near[0]!r}?"
         yield Finding("unknown_plugin", f"no installed plugin is called {name!r}", remedy, name)

@@ -53,3 +53,9 @@ def plugins_named(name: str) -> list[Plugin]:
     if exact or backends_named(name):
         return exact
     return [plugin for plugin in found if plugins.qualifier(name) == plugin.plugin]
+
+
+def how_to_install(distribution: str) -> str:
+    """Say how to install a plugin of this repository, also from a clone of it."""
+    here = f"in a clone of Headrace: pip install ./plugins/{plugins.qualifier(distribution)}"
+    return f"Install it: pip install {distribution}, or {here}"
