@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 
-_IMPORTABLE = "Put it into a module, or into a file that the configuration names under `import`."
+_INTO_A_MODULE = "into a module, or into a file that the configuration names under `import`."
+IMPORTABLE = f"Put it {_INTO_A_MODULE}"
 
 
 class ChildPlan:
@@ -61,12 +62,9 @@ class ChildPlan:
         try:
             _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(content)
         except Exception as error:
-            raise SetupError(
-                f"{element.call} cannot be sent to another process: {error_text(error)}",
-                node=builder.name,
-                hint="Let its classes and functions be importable: put them into a module, or into a "
-                "file that the configuration names under `import`.",
-            ) from error
+            what = f"{element.call} cannot be sent to another process: {error_text(error)}"
+            hint = f"Let its classes and functions be importable: put them {_INTO_A_MODULE}"
+            raise SetupError(what, node=builder.name, hint=hint) from error
         self._content = packed.getvalue()
         self.name = element.name
         self.expression = str(element.call)
@@ -101,7 +99,7 @@ class ChildPlan:
             content = pickle.loads(self._content)  # noqa: S301 - `__init__` has pickled it
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
-            raise SetupError(what, hint=_IMPORTABLE) from error
+            raise SetupError(what, hint=IMPORTABLE) from error
         name, keys, index, element, threads, allow_import = content
         if own_thread:
             give_threads(element)

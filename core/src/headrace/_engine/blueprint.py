@@ -286,9 +286,6 @@ def _check_coverage(instances: Sequence[Instance], node: str) -> None:
     for low, high in spans[1:]:
         if low > reached + 1:
             hole = str(reached + 1) if low == reached + 2 else f"{reached + 1} to {low - 1}"
-            raise SetupError(
-                f"no instance takes a weight of {hole}",
-                node=node,
-                hint="Let the ranges of the instances touch.",
-            )
+            hint = "Let the ranges of the instances touch."
+            raise SetupError(f"no instance takes a weight of {hole}", node=node, hint=hint)
         reached = max(reached, high)

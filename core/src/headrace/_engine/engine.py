@@ -199,11 +199,8 @@ class Engine:
             PluginError: A plugin or a library is missing.
         """
         if change.blueprint.is_graph and self.graph is None:
-            raise SetupError(
-                "a Repost needs a pipeline that was built to pass requests from node to node",
-                node=name,
-                hint="Build the pipeline again.",
-            )
+            what = "a Repost needs a pipeline that was built to pass requests from node to node"
+            raise SetupError(what, node=name, hint="Build the pipeline again.")
         node = change.blueprint.nodes[name]
         if node.links.alias_of is not None:
             return None
@@ -361,9 +358,8 @@ class Engine:
     def after_fork(self) -> None:
         """Refuse all requests in a child process after a fork, where no thread of the parent exists."""
         self._forked = True
-        self._closing = ClosedError(
-            "this pipeline belongs to the parent process; build one after the fork"
-        )
+        what = "this pipeline belongs to the parent process; build one after the fork"
+        self._closing = ClosedError(what)
         for scheduler in self._schedulers:
             scheduler.after_fork(self._closing)
 

@@ -131,11 +131,10 @@ class Reloader:
         self._engine.check_open()
         builds_here = not served_here(threading.get_ident()).keys().isdisjoint(self._jobs.copy())
         if self._engine.held_by_this_thread() or builds_here:
-            raise ContractError(
-                "a backend asked its own pipeline for a reload, which would wait for it",
-                node=node if isinstance(node, str) else None,
-                hint="Reload from a thread that runs no batch of this pipeline.",
-            )
+            what = "a backend asked its own pipeline for a reload, which would wait for it"
+            hint = "Reload from a thread that runs no batch of this pipeline."
+            name = node if isinstance(node, str) else None
+            raise ContractError(what, node=name, hint=hint)
         job = _Job(node, changes, timeout_s)
         thread = threading.Thread(
             target=self._work, args=(job,), name=f"headrace-reload-{node}", daemon=True

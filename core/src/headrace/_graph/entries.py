@@ -183,13 +183,9 @@ class Elements:
 def _copies(each: Each, request: Request) -> list[Request]:
     values: Any = request.get(each.source)
     if not isinstance(values, list):
-        raise InputError(
-            f"node {each.node!r} runs once per element of {each.source!r}",
-            key=each.source,
-            expected="a list",
-            got=type(values).__name__ if each.source in request else "nothing",
-            node=each.node,
-        )
+        what = f"node {each.node!r} runs once per element of {each.source!r}"
+        got = type(values).__name__ if each.source in request else "nothing"
+        raise InputError(what, key=each.source, expected="a list", got=got, node=each.node)
     copies = []
     for value in values:
         copy = dict(request)

@@ -72,16 +72,13 @@ class Graph:
         if name is None and self.only is not None:
             return self.only
         if not isinstance(name, str) or name not in self._links:
+            what, got = "the pipeline has several roots, and the request names none", None
+            if name is not None:
+                got = shown(name)
+                what = f"no node is called {got}"
             near = nearest(name, self._links) if isinstance(name, str) else None
-            raise InputError(
-                "the pipeline has several roots, and the request names none"
-                if name is None
-                else f"no node is called {shown(name)}",
-                key="node_name",
-                expected=f"one of {', '.join(self.roots)}",
-                got=None if name is None else shown(name),
-                hint=f"Did you mean {near!r}?" if near else None,
-            )
+            hint, roots = f"Did you mean {near!r}?" if near else None, ", ".join(self.roots)
+            raise InputError(what, key="node_name", expected=f"one of {roots}", got=got, hint=hint)
         return self.route_from(name)
 
     def route_from(self, name: str) -> Route:

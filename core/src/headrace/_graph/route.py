@@ -251,12 +251,9 @@ def _map_of(
             elif source == "result" and links.otherwise:
                 request[target] = ended["data"]
             else:
-                raise InputError(
-                    f"node {name!r} ended without the key {source!r} that the map of node "
-                    f"{links.name!r} asks for",
-                    key=source,
-                    node=name,
-                )
+                asks = f"that the map of node {links.name!r} asks for"
+                what = f"node {name!r} ended without the key {source!r} {asks}"
+                raise InputError(what, key=source, node=name)
             if "context" in ended or "request_id" in ended:
                 for key in KEPT:
                     if key in ended and key not in request:

@@ -143,13 +143,10 @@ class Traversal:
         if target is None:
             return None
         if len(self.legs) > MOST_REPOSTS:
-            endless = LimitError(
-                f"the request was reposted more than {MOST_REPOSTS} times, last from node "
-                f"{step.name!r} to {target!r}",
-                limit=MOST_REPOSTS,
-                node=step.name,
-                hint="See why it never comes to an end.",
-            )
+            last = f"from node {step.name!r} to {target!r}"
+            what = f"the request was reposted more than {MOST_REPOSTS} times, last {last}"
+            hint = "See why it never comes to an end."
+            endless = LimitError(what, limit=MOST_REPOSTS, node=step.name, hint=hint)
             return Failure(step, endless, has_run=True)
         leg = Leg(self._route_from(target))
         skipped = sum(sink.name in step.skipped for sink in left.route.sinks)
@@ -195,14 +192,11 @@ def repost_of(step: Step, request: Request) -> str | None:
     if target is None:
         return None
     if type(target) is not str or target not in step.links.reposts:
-        raise ContractError(
-            f"the key {REPOST!r} holds {shown(target)}: it is written by Repost[node] only",
-            node=step.name,
-        )
+        what = f"the key {REPOST!r} holds {shown(target)}: it is written by Repost[node] only"
+        raise ContractError(what, node=step.name)
     if "result" not in request:
-        raise NoResultError(
-            f"node {step.name!r} gave no 'result' to repost to {target!r}", node=step.name
-        )
+        what = f"node {step.name!r} gave no 'result' to repost to {target!r}"
+        raise NoResultError(what, node=step.name)
     request["data"] = request.pop("result")
     return str(target)
 

@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from operator import attrgetter
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.entry import DONE, ENTERED, OUTSIDE, QUEUED, own_error
 from headrace._scheduling.queue import QUEUE_FULL
@@ -88,10 +88,9 @@ def held_here(node: Node, ident: int | None = None) -> bool:
 
 def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
     """Make the error of a request whose deadline has passed."""
-    where = "while a backend ran on it" if running else "while it waited"
-    return DeadlineExceededError(
-        f"the time of the request was over {where}", node=node.name, abandoned=running
-    )
+    when = "while a backend ran on it" if running else "while it waited"
+    what = f"the time of the request was over {when}"
+    return DeadlineExceededError(what, node=node.name, abandoned=running)
 
 
 def interrupted(node: Node, *, running: bool) -> BackendError:
@@ -123,11 +122,9 @@ def refuse(node: Node, entries: Sequence[Entry]) -> None:
 
 def inside(node: str) -> ContractError:
     """Make the error of a call that needs an instance whose thread waits for that same call."""
-    return ContractError(
-        "a backend called its own pipeline, which waits for the instance that it holds",
-        node=node,
-        hint="Call another pipeline, or compose the backends in one expression.",
-    )
+    what = "a backend called its own pipeline, which waits for the instance that it holds"
+    hint = "Call another pipeline, or compose the backends in one expression."
+    return ContractError(what, node=node, hint=hint)
 
 
 def unfit(node: Node, entry: Entry) -> BaseException | None:
@@ -136,14 +133,10 @@ def unfit(node: Node, entry: Entry) -> BaseException | None:
         return deadline_error(node, running=False)
     if node.max is None or entry.weight <= node.max:
         return None
-    return BatchRangeError(
-        f"a request of weight {entry.weight} fits no instance: the greatest max is {node.max}",
-        weight=entry.weight,
-        min=node.min,
-        max=node.max,
-        node=node.name,
-        hint="Send fewer rows in one request, or raise the node's max.",
-    )
+    what = f"a request of weight {entry.weight} fits no instance: the greatest max is {node.max}"
+    hint = "Send fewer rows in one request, or raise the node's max."
+    limits: Any = {"weight": entry.weight, "min": node.min, "max": node.max}
+    return BatchRangeError(what, **limits, node=node.name, hint=hint)
 
 
 def _enter_full(node: Node, entry: Entry) -> None:
@@ -190,13 +183,8 @@ def _shed(node: Node, oldest: Entry | None, priority: int, waiting: int) -> bool
 
 
 def _overloaded(node: Node, waiting: int, *, shed: bool) -> OverloadedError:
-    size = node.limits.queue_size
-    what = "made way for a newer request" if shed else "the queue is full"
-    return OverloadedError(
-        f"{what}: {waiting} {'request waits' if waiting == 1 else 'requests wait'}, "
-        f"queue_size is {size}",
-        queue_size=size,
-        waiting=waiting,
-        node=node.name,
-        hint="Send fewer at a time, raise queue_size, or set queue_full = 'wait'.",
-    )
+    size, wait = node.limits.queue_size, "request waits" if waiting == 1 else "requests wait"
+    why = "made way for a newer request" if shed else "the queue is full"
+    what = f"{why}: {waiting} {wait}, queue_size is {size}"
+    hint = "Send fewer at a time, raise queue_size, or set queue_full = 'wait'."
+    return OverloadedError(what, queue_size=size, waiting=waiting, node=node.name, hint=hint)

@@ -46,15 +46,8 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
         what = f"the wait for company is over with a weight of {weight}, and the node has {allowed}{copies}"
         also = "" if pad else "pad = true, "
         hint = f"Set {also}a longer batching_timeout, or allow smaller batches."
-    return BatchRangeError(
-        what,
-        weight=weight,
-        min=instance.min,
-        max=instance.max,
-        node=node,
-        instance=instance.index,
-        hint=hint,
-    )
+    limits: Any = {"weight": weight, "min": instance.min, "max": instance.max}
+    return BatchRangeError(what, **limits, node=node, instance=instance.index, hint=hint)
 
 
 def repeated(weights: Sequence[int], instance: Instance) -> list[int] | None:
@@ -185,25 +178,18 @@ def _for_owner(error: BaseException | None) -> BaseException | None:
 
 
 def _no_result(node: str, instance: Instance, request: Request) -> NoResultError:
-    silent = instance.backend._last_label(request)
-    return NoResultError(
-        f"{silent} wrote no 'result'", node=node, backend=silent, instance=instance.index
-    )
+    silent, index = instance.backend._last_label(request), instance.index
+    return NoResultError(f"{silent} wrote no 'result'", node=node, backend=silent, instance=index)
 
 
 def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError:
     """Make the error of one request whose batch ended with ``error``, past the backend's own guard."""
-    name = type(error).__name__
-    failure = BackendError(
-        f"{instance.backend._label()} raised {name}"
-        if isinstance(error, Exception)
-        else f"{name} hit the thread that ran the batch",
-        node=node,
-        backend=instance.backend._label(),
-        instance=instance.index,
-        abandoned=is_abandoned(error),
-    )
-    return caused(failure, error)
+    name, backend = type(error).__name__, instance.backend._label()
+    what = f"{backend} raised {name}"
+    if not isinstance(error, Exception):
+        what = f"{name} hit the thread that ran the batch"
+    where: Any = {"node": node, "backend": backend, "instance": instance.index}
+    return caused(BackendError(what, **where, abandoned=is_abandoned(error)), error)
 
 
 def terms_here() -> Callable[[Request], tuple[float | None, int]]:

@@ -23,6 +23,7 @@ from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import Channel, Packed, apply, changes, faults, pack, unpack
+from headrace._build.elsewhere import IMPORTABLE
 from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent, use_cpus
 from headrace._scheduling.locks import took_token
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     Faults = dict[int, Exception]
 
     Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str]]
-
-_EVERYWHERE = "Put it into a module, or into a file that the configuration names under `import`."
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def _wrong(packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Excepti
             error = ContractError(what, hint=hint)
         for key, cause in unmade.items():
             what = f"what it wrote to {key!r} is unknown outside of its process: "
-            error = ContractError(what + error_text(cause), hint=_EVERYWHERE)
+            error = ContractError(what + error_text(cause), hint=IMPORTABLE)
             if key is None:
                 error = BackendError(f"its error is unknown here: {error_text(cause)}")
         found.append(error)
