@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry import trace as api
@@ -512,6 +514,28 @@ def test_a_parent_that_is_not_sampled_means_no_span(spans):
     with headrace.pipe({"backend": "Identity", "probes": ["OpenTelemetry"]}) as pipe:
         pipe({"data": 1, "context": {"traceparent": f"{PARENT}-00"}})
     assert spans() == ()
+
+
+def test_a_provider_that_fails_costs_a_span_is_counted_and_harms_no_request(spans, monkeypatch):
+    tracer, fails = api.get_tracer("headrace"), [None]
+
+    def start_span(name, **about):
+        if fails and "request" in name:
+            fails.pop()
+            raise IndexError("of the provider")
+        return tracer.start_span(name, **about)
+
+    monkeypatch.setattr(api, "get_tracer", lambda *_: SimpleNamespace(start_span=start_span))
+    errors = []
+    config = {"backend": "Identity", "probes": ["OpenTelemetry"]}
+    with headrace.pipe(config) as pipe:
+        for k in itertools.count():
+            assert pipe({"data": k})["result"] == k
+            errors.append(pipe.stats()["probes"]["OpenTelemetry"])
+            if errors[-1]["errors"]:
+                break
+    assert errors[-1] == {"errors": 1, "last": "IndexError: of the provider"}
+    assert len(named(spans(), "request")) == len(errors) - 1
 
 
 def test_a_context_that_is_odd_harms_nothing(spans):

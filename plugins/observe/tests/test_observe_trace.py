@@ -379,6 +379,22 @@ def test_a_file_that_cannot_be_written_fails_the_setup(tmp_path):
             headrace.pipe({"backend": "Identity", "probes": [f'{probe}(path="{tmp_path}")']})
 
 
+def test_a_disk_that_is_full_is_counted_while_the_pipeline_runs(tmp_path, monkeypatch):
+    from headrace_observe.trace_notes import NoteStore
+
+    def full(self, notes):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(NoteStore, "add", full)
+    with traced(tmp_path / "trace.json", {"backend": "Identity"}) as pipe:
+        (name,) = pipe.stats()["probes"]
+        while not pipe.stats()["probes"][name]["errors"]:
+            assert pipe({"data": 1})["result"] == 1
+        assert pipe({"data": 1})["result"] == 1
+        assert pipe.stats()["probes"][name]["errors"] == 1  # not for every request
+    assert not list(tmp_path.iterdir())
+
+
 def test_options_out_of_range_are_refused(tmp_path):
     with pytest.raises(ConfigError):
         traced(tmp_path / "t.json", {"backend": "Identity"}, sample=0)

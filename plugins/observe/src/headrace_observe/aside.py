@@ -33,7 +33,8 @@ class Aside(Generic[T]):
         name: The name of the thread.
 
     Attributes:
-        append: Leaves a thing to the thread without waking it; only for callers that call `leave` soon after.
+        append: Leaves a thing to the thread without waking it; only for callers that call `leave` soon after. Raises
+            the error that has ended the thread, if any, the first time after that, as `leave` does.
     """
 
     def __init__(
@@ -59,6 +60,12 @@ class Aside(Generic[T]):
             self._sleeps = False
             self._wake.put(None)
 
+    def _refuse(self, thing: T) -> None:
+        """Raise the error that ended the thread, once: then the pipeline counts it, and drops what comes after it."""
+        self.append = self._pending.append
+        if self._error is not None:
+            raise self._error
+
     def finish(self) -> None:
         """Wait until everything that was left is handled; raise the error that ended the thread early, if any."""
         self._ends.set()
@@ -80,10 +87,10 @@ class Aside(Generic[T]):
                 self._drain()
             self._drain()
             self._last()
-        except Exception as error:  # noqa: BLE001 - raised by `finish`
+        except Exception as error:  # noqa: BLE001 - raised by the next `append`, and by `finish`
             self._error = error
             self._pending = deque(maxlen=0)
-            self.append = self._pending.append
+            self.append = self._refuse
 
     def _drain(self) -> None:
         take, left = self._pending.popleft, len(self._pending)

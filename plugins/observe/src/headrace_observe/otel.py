@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,9 @@ _COUNTED = {
     "dropped": "{item}",
 }
 """Units in the notation of OpenTelemetry, by the name of a metric or the last part of it."""
+
+_MOST_FAILED = 1000
+"""So many errors of the provider wait to be counted."""
 
 _LOOK_S = 60.0
 """Seconds between two readings of the wall clock. Between them all times have the same offset, so spans keep their
@@ -94,6 +98,7 @@ class OpenTelemetry:
         self._ran: dict[tuple[str, int], tuple[int, float]] = {}
         self._early: dict[tuple[str, int], _Request] = {}
         self._links: dict[int, Any] = {}
+        self._failed: deque[Exception] = deque(maxlen=_MOST_FAILED)
         self._looked = -_LOOK_S
         self._offset_ns = 0
         self._aside: Aside[_Batch | _Request] | None = None
@@ -162,6 +167,16 @@ class OpenTelemetry:
         if abandoned and (number is None or self._early.pop(key, None) is None):
             return
         self._aside.leave(heard._replace(batch=number if began >= started else None))
+        self._raise_failed()
+
+    def _raise_failed(self) -> None:
+        """Raise an error of the provider, which the pipeline then counts as one of this probe."""
+        if self._failed:
+            try:
+                error = self._failed.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            raise error
 
     def close(self) -> None:
         """Make the spans that are left."""
@@ -169,6 +184,7 @@ class OpenTelemetry:
             for early in [*self._early.values()]:  # the pipeline has given their batches up
                 self._aside.append(early)
             self._aside.finish()
+            self._raise_failed()
 
     # In the thread of the probe.
 
@@ -181,10 +197,13 @@ class OpenTelemetry:
 
     def _make(self, found: list[_Batch | _Request]) -> None:
         for heard in found:
-            if isinstance(heard, _Batch):
-                self._make_batch(heard)
-            else:
-                self._make_request(heard)
+            try:
+                if isinstance(heard, _Batch):
+                    self._make_batch(heard)
+                else:
+                    self._make_request(heard)
+            except Exception as error:  # noqa: BLE001 - of a provider; one span is lost, the next are made
+                self._failed.append(error)
 
     def _make_batch(self, heard: _Batch) -> None:
         contexts = [self._parent(parent) for parent in heard.parents]
