@@ -130,6 +130,9 @@ def test_right_configurations_pass(validator, config):
         # What is misspelt.
         ({"backend": "Whole", "frst": "X"}, ["frst"]),
         ({"backend": "Sized", "widht": 3}, ["widht"]),
+        ({"backend": "Sized", "Sized::widht": 3}, ["Sized::widht"]),
+        ({"n": {"backend": "Sized", "x:Sized::widht": 3}}, ["n", "x:Sized::widht"]),
+        ({"global": {"Sized::widht": 3}, "n": {"backend": "Sized"}}, ["global", "Sized::widht"]),
         ({"backend": "Sized", "instance_nm": 3}, ["instance_nm"]),
         ({"n": {"backend": "Sized", "batch_size": 3}}, ["n", "batch_size"]),
         ({"instance_nm": 3, "n": {"backend": "Sized"}}, ["instance_nm"]),

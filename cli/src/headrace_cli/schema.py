@@ -151,8 +151,8 @@ def json_schema() -> dict[str, Any]:
 def _add_closed(definitions: dict[str, Any], whole: Iterable[str]) -> None:
     """Add the schemas that refuse unknown keys, and tables that are no nodes: both may be misspelt."""
     reserved = dict.fromkeys(_RESERVED.split("|"), True)
-    scoped = {"::": True}
     keys = dict.fromkeys((*definitions["node"]["properties"], *whole), True)
+    scoped = {f"::({'|'.join(map(re.escape, keys))})$": True}
     definitions["known_keys"] = {
         "properties": keys,
         "patternProperties": scoped,
