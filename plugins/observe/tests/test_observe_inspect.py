@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import headrace
 import headrace_observe
 from headrace.errors import MissingDependencyError
 from headrace_cli.app import app
@@ -201,6 +202,21 @@ def test_what_fails_is_counted_and_sizes_outside_are_refused():
         inspect("Identity", [])
 
 
+def test_what_dicts_and_lists_hold_is_described():
+    def found(data):
+        boxes = [np.zeros((2, k), np.float32) for k in (4, 4, 5)]
+        return {"boxes": boxes, "scores": (0.5, 1), "text": "abc", "none": []}
+
+    headrace.register("InspectFound", found, replace=True)
+    (written,) = inspect("InspectFound", [1], repeat=1, warm_up=0, sizes=[1])["writes"].values()
+    assert written == (
+        "dict {boxes: list [3] of float32 [2, 4], float32 [2, 5], scores: tuple [2] of float, int, "
+        "text: str [3], none: list [0]}"
+    )
+    (deep,) = inspect("Identity", [[[[[1]]]]], repeat=1, warm_up=0, sizes=[1])["reads"].values()
+    assert deep == "list [1] of list [1] of list [1] of list [1]"
+
+
 def test_the_command_inspects_an_expression_and_a_file(tmp_path):
     args = ["--data", "uint8:8x8x3", "--repeat", "2", "--warm-up", "0", "--sizes", "1,2"]
     done = CliRunner().invoke(app, ["inspect", "Identity", *args, "--json"])
@@ -261,6 +277,21 @@ def test_gpus_are_listed_and_what_one_does_not_tell_is_none(monkeypatch):
     done = CliRunner().invoke(app, ["gpus"])
     assert "NVIDIA X" in done.stdout
     assert "7 (1 MiB)" in done.stdout
+
+
+def test_a_gpu_that_the_driver_has_lost_is_listed_without_values(monkeypatch):
+    nvml = fake_nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    (before,) = gpus()
+
+    def lost(index):
+        raise NVMLError
+
+    nvml.nvmlDeviceGetHandleByIndex = lost
+    (one,) = gpus()
+    assert one == {**dict.fromkeys(before), "index": 0, "processes": []}
+    done = CliRunner().invoke(app, ["gpus"])
+    assert done.exit_code == 0
 
 
 def test_without_a_gpu_the_list_is_empty(monkeypatch):

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["gpus"]
 
 
+_VALUES = (
+    *("name", "uuid", "memory_used_bytes", "memory_total_bytes"),
+    *("utilisation_percent", "temperature_c"),
+)
+
+
 def gpus() -> list[dict[str, Any]]:
     """List the GPUs of this machine; an empty list where there is none.
 
@@ -45,14 +51,15 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def _gpu(nvml: Any, index: int) -> dict[str, Any]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-
     def known(ask: Callable[[], Any]) -> Any:
         try:
             return ask()
         except nvml.NVMLError:
             return None
 
+    handle = known(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+    if handle is None:  # the driver has lost it
+        return {"index": index, **dict.fromkeys(_VALUES), "processes": []}
     memory = known(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
     running = known(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
     return {

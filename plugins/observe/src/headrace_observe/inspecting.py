@@ -21,6 +21,9 @@ __all__ = ["inspect"]
 _LARGEST = 32
 """Batches of a backend without a bound are tried up to this size."""
 
+_SHOWN = 16
+"""So many items of a dict or list are described."""
+
 CLOCK = (
     "the call of the built instance with a batch, in the thread that it belongs to, from before it to "
     "after its end of the batch; no queue"
@@ -174,15 +177,23 @@ def _written(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, s
     }
 
 
-def _described(value: Any) -> str:
+def _described(value: Any, depth: int = 3) -> str:
+    """Give the dtype and shape of an array, and what dicts and lists hold, down to a depth."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is not None and dtype is not None:
         device = getattr(value, "device", None)
         where = f" on {device}" if device is not None and str(device) != "cpu" else ""
         return f"{str(dtype).rpartition('.')[2]} {list(shape)}{where}"
-    if isinstance(value, (bytes, bytearray, str, list, tuple)):
-        return f"{type(value).__name__} [{len(value)}]"
-    return type(value).__name__
+    kind = type(value).__name__
+    if isinstance(value, (bytes, bytearray, str)):
+        return f"{kind} [{len(value)}]"
+    if isinstance(value, (list, tuple)):
+        inner = dict.fromkeys(_described(one, depth - 1) for one in value[:_SHOWN] if depth)
+        return f"{kind} [{len(value)}]{' of ' if inner else ''}{', '.join(inner)}"
+    if isinstance(value, dict) and depth:
+        pairs = [f"{key}: {_described(one, depth - 1)}" for key, one in value.items()]
+        return f"{kind} {{{', '.join(pairs[:_SHOWN])}{', ...' if pairs[_SHOWN:] else ''}}}"
+    return kind
 
 
 def _memory() -> dict[str, int | None]:
