@@ -143,7 +143,8 @@ def test_external_data(rtx, save):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"tactic_sources": ("cublas",)}, "'cublas'"),
+        ({"tactic_sources": ("jit_convolutions",)}, "`tactic_sources` is set, .* ignores it"),
+        ({"sparsity": True}, "`sparsity` is set, .* ignores it"),
         ({"dla_core": 0}, "0 DLA cores"),
         ({"timing_cache": Path("timing.cache")}, "no timing cache"),
         ({"tactics": Path("tactics.json")}, "does not let them be chosen"),
@@ -159,6 +160,11 @@ def test_external_data(rtx, save):
 def test_what_the_library_does_not_have_is_refused(rtx, small_net, settings, text):
     with pytest.raises(SetupError, match=text):
         build(rtx, small_net, **settings)
+
+
+def test_a_name_that_the_library_does_not_have_is_told_with_those_it_has(rtx):
+    with pytest.raises(SetupError, match=r"'cublas'(.|\n)*jit_convolutions"):
+        rtx.choice("TacticSource", "cublas", "tactic_sources")
 
 
 def test_the_lean_runtime_is_looked_for_and_missed_with_what_to_install(tmp_path, monkeypatch):

@@ -24,6 +24,13 @@ _FLAGS = (
     ("exclude_lean_runtime", "EXCLUDE_LEAN_RUNTIME"),  # after the flag that it belongs to
 )
 
+_IGNORED_BY_RTX: Final = {
+    "version_compatible": "Its plans run on the release that built them alone",
+    "hardware_compatibility": "Its plans run on every GPU that it is built for",
+    "sparsity": "It chooses kernels when the plan is loaded, and writes the same plan",
+    "tactic_sources": "It chooses kernels when the plan is loaded, and writes the same plan",
+}
+
 
 def make_config(library: Library, network: Network, settings: BuildSettings) -> Any:
     """Make the ``IBuilderConfig`` of a build, without profiles.
@@ -33,11 +40,12 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
     """
     trt = library.trt
     config = network.builder.create_builder_config()
-    if settings.version_compatible and library.is_rtx:
-        raise SetupError(
-            f"`version_compatible` is set, and {library.text} ignores it",
-            hint="Its plans run on the release that built them alone; leave the option out.",
-        )
+    for option, why in _IGNORED_BY_RTX.items() if library.is_rtx else ():
+        if getattr(settings, option) not in (False, None, "none"):
+            raise SetupError(
+                f"`{option}` is set, and {library.text} ignores it",
+                hint=f"{why}; leave the option out.",
+            )
     for option, flag in _FLAGS:
         if getattr(settings, option):
             config.set_flag(library.need(f"BuilderFlag.{flag}", option))
@@ -49,11 +57,6 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
             config.set_preview_feature(sharing, True)
     _set_search(library, config, settings)
     if settings.hardware_compatibility != "none":
-        if library.is_rtx:
-            raise SetupError(
-                f"`hardware_compatibility` is set, and {library.text} ignores it",
-                hint="Its plans run on every GPU that it is built for; leave the option out.",
-            )
         config.hardware_compatibility_level = library.choice(
             "HardwareCompatibilityLevel",
             settings.hardware_compatibility,
