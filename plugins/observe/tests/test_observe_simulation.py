@@ -120,18 +120,19 @@ def test_waiting_agrees_with_the_formula_of_a_queue_with_one_server():
     assert found["latency_ms"]["mean"] / 1000 == pytest.approx(expected, rel=0.05)
 
 
-def test_in_an_open_loop_the_sender_and_the_runner_wake_up():
-    times = {"main": ServiceTimes("main", {1: [4.0]}, "here", wake_s=0.0001)}
+def test_in_an_open_loop_the_sender_the_runner_and_who_waits_for_the_answer_wake_up():
+    times = {"main": ServiceTimes("main", {1: [4.0]}, "here", wakes_ms=[0.1] * 9 + [1.1])}
     arrivals = [1.0 * k for k in range(1, 4001)]  # so far apart that none meets another
     found = simulated({"backend": "Identity"}, times).open_loop(arrivals, {"kind": "open"}, 0)
-    mean_ms = 0.1 / math.log(2)  # of an exponential distribution with the median 0.1 ms
-    assert found.latency_ms["mean"] == pytest.approx(4.0 + 2 * mean_ms, rel=0.01)
+    assert found.latency_ms["mean"] == pytest.approx(4.0 + 3 * 0.2, rel=0.01)
+    assert found.latency_ms["p50"] == pytest.approx(4.3)  # 0.9 ** 3 have no long one
+    assert found.latency_ms["max"] == pytest.approx(7.3)
     closed = simulated({"backend": "Identity"}, times).closed_loop(1, 100, 10)
     assert closed.latency_ms["mean"] == 4.0
 
 
 def test_a_sender_that_is_late_loses_no_request_and_latencies_count_from_what_was_meant():
-    times = {"main": ServiceTimes("main", {1: [1000.0]}, "here", wake_s=5.0)}
+    times = {"main": ServiceTimes("main", {1: [1000.0]}, "here", wakes_ms=[5000.0])}
     config = {"backend": "Identity", "queue_size": EVERY}
     found = simulated(config, times).open_loop([0.0, 0.0, 0.0], {"kind": "open"}, 0).to_dict()
     assert found["ok"] == 3
@@ -155,10 +156,25 @@ def test_times_of_batches_have_how_long_threads_wake_up(tmp_path):
     ran("other", 1.0, (1.0, 1.0))
     probe.close()
     found = read_times(tmp_path / "times.json")
-    assert found["main"].wake_s == pytest.approx(0.0002)
-    assert found["other"].wake_s == 0.0
+    wakes_s = found["main"].wakes_s
+    assert wakes_s == sorted(wakes_s)
+    third = len(wakes_s) // 6
+    ends = [wakes_s[third], wakes_s[3 * third], wakes_s[5 * third]]
+    assert ends == pytest.approx([0.0001, 0.0002, 0.0003])
+    assert found["other"].wakes_s == []
     assert found["main"].requests == 6
     assert found["main"].seconds(2, 0.5) == pytest.approx(0.004)
+
+
+def test_of_many_batches_each_has_the_same_chance_to_be_kept(tmp_path):
+    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
+    for k in range(10_000):
+        took = 0.001 if k < 5000 else 0.003
+        about = ([BatchRequest({}, k, k, 1)], k, k + took, 1, [None])
+        probe.batch_ran(BatchRecord("main", 0, 1, *about))
+    found = probe.to_dict()["nodes"]["main"]["1"]
+    assert found["count"] == 10_000
+    assert sum(one > 2 for one in found["ms"]) / len(found["ms"]) == pytest.approx(0.5, abs=0.05)
 
 
 def test_batches_that_share_processors_take_longer_beside_others(tmp_path):
@@ -463,7 +479,7 @@ def test_sizes_between_and_above_lie_on_lines():
         ('{"main": {"1": "fast"}}', "main.1: expected a time in milliseconds"),
         ('{"main": {"1": []}}', "main.1: expected a time in milliseconds"),
         ('{"main": {"1": {"ms": 2, "count": -1}}}', "main.1.count: expected how many"),
-        ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"main": -1}}', "wake_ms: expected a time"),
+        ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"main": -1}}', "wake_ms.main: expected a"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": 1}', "wake_ms: expected a time"),
         ('{"main": {"1": 0, "4": [0, 0.0]}}', "main: all times are 0"),
         ('{"main": {"1": {"ms": 2, "beside": 3}}}', "main.1.beside: expected times by how many"),

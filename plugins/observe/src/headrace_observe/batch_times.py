@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import Field
 
 import headrace
 from headrace.errors import SetupError
-from headrace_observe.figures import percentile
 from headrace_observe.files import check_writable, write_json
 
 if TYPE_CHECKING:
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchTimes", "quantiles"]
 
+_Kept = TypeVar("_Kept")
+
 _KEPT = 2000
-"""For each size, the times of so many latest batches are kept."""
+"""For each size, so many batches are kept: of more, each has the same chance, whenever it ran."""
 
 _WRITTEN = 200
 """For each size, at most so many times are written."""
@@ -81,16 +83,38 @@ def _written(values: list[float], count: int) -> list[float]:
     return [round(value, 5) for value in quantiles(sorted(values), count)]
 
 
+class _Sample(Generic[_Kept]):
+    """A sample of at most `_KEPT` of the values that came (J. S. Vitter, Random sampling with a reservoir, 1985).
+
+    Attributes:
+        count: How many values came.
+        values: The sample.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.values: list[_Kept] = []
+        self._draw = random.Random(0).randrange  # noqa: S311 - no secret
+
+    def add(self, value: _Kept) -> None:
+        """Take a value, perhaps in place of another."""
+        self.count += 1
+        if len(self.values) < _KEPT:
+            self.values.append(value)
+        elif (place := self._draw(self.count)) < _KEPT:
+            self.values[place] = value
+
+
 class BatchTimes:
     """The probe that notes the time of every batch without an error, and writes the times when the pipeline closes.
 
-    The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: w}}``. For each
+    The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: [...]}}``. For each
     node and number of requests in a batch, ``count`` is the number of batches, and ``ms`` has the spread of
     their times in milliseconds, ascending. The clock covers a batch on its instance, without the queue.
     ``beside`` has the same by how many other batches, of any node, ran meanwhile (on average): batches that share
     processors or a device take longer beside others.
-    ``wake_ms`` is the median time, in milliseconds, from the cut of a batch to its start, over the batches for which
-    a thread was woken.
+    ``wake_ms`` has the spread of the times, in milliseconds, from the cut of a batch to its start, over the batches
+    for which a thread was woken.
     """
 
     class Options(headrace.Options):
@@ -111,10 +135,9 @@ class BatchTimes:
             why = f"the times {options.path} cannot be written: {error.strerror}"
             raise SetupError(why) from error
         self._lock = threading.Lock()
-        self._noted: dict[tuple[str, int], deque[_Noted]] = {}
+        self._noted: dict[tuple[str, int], _Sample[_Noted]] = {}
         self._latest: deque[_Noted] = deque(maxlen=_LATEST)
-        self._counts: dict[tuple[str, int], int] = {}
-        self._wakes: dict[str, deque[float]] = {}
+        self._wakes: dict[str, _Sample[float]] = {}
 
     def batch_ran(self, record: BatchRecord) -> None:
         """Note one batch."""
@@ -132,24 +155,18 @@ class BatchTimes:
                 noted.shared_s += shared_s
                 other.shared_s += shared_s
             self._latest.append(noted)
-            self._noted.setdefault(key, deque(maxlen=_KEPT)).append(noted)
-            self._counts[key] = self._counts.get(key, 0) + 1
+            self._noted.setdefault(key, _Sample()).add(noted)
             if woken > _HANDED_OVER_S:
-                self._wakes.setdefault(record.node, deque(maxlen=_KEPT)).append(woken)
+                self._wakes.setdefault(record.node, _Sample()).add(1000 * woken)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the content of the file as plain data."""
         nodes: dict[str, dict[str, Any]] = {}
         with self._lock:
-            for node, size in sorted(self._noted):
-                nodes.setdefault(node, {})[str(size)] = {
-                    "count": self._counts[node, size],
-                    **_spreads(self._noted[node, size]),
-                }
-            wakes = {
-                node: round(1000 * percentile(sorted(found), 50), 5)
-                for node, found in self._wakes.items()
-            }
+            for (node, size), noted in sorted(self._noted.items()):
+                about = {"count": noted.count, **_spreads(noted.values)}
+                nodes.setdefault(node, {})[str(size)] = about
+            wakes = {node: _written(found.values, _WRITTEN) for node, found in self._wakes.items()}
         return {"nodes": nodes, "wake_ms": wakes}
 
     def close(self) -> None:

@@ -32,10 +32,11 @@ class ServiceTimes:
             two known numbers the lower one counts, and above the largest that one.
         origin: The file of the times, for errors.
         requests: The number of requests in all these batches; None if it is not known.
-        wake_s: The median time in which a woken thread goes on, in seconds; 0 if it is not known.
+        wakes_ms: The times in which a woken thread goes on, in milliseconds; none if they are not known.
 
     Attributes:
-        requests, wake_s: As given.
+        requests: As given.
+        wakes_s: The spread of ``wakes_ms``, in seconds, ascending; empty if they are not known.
         extrapolated: The sizes outside of the measured ones whose times were asked for.
     """
 
@@ -45,10 +46,11 @@ class ServiceTimes:
         measured: Mapping[int, Sequence[float]],
         origin: str,
         requests: int | None = None,
-        wake_s: float = 0.0,
+        wakes_ms: Sequence[float] = (),
         beside: Mapping[int, Mapping[int, Sequence[float]]] | None = None,
     ) -> None:
-        self.requests, self.wake_s = requests, wake_s
+        self.requests = requests
+        self.wakes_s = _spread(wakes_ms) if wakes_ms else []
         self._node, self._origin = node, origin
         self._spread = {size: _spread(times) for size, times in measured.items()}
         self._beside = {
@@ -110,7 +112,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     """Read the times of batches of each node.
 
     The file is JSON, as ``bench --save-times`` writes it, ``{"nodes": {"main": {"8": {"ms": [4.1,
-    4.3]}}}, "wake_ms": {"main": 0.1}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
+    4.3]}}}, "wake_ms": {"main": [0.1, 0.3]}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
     milliseconds. Beside ``ms``, ``beside`` may have the times by how many other batches ran meanwhile.
 
     Raises:
@@ -122,15 +124,18 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
         content, wakes = content["nodes"], content.get("wake_ms", {})
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: expected an object with the times of each node")
-    if not isinstance(wakes, dict) or not all(map(_is_time, wakes.values())):
-        raise InputError(f"{path}: wake_ms: expected a time in milliseconds per node")
+    if not isinstance(wakes, dict):
+        raise InputError(
+            f"{path}: wake_ms: expected a time in milliseconds, or a list of them, per node"
+        )
+    woken = {node: _times(found, f"{path}: wake_ms.{node}") for node, found in wakes.items()}
     return {
-        str(node): _node(str(node), sizes, str(path), wakes.get(node, 0.0) / 1000)
+        str(node): _node(str(node), sizes, str(path), woken.get(node, ()))
         for node, sizes in content.items()
     }
 
 
-def _node(node: str, sizes: Any, origin: str, wake_s: float) -> ServiceTimes:
+def _node(node: str, sizes: Any, origin: str, wakes_ms: Sequence[float]) -> ServiceTimes:
     if not isinstance(sizes, dict) or not sizes:
         raise InputError(f"{origin}: {node}: expected an object with times by batch size")
     measured: dict[int, list[float]] = {}
@@ -152,7 +157,7 @@ def _node(node: str, sizes: Any, origin: str, wake_s: float) -> ServiceTimes:
         raise InputError(
             f"{origin}: {node}: all times are 0, so there is no throughput to foretell"
         )
-    return ServiceTimes(node, measured, origin, requests, wake_s, shared)
+    return ServiceTimes(node, measured, origin, requests, wakes_ms, shared)
 
 
 def _by_number(found: Any, place: str) -> dict[int, list[float]]:

@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_observe.measurement import Point
@@ -17,7 +18,7 @@ from headrace_observe.simulated_node import OVER, RUNS, WAITS, Item, SimulatedNo
 from headrace_observe.simulated_threads import Batch, Request, Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.policies import BatchPolicy, DispatchPolicy
     from headrace_observe.service_times import ServiceTimes
@@ -75,8 +76,8 @@ class Simulation(Threads):
         times: The times of batches of each node.
         seed: The seed of the random draws of times.
         wake_s: The mean time in which a woken thread goes on, in seconds; times are drawn from an exponential
-            distribution. With 0 threads of a closed loop take no time, and an open loop takes the time that was
-            measured at the entry node.
+            distribution. With 0 threads of a closed loop take no time, and those of an open loop take times from the
+            spread that was measured at the entry node.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Simulation(Threads):
         self._joins = {name: count for name, count in before.items() if count > 1}
         self._draw = random.Random(seed).random  # noqa: S311 - no secret
         self._wake_s = wake_s
+        self._wakes_s: Sequence[float] = ()
         self._events: list[tuple[float, int, int, Any, Any]] = []
         self._number = 0
         self._waiting = self._running = 0
@@ -123,11 +125,11 @@ class Simulation(Threads):
     def open_loop(self, arrivals: Iterable[float], about: dict[str, Any], warm_up: int) -> Point:
         """Simulate requests that arrive at given times, in seconds; the figures leave out the same as `closed_loop`'s.
 
-        The thread that sends wakes up for each request; latencies count from the given arrival time.
+        The thread that sends wakes up for each request, and the thread that waits for its answer at the end;
+        latencies count from the given arrival time.
         """
         if not self._wake_s:
-            # An exponential distribution with the median m has the mean m / ln 2.
-            self._wake_s = self._times[self._line.entry].wake_s / math.log(2)
+            self._wakes_s = self._times[self._line.entry].wakes_s
         self._run(iter(arrivals))
         return self._point(about, warm_up)
 
@@ -163,16 +165,20 @@ class Simulation(Threads):
             self._wake(now)
 
     def _wake(self, now: float) -> None:
-        """Let the woken threads go on: one after the other now, or with ``wake_s`` each after a drawn time."""
+        """Let the woken threads go on: one after the other now, or each after a drawn time if threads take any."""
         while self.ready:
-            goes_on = self.ready.popleft()
-            if self._wake_s:
-                self._push(now + self._waking(), _AWAKE, goes_on)
-            else:
-                goes_on(now)
+            self._awake(self.ready.popleft(), now)
+
+    def _awake(self, goes_on: Callable[[float], None], now: float) -> None:
+        if self._wake_s or self._wakes_s:
+            self._push(now + self._waking(), _AWAKE, goes_on)
+        else:
+            goes_on(now)
 
     def _waking(self) -> float:
         """Draw the time in which a thread wakes up, in seconds."""
+        if self._wakes_s:
+            return self._wakes_s[int(self._draw() * len(self._wakes_s))]
         return -self._wake_s * math.log(1 - self._draw()) if self._wake_s else 0.0
 
     def _send(self, now: float, meant: float | None = None) -> None:
@@ -314,10 +320,17 @@ class Simulation(Threads):
             if request.elements[name]:
                 return  # other elements of the request have not ended
         self._pass_on(name, request, now, me)
-        if not request.open:
-            self._seen.ended.append(now)
-            self._seen.latencies.append(now - request.sent)
+        if request.open:
+            return
+        if request.called:
+            self._over(request, now)
             self._answered(request, now, me)
+        else:
+            self._awake(partial(self._over, request), now)
+
+    def _over(self, request: Request, now: float) -> None:
+        self._seen.ended.append(now)
+        self._seen.latencies.append(now - request.sent)
 
     def _pass_on(self, name: str, request: Request, now: float, me: Request | None) -> None:
         reposts = self._nodes[name].rules.reposts
