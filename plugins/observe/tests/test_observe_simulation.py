@@ -166,6 +166,37 @@ def test_times_of_batches_have_how_long_threads_wake_up(tmp_path):
     assert found["main"].seconds(2, 0.5) == pytest.approx(0.004)
 
 
+def test_the_time_from_batch_to_batch_counts_for_what_waited(tmp_path):
+    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
+
+    def ran(instance, thread, arrival, started, error=None):
+        about = (started, started + 0.004, 1, [error])
+        request = BatchRequest({}, arrival, started, 1)
+        probe.batch_ran(BatchRecord("main", instance, thread, [request], *about))
+
+    ran(0, 1, 0.9, 1.0)
+    ran(0, 1, 1.003, 1.0045)  # waited: 0.5 ms
+    ran(1, 2, 1.0, 1.1)  # the first of its instance
+    ran(0, 1, 1.5, 1.6)  # came later
+    ran(0, 3, 1.602, 1.605)  # another thread, which was woken for it
+    ran(0, 3, 1.606, 1.609, RuntimeError())
+    ran(0, 3, 1.610, 1.6135)  # waited for the one that failed: 0.5 ms
+    probe.close()
+    times = read_times(tmp_path / "times.json")
+    assert times["main"].between_s == pytest.approx([0.0005] * len(times["main"].between_s))
+
+    def foretold(loop):
+        by_hand = ServiceTimes("main", {1: [4.0]}, "here", between_ms=[1.0])
+        return loop(simulated({"backend": "Identity", "max": 1}, {"main": by_hand}))
+
+    alone = foretold(lambda run: run.closed_loop(1, 100, 10))
+    assert alone.throughput_rps == pytest.approx(250)  # nothing waits
+    busy = foretold(lambda run: run.closed_loop(3, 1000, 100))
+    assert busy.throughput_rps == pytest.approx(200)
+    spaced = foretold(lambda run: run.open_loop([k / 100 for k in range(200)], {"kind": "open"}, 0))
+    assert spaced.latency_ms["max"] == pytest.approx(4.0)
+
+
 def test_of_many_batches_each_has_the_same_chance_to_be_kept(tmp_path):
     probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
     for k in range(10_000):
@@ -179,10 +210,12 @@ def test_of_many_batches_each_has_the_same_chance_to_be_kept(tmp_path):
 
 def test_batches_that_share_processors_take_longer_beside_others(tmp_path):
     probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
+    instances = itertools.cycle(range(2))
 
-    def ran(started, ended, size=1):
-        found = [BatchRequest({}, started, started, 1)] * size
-        probe.batch_ran(BatchRecord("main", 0, 1, found, started, ended, size, [None] * size))
+    def ran(started, ended):
+        found = [BatchRequest({}, started, started, 1)]
+        where = next(instances)
+        probe.batch_ran(BatchRecord("main", where, where, found, started, ended, 1, [None]))
 
     for turn in range(30):
         for k in range(5):  # alone

@@ -108,13 +108,15 @@ class _Sample(Generic[_Kept]):
 class BatchTimes:
     """The probe that notes the time of every batch without an error, and writes the times when the pipeline closes.
 
-    The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: [...]}}``. For each
+    The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: [...]},
+    "between_ms": {node: [...]}}``. For each
     node and number of requests in a batch, ``count`` is the number of batches, and ``ms`` has the spread of
     their times in milliseconds, ascending. The clock covers a batch on its instance, without the queue.
     ``beside`` has the same by how many other batches, of any node, ran meanwhile (on average): batches that share
     processors or a device take longer beside others.
     ``wake_ms`` has the spread of the times, in milliseconds, from the cut of a batch to its start, over the batches
-    for which a thread was woken.
+    for which a thread was woken. ``between_ms`` has the spread of the times from the end of a batch to the start of the
+    next one in the same thread, over the batches whose first request waited for that.
     """
 
     class Options(headrace.Options):
@@ -138,16 +140,22 @@ class BatchTimes:
         self._noted: dict[tuple[str, int], _Sample[_Noted]] = {}
         self._latest: deque[_Noted] = deque(maxlen=_LATEST)
         self._wakes: dict[str, _Sample[float]] = {}
+        self._between: dict[str, _Sample[float]] = {}
+        self._before: dict[tuple[str, int], tuple[int, float]] = {}
+        """Per node and instance: the thread of its last batch, and when that batch ended."""
 
     def batch_ran(self, record: BatchRecord) -> None:
         """Note one batch."""
-        if any(error is not None for error in record.errors):
-            return
         key = (record.node, len(record.errors))
         last = record.requests[-1]
         woken = record.started - last.cut if last.cut > last.arrival else 0.0
         noted = _Noted(record.started, record.ended)
         with self._lock:
+            place = (record.node, record.instance)
+            thread, before = self._before.get(place, (None, 0.0))
+            self._before[place] = record.thread, record.ended
+            if any(error is not None for error in record.errors):
+                return
             for other in reversed(self._latest):  # batches are told of at their ends
                 if other.ended <= noted.started:
                     break
@@ -158,6 +166,9 @@ class BatchTimes:
             self._noted.setdefault(key, _Sample()).add(noted)
             if woken > _HANDED_OVER_S:
                 self._wakes.setdefault(record.node, _Sample()).add(1000 * woken)
+            if thread == record.thread and record.requests[0].arrival < before:
+                between_s = record.started - before
+                self._between.setdefault(record.node, _Sample()).add(1000 * between_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the content of the file as plain data."""
@@ -166,8 +177,11 @@ class BatchTimes:
             for (node, size), noted in sorted(self._noted.items()):
                 about = {"count": noted.count, **_spreads(noted.values)}
                 nodes.setdefault(node, {})[str(size)] = about
-            wakes = {node: _written(found.values, _WRITTEN) for node, found in self._wakes.items()}
-        return {"nodes": nodes, "wake_ms": wakes}
+            wakes, between = (
+                {node: _written(found.values, _WRITTEN) for node, found in noted.items()}
+                for noted in (self._wakes, self._between)
+            )
+        return {"nodes": nodes, "wake_ms": wakes, "between_ms": between}
 
     def close(self) -> None:
         """Write the file."""

@@ -33,10 +33,13 @@ class ServiceTimes:
         origin: The file of the times, for errors.
         requests: The number of requests in all these batches; None if it is not known.
         wakes_ms: The times in which a woken thread goes on, in milliseconds; none if they are not known.
+        between_ms: The times from the end of a batch to the start of one that waited for its instance, in
+            milliseconds; none if they are not known.
 
     Attributes:
         requests: As given.
-        wakes_s: The spread of ``wakes_ms``, in seconds, ascending; empty if they are not known.
+        wakes_s, between_s: The spread of ``wakes_ms`` and of ``between_ms``, in seconds, ascending; empty if they are
+            not known.
         extrapolated: The sizes outside of the measured ones whose times were asked for.
     """
 
@@ -47,10 +50,12 @@ class ServiceTimes:
         origin: str,
         requests: int | None = None,
         wakes_ms: Sequence[float] = (),
+        between_ms: Sequence[float] = (),
         beside: Mapping[int, Mapping[int, Sequence[float]]] | None = None,
     ) -> None:
         self.requests = requests
         self.wakes_s = _spread(wakes_ms) if wakes_ms else []
+        self.between_s = _spread(between_ms) if between_ms else []
         self._node, self._origin = node, origin
         self._spread = {size: _spread(times) for size, times in measured.items()}
         self._beside = {
@@ -112,30 +117,44 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     """Read the times of batches of each node.
 
     The file is JSON, as ``bench --save-times`` writes it, ``{"nodes": {"main": {"8": {"ms": [4.1,
-    4.3]}}}, "wake_ms": {"main": [0.1, 0.3]}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
+    4.3]}}}, "wake_ms": {"main": [0.1, 0.3]}, "between_ms": {"main": 0.1}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
     milliseconds. Beside ``ms``, ``beside`` may have the times by how many other batches ran meanwhile.
 
     Raises:
         InputError: The file cannot be read or is wrong; the error says at which place.
     """
     content = read_json(path)
-    wakes: Any = {}
-    if isinstance(content, dict) and "nodes" in content and set(content) <= {"nodes", "wake_ms"}:
-        content, wakes = content["nodes"], content.get("wake_ms", {})
+    more: dict[str, dict[str, list[float]]] = {"wake_ms": {}, "between_ms": {}}
+    if isinstance(content, dict) and "nodes" in content and set(content) <= {"nodes", *more}:
+        more = {name: _by_node(content.get(name, {}), f"{path}: {name}") for name in more}
+        content = content["nodes"]
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: expected an object with the times of each node")
-    if not isinstance(wakes, dict):
-        raise InputError(
-            f"{path}: wake_ms: expected a time in milliseconds, or a list of them, per node"
-        )
-    woken = {node: _times(found, f"{path}: wake_ms.{node}") for node, found in wakes.items()}
     return {
-        str(node): _node(str(node), sizes, str(path), woken.get(node, ()))
+        str(node): _node(
+            str(node),
+            sizes,
+            str(path),
+            more["wake_ms"].get(node, ()),
+            more["between_ms"].get(node, ()),
+        )
         for node, sizes in content.items()
     }
 
 
-def _node(node: str, sizes: Any, origin: str, wakes_ms: Sequence[float]) -> ServiceTimes:
+def _by_node(found: Any, place: str) -> dict[str, list[float]]:
+    if not isinstance(found, dict):
+        raise InputError(f"{place}: expected a time in milliseconds, or a list of them, per node")
+    return {node: _times(times, f"{place}.{node}") for node, times in found.items()}
+
+
+def _node(
+    node: str,
+    sizes: Any,
+    origin: str,
+    wakes_ms: Sequence[float],
+    between_ms: Sequence[float],
+) -> ServiceTimes:
     if not isinstance(sizes, dict) or not sizes:
         raise InputError(f"{origin}: {node}: expected an object with times by batch size")
     measured: dict[int, list[float]] = {}
@@ -157,7 +176,7 @@ def _node(node: str, sizes: Any, origin: str, wakes_ms: Sequence[float]) -> Serv
         raise InputError(
             f"{origin}: {node}: all times are 0, so there is no throughput to foretell"
         )
-    return ServiceTimes(node, measured, origin, requests, wakes_ms, shared)
+    return ServiceTimes(node, measured, origin, requests, wakes_ms, between_ms, shared)
 
 
 def _by_number(found: Any, place: str) -> dict[int, list[float]]:

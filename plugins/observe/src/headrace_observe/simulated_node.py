@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,14 +50,15 @@ class Item:
 
 
 class _Instance:
-    """An instance, as a policy sees it."""
+    """An instance, as a policy sees it; and when its last batch ended, in seconds."""
 
-    __slots__ = ("batches", "busy", "device", "index", "max", "min", "running_weight")
+    __slots__ = ("batches", "busy", "device", "ended", "index", "max", "min", "running_weight")
 
     def __init__(self, index: int, low: int, high: int | None, device: str | None) -> None:
         self.index, self.min, self.max, self.device = index, low, high, device
         self.busy = False
         self.batches = self.running_weight = 0
+        self.ended = -math.inf
 
 
 class _Queue:
@@ -330,8 +332,9 @@ class SimulatedNode:
             f"instance {instance!r}, {take} requests"
         )
 
-    def release(self, instance: _Instance, seconds: float) -> None:
-        """Take back an instance whose batch has ended after ``seconds``."""
+    def release(self, instance: _Instance, seconds: float, now: float) -> None:
+        """Take back an instance whose batch has ended now, after ``seconds``."""
+        instance.ended = now
         self._mean_s += 0.25 * (min(seconds, 4 * self._mean_s) - self._mean_s)
         if not instance.batches:
             self._mean_s = seconds

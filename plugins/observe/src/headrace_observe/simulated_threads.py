@@ -179,7 +179,7 @@ class Threads(ABC):
 
     def _ended(self, node: SimulatedNode, batch: Batch, now: float) -> None:
         """Give an instance back, look for batches that are due, and wake the clients that have an answer."""
-        node.release(batch.instance, batch.seconds)
+        node.release(batch.instance, batch.seconds, now)
         name, leader = node.rules.name, batch.leader
         answered: dict[Request, int] = {}
         for item in batch.items:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["SIMULATED_CLOCK", "Line", "Simulation"]
 
 SIMULATED_CLOCK = (
-    "virtual: from the arrival of a request to the end of its last batch; threads take turns as in the real "
-    "scheduler, but switches of threads take no time (in an open loop `wake_ms` of the times) nor does the "
-    "work of clients; instances slow each other down as far as `beside` of the times says"
+    "virtual: from the arrival of a request to the end of its last batch; threads take turns as in the real scheduler; "
+    "of switches of threads only `between_ms` (in an open loop also `wake_ms`) of the times takes time, and the work of "
+    "clients takes none; instances slow each other down as far as `beside` of the times says"
 )
 
 _LATE, _END, _ARRIVE, _WAKE, _AWAKE = range(5)
@@ -100,14 +100,12 @@ class Simulation(Threads):
         self._wake_s = wake_s
         self._wakes_s: Sequence[float] = ()
         self._events: list[tuple[float, int, int, Any, Any]] = []
-        self._number = 0
-        self._waiting = self._running = 0
+        self._number = self._waiting = self._running = self._to_send = 0
         self._outside: deque[Request] = deque()
         self._seen = _Seen(
             batches={name: [] for name in line.nodes}, busy=dict.fromkeys(line.nodes, 0.0)
         )
         self._closed = False
-        self._to_send = 0
         self._last_sent = 0.0
 
     def closed_loop(self, clients: int, requests: int, warm_up: int) -> Point:
@@ -280,7 +278,13 @@ class Simulation(Threads):
         self._running += 1
         self._seen.batches[name].append((now, count))
         self._seen.busy[name] += batch.seconds
-        self._push(now + batch.seconds, _END, node, batch)
+        self._push(now + self._between(name, batch, now) + batch.seconds, _END, node, batch)
+
+    def _between(self, name: str, batch: Batch, now: float) -> float:
+        """Draw the time, in seconds, that passes before a batch that waited for its instance begins."""
+        spread = self._times[name].between_s
+        waited = batch.instance.ended == now and batch.items[0].arrival < now
+        return spread[int(self._draw() * len(spread))] if waited and spread else 0.0
 
     def _refuse(self, node: SimulatedNode, items: list[Item], now: float) -> None:
         for item in items:
