@@ -514,5 +514,5 @@ def test_a_reload_that_fails_at_the_last_moment_leaves_no_repost_behind():
         with pytest.raises(TimeoutError):
             engine.put_in_place(change, "check", new, commit, 60.0)
         change.close()
-        assert engine.graph.route_from("check").entry.links.reposts == ()
+        assert engine.graph.route_from("check").start.links.reposts == ()
         assert pipe({"data": 8, "node_name": "check"})["result"] == -8

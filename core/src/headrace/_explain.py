@@ -121,7 +121,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
     low, high = narrowed(door.runs.range, door.keys)
     return {
         "expression": node.expression,
-        "node_expression": str(node.entry.call),
+        "node_expression": str(node.entrypoint.call),
         "range": [low, largest_size(door.keys.batch_sizes or (), high)],
         "instance_num": max(1, door.instance_num),
         "alias_of": node.alias_of,
@@ -196,9 +196,9 @@ def plain(value: Any) -> Any:
 
 def trees_of(node: NodePlan, built: dict[int, Any] | None = None) -> dict[str, Any]:
     """Give the tree of a node, and those of what is written around its backend; see `describe_element`."""
-    trees = {"tree": node.backend or node.entry, "init": node.init}
-    if node.keys.node_entrypoint is not None and node.entry is not trees["tree"]:
-        trees["node_entrypoint"] = node.entry
+    trees = {"tree": node.backend or node.entrypoint, "init": node.init}
+    if node.keys.node_entrypoint is not None and node.entrypoint is not trees["tree"]:
+        trees["node_entrypoint"] = node.entrypoint
     return {key: describe_element(one, built) for key, one in trees.items() if one is not None}
 
 

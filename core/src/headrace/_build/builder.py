@@ -140,8 +140,8 @@ class Builder(Build):
         at = At.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
-        entry = at.end.around(builder.element(node.entry, at), node.entry)
-        callee = self.registered.setdefault(name, entry)
+        whole = at.end.around(builder.element(node.entrypoint, at), node.entrypoint)
+        callee = self.registered.setdefault(name, whole)
         scheduler = callee.scheduler if isinstance(callee, NodeCall) else put_queue([callee])
         self.registered[name] = NodeCall(scheduler, self.plan.links[node.name].levels)
         built = ComposedNode(scheduler, parts, builder.instance_parts, plan=node, elements=builder)

@@ -52,7 +52,7 @@ class Measuring:
         self._measured: list[tuple[Backend, str, Run, int, str]] = []
         self._paths: dict[int, str] = {}
         if node is not None:
-            self._node, self._paths = node.name, paths_of(node.backend or node.entry)
+            self._node, self._paths = node.name, paths_of(node.backend or node.entrypoint)
 
     def span(self, element: Element, index: int) -> Callable[[str, float, float, str], None] | None:
         """Give the ``context.span`` of the backend of an element; None where no probe listens."""

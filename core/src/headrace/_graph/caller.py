@@ -94,7 +94,7 @@ def _hop(route: Route, request: Request, *, internal: bool) -> None:
     """
     home = route.first
     home.call(request, internal=internal)
-    ends: Ends = {route.entry.name: request}
+    ends: Ends = {route.start.name: request}
     for name, make, scheduler in route.hops:
         try:
             current = ends[name] = make(ends)

@@ -61,7 +61,7 @@ class GraphRequest:
         self._graph = graph
         self._entry = entry
         self._owner = owner
-        enters_once = route.entry.runs_once
+        enters_once = route.start.runs_once
         self._quota = route.first.new_quota(entered=enters_once, is_one=route.is_chain)
         self._traversal = Traversal(route, entry.request, graph.route_from)
         self._turn = threading.Lock()

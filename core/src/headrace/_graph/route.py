@@ -119,7 +119,7 @@ class Route:
 
     Attributes:
         steps: The nodes, each after its predecessors.
-        entry, first: The node at which a request enters, and its scheduler.
+        start, first: The node at which a request enters, and its scheduler.
         joins: For each node with several predecessors, their number.
         sinks: The nodes without successors, in file order.
         parallel: The schedulers of branches that may run at the same time, also after a `Repost`.
@@ -166,15 +166,15 @@ class Route:
                 frozenset(reached(links, name)) if one.reposts else frozenset(),
             )
         self.steps = tuple(made[name] for name in order)
-        self.entry = self.steps[0]
-        self.first = self.entry.scheduler
+        self.start = self.steps[0]
+        self.first = self.start.scheduler
         self.joins = {name: len(found) for name, found in before.items() if len(found) > 1}
         sinks = (one for one in self.steps if not one.next)
         self.sinks = tuple(sorted(sinks, key=lambda one: one.index))
         self.parallel = tuple(schedulers[name] for name in _parallel(links, entry))
         self.is_plain = all(one.is_plain and one.name not in lenient for one in self.steps)
         self.is_chain = self.is_plain and all(
-            len(one.next) <= 1 and (one is self.entry or one.links.map is None)
+            len(one.next) <= 1 and (one is self.start or one.links.map is None)
             for one in self.steps
         )
         self.hops = [(one.name, one.make, one.scheduler) for one in self.steps[1:]]
@@ -185,7 +185,7 @@ class Route:
     @cached_property
     def needs(self) -> tuple[str, ...]:
         """The keys without which a request may not enter; ``each`` makes its target keys itself."""
-        made = {each.target for each in self.entry.levels}
+        made = {each.target for each in self.start.levels}
         return tuple(key for key in self.first.needs if key not in made)
 
 

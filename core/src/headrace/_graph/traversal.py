@@ -98,7 +98,7 @@ class Traversal:
         """Give the first visit."""
         self.request.pop("result", None)
         (leg,) = self.legs
-        return _visit(leg, leg.route.entry, self.request)
+        return _visit(leg, leg.route.start, self.request)
 
     def advance(self, visit: Visit) -> list[Visit] | Failure:
         """Note that a visit has ended without an error; give the visits that may start now, or the failure."""
@@ -152,7 +152,7 @@ class Traversal:
         skipped = sum(sink.name in step.skipped for sink in left.route.sinks)
         self.sinks_left += len(leg.route.sinks) - skipped
         self.legs.append(leg)
-        return [_visit(leg, leg.route.entry, request)]
+        return [_visit(leg, leg.route.start, request)]
 
     def unvisited(self) -> list[Step]:
         """Give the nodes that have not ended; another thread may call `advance` meanwhile."""

@@ -207,18 +207,18 @@ class NodePlan:
         keys: Its keys, checked.
         origins: Where each key comes from: ``node``, ``global``, ``default``, or ``inline`` (``batch_policy``).
         init: The expression that is built before the node, or None.
-        entry: The expression of the whole node.
+        entrypoint: The expression of the whole node.
         alias_of: The node behind it, when it is a second door; else None.
         instance: The element from which each instance is built, None when the node registers none.
         runs: What runs a batch: each instance, else what the node is called through.
-        bypassed: Whether the node is called through what it registers, and not through ``entry``.
+        bypassed: Whether the node is called through what it registers, and not through ``entrypoint``.
         batch_policy, dispatch_policy: Its policies.
     """
 
     name: str
     keys: NodeKeys
     origins: dict[str, str]
-    entry: Element
+    entrypoint: Element
     batch_policy: NamedPlan
     dispatch_policy: NamedPlan
     init: Element | None = None
@@ -228,7 +228,7 @@ class NodePlan:
     bypassed: bool = False
 
     def __post_init__(self) -> None:
-        self.runs = self.entry
+        self.runs = self.entrypoint
 
     @property
     def instance_num(self) -> int:
@@ -239,12 +239,12 @@ class NodePlan:
     def expression(self) -> str:
         """The text of the expression of an instance, or of the node where it registers no instance."""
         reflects = self.instance is not None and self.keys.backend is not None
-        return str(((self.backend if reflects else self.instance) or self.entry).call)
+        return str(((self.backend if reflects else self.instance) or self.entrypoint).call)
 
     @property
     def roots(self) -> list[Element]:
         """The expressions of the node."""
-        return [self.entry, *([self.init] if self.init is not None else [])]
+        return [self.entrypoint, *([self.init] if self.init is not None else [])]
 
     @property
     def option_names(self) -> set[str]:

@@ -78,7 +78,7 @@ class Planner(Resolver):
         parameters = Parameters("global", self.shape)
         self.all_parameters.append(parameters)
         with self.within(parameters):
-            element = self._key("entrypoint", entry=False)
+            element = self._key("entrypoint", may_register=False)
             if element is not None:
                 self.check_called(element)
                 give_threads_to_instances(element)
@@ -134,7 +134,7 @@ class Planner(Resolver):
         if call is None:
             return None
         return self.plan(
-            call, Scope(entry=True, gets_name=True, slot=open_slot(call), lenient=True)
+            call, Scope(may_register=True, gets_name=True, slot=open_slot(call), lenient=True)
         )
 
     # One node.
@@ -149,30 +149,30 @@ class Planner(Resolver):
         init = self._key("init")
         if init is None and self.parameters.key("init") is not None:
             self.register_wrong(self.node, keys.instance_num)
-        entry = self._entry() if alias_of is None else self._key("backend")
+        whole = self._entrypoint() if alias_of is None else self._key("backend")
         backend, *others = map(self.parameters.key, ("backend", "init", "node_entrypoint"))
-        if entry is None and backend is not None and any(others):
+        if whole is None and backend is not None and any(others):
             # What is wrong there has hidden what is wrong in `backend`, and perhaps instances that it names.
             self.planned(backend.value, backend.source, Scope(lenient=True))
-        if entry is None or policies is None:
+        if whole is None or policies is None:
             return None
-        plan = NodePlan(self.node, keys, origins, entry, *policies, init, alias_of)
+        plan = NodePlan(self.node, keys, origins, whole, *policies, init, alias_of)
         self._finish(plan)
         return plan
 
-    def _key(self, key: str, *, entry: bool = True) -> Element | None:
+    def _key(self, key: str, *, may_register: bool = True) -> Element | None:
         """Plan the expression under a key of the present node or front; None where the key is missing.
 
         Args:
             key: The key.
-            entry: Whether ``Register`` may stand there.
+            may_register: Whether ``Register`` may stand there.
         """
         found = self.parameters.key(key)
         if found is None:
             return None
-        return self.planned(found.value, found.source, Scope(entry=entry))
+        return self.planned(found.value, found.source, Scope(may_register=may_register))
 
-    def _entry(self) -> Element | None:
+    def _entrypoint(self) -> Element | None:
         """Plan the expression of the whole node, which the user, a plugin or `DEFAULT_NODE` gives."""
         if self.parameters.key("node_entrypoint") is not None:
             return self._key("node_entrypoint")
@@ -194,7 +194,7 @@ class Planner(Resolver):
             if hooked is not None:
                 text, distribution = hooked
                 source = Source(f"node_entrypoint of {distribution}", origin="definition")
-        return self.planned(text, source, Scope(depth=-_AROUND, entry=True))
+        return self.planned(text, source, Scope(depth=-_AROUND, may_register=True))
 
     def _only_prepares(self) -> bool:
         """Tell whether ``init`` registers no instances, so that the default expression builds ``backend``."""
@@ -204,7 +204,7 @@ class Planner(Resolver):
     def _finish(self, plan: NodePlan) -> None:
         """Find the element through which the node is called, and check that it can be called."""
         name = f"node.{plan.name}"
-        named = self.registered.setdefault(name, Named(name, plan.entry, plan.name))
+        named = self.registered.setdefault(name, Named(name, plan.entrypoint, plan.name))
         if named.element is None:
             return
         first = self.registered.get(f"{plan.name}.0")
@@ -226,7 +226,7 @@ class Planner(Resolver):
                 what = f"a node has one {element.cls.__name__}, the one that it is called through"
                 self.add("scheduling", what, element.call)
         self.check_called(callee)
-        front = called(plan.entry)
+        front = called(plan.entrypoint)
         plan.bypassed = front is not callee and why_not_callable(front) is None
         gathers = word_of(callee.cls)._gathers and callee.children
         with_thread = next((one for one in before if one.own_thread), callee)

@@ -40,7 +40,7 @@ class Scope:
     Attributes:
         frames: The instances of the enclosing ``IoC``s, outermost first.
         depth: How deep the nesting is.
-        entry: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
+        may_register: Whether ``Register`` may stand here: in ``init`` and ``node_entrypoint``.
         gets_name: Whether this element gets a name, so that it may be built without its dependency.
         parent: The class of the element that will call this one, None where none will.
         slot: The open slot of an expression outside of any node, which may lack its bracket.
@@ -50,7 +50,7 @@ class Scope:
 
     frames: tuple[dict[str, Named], ...] = ()
     depth: int = 0
-    entry: bool = False
+    may_register: bool = False
     gets_name: bool = False
     parent: type[Backend] | None = None
     slot: Call | None = None

@@ -71,7 +71,7 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
         yield "backend_unused", "backend", what, hint
     if node.bypassed:
         what = (
-            f"{called(node.entry).name} in node_entrypoint is never called: node_entrypoint or init registers "
+            f"{called(node.entrypoint).name} in node_entrypoint is never called: node_entrypoint or init registers "
             f"node.{node.name}, through which the node is called"
         )
         hint = "Put it into what is registered, or into a node of its own before this one."

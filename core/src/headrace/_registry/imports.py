@@ -158,7 +158,7 @@ _gate = threading.RLock()
 """Held by the thread that runs imported code."""
 _running: list[str] = []
 """What the thread that holds `_gate` is importing, the innermost last."""
-_runner: tuple[int, set[int | None]] = (0, set())
+_importer: tuple[int, set[int | None]] = (0, set())
 """The ident of that thread, and the idents of all threads when it began."""
 
 
@@ -170,13 +170,13 @@ def _alone(name: str) -> Iterator[None]:
         PluginLoadError: This thread is importing ``name`` already; or another thread imports, and waits
             for this one.
     """
-    global _runner
+    global _importer
     _enter(name)
     try:
         if name in _running:
             raise _cycle(name, "what it runs loads a configuration that imports it")
         if not _running:
-            _runner = threading.get_ident(), {one.ident for one in threading.enumerate()}
+            _importer = threading.get_ident(), {one.ident for one in threading.enumerate()}
         _running.append(name)
         try:
             yield
@@ -195,7 +195,7 @@ def _enter(name: str) -> None:
     """
     me, place, still_s = threading.get_ident(), None, 0.0
     while not _gate.acquire(timeout=LOOK_S):
-        thread, before = _runner
+        thread, before = _importer
         frame = sys._current_frames().get(thread)
         waits = frame is not None and frame.f_globals.get("__name__") == "threading"
         looks = frame is not None and (waits or me not in before)

@@ -204,18 +204,18 @@ class Reflect(Wiring):
             shown = " uses ".join(one.partition(".")[2] for one in chain)
             use.add("cycle", f"the parameter {key!r} uses itself: {shown}", name)
             return None
-        entry = scope.entry and key != "backend"
+        may_register = scope.may_register and key != "backend"
         found = parameter(use, key)
         if found is not None:
             call = planning.read(found.value, found.source)
             reflecting = (*scope.reflecting, mark)
             child = call and use.plan(
-                call, entry=entry, gets_name=scope.gets_name, reflecting=reflecting
+                call, may_register=may_register, gets_name=scope.gets_name, reflecting=reflecting
             )
-            if child is not None and not entry and not use.may_call(child):
+            if child is not None and not may_register and not use.may_call(child):
                 return None
         elif rest:
-            child = use.plan(rest[0], entry=entry, gets_name=scope.gets_name)
+            child = use.plan(rest[0], may_register=may_register, gets_name=scope.gets_name)
         elif scope.lenient:
             return use.element
         else:

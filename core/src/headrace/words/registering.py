@@ -119,7 +119,7 @@ class InstancesRegister(_Building):
         """Plan one instance, and let the pipeline know the names of all copies."""
         allowed = _may_stand(use)
         (call,) = use.children
-        child = use.plan(call, entry=False)
+        child = use.plan(call, may_register=False)
         keys = use.planning.parameters.keys
         for index in range(keys.instance_num if keys is not None else 1):
             _register(use, f"{use.planning.node}.{index}", child, index)
@@ -180,14 +180,14 @@ def _name_of(element: Element, node: str) -> str:
 
 
 def _may_stand(use: Use, code: str = "place") -> bool:
-    if not use.scope.entry:
+    if not use.scope.may_register:
         where = "belongs in init or node_entrypoint, not in what is built per instance"
         use.add(code, f"{use.element.name} {where}")
-    return use.scope.entry
+    return use.scope.may_register
 
 
 def _register(use: Use, name: str, child: Element | None, index: int | None = None) -> None:
-    if use.scope.entry and not use.scope.lenient:
+    if use.scope.may_register and not use.scope.lenient:
         named = Named(name, child, use.planning.node, index)
         use.planning.register(named, use.element.call)
 
