@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import queue
 import re
 import socket
@@ -307,6 +308,22 @@ def test_an_error_that_cannot_be_sent_as_it_is_is_sent_escaped(client, data, tex
         c.async_stream_infer("m", element(one))
     assert text in str(answers.get(timeout=60))
     assert answers.get(timeout=60) is None
+
+
+def test_a_name_as_long_as_a_body_is_not_compared(client, monkeypatch):
+    compared = []
+    whole = difflib.get_close_matches
+    near = lambda name, *more, **how: compared.append(len(name)) or whole(name, *more, **how)  # noqa: E731
+    monkeypatch.setattr(difflib, "get_close_matches", near)
+    c = client({"model": {"backend": "Identity"}})
+    for name, told in (("modell", "did you mean 'model'"), ("m" * 100_000, "unknown model: 'mmm")):
+        with pytest.raises(grpc.RpcError, match=told):
+            call(c.server, INFER, infer_request(name, b"x"), "inference.ModelInferResponse")
+    assert compared == [6]
+    body = {"inputs": [{"name": "x" * 100_000, "datatype": "BOOL", "shape": [0], "data": []}]}
+    refused = httpx.post(f"{c.server.url}/v2/models/model/infer", json=body)
+    assert (refused.status_code, len(refused.content) < 11_000) == (400, True)
+    assert compared == [6]
 
 
 def test_connections_have_a_limit(client):

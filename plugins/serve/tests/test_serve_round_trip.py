@@ -7,6 +7,7 @@ import http.client
 import json
 import math
 import random
+import re
 import runpy
 import socket
 from pathlib import Path
@@ -22,7 +23,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tritonclient.utils import triton_to_np_dtype
 
+from headrace.errors import InputError
 from headrace_serve import Server
+from headrace_serve.datatypes import from_json
 from headrace_serve.grpc_messages import message
 
 MUTATIONS = runpy.run_path(str(Path(__file__).with_name("mutations.py")))
@@ -333,6 +336,28 @@ def test_a_shape_is_compared_with_the_elements_before_anything_is_allocated(
         one = {"name": "x", "shape": shape, "datatype": datatype, **more}
         head = json.dumps({"inputs": [one]}).encode()
         assert post(strict, "rows", head, str(len(head)))[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("shape", "data", "flat"),
+    [
+        ((2, 2), [[1, 2], [3, 4]], [1, 2, 3, 4]), ((2, 2), [1, 2, 3, 4], [1, 2, 3, 4]), ((), [5], [5]),
+        ((1, 1), [[1]], [1]), ((1, 1), [1], [1]), ((0, 3), [], []), ((2, 0), [[], []], []), ((2, 0), [], []),
+        ((1,), [[1]], None), ((), [[5]], None), ((), [], None), ((2,), [[], []], None), ((0,), [[]], None),
+        ((2, 2), [[1, 2], [3]], None), ((2, 2), [[1, 2], 3, 4], None), ((2, 2), [1, [2], 3, 4], None),
+        ((2, 2), [[[1], [2]], [[3], [4]]], None), ((3,), [[]] * 7, None), ((4, 1), [[1, 2], [3, 4]], None),
+    ],
+)  # fmt: skip
+def test_lists_in_json_are_as_the_shape_says(shape, data, flat):
+    for datatype, cast in (("INT16", int), ("FP64", float), ("BYTES", None)):
+        sent = data if cast else json.loads(re.sub(r"(\d)", r'"\1"', json.dumps(data)))
+        if flat is None:
+            with pytest.raises(InputError):
+                from_json("x", datatype, shape, sent)
+            continue
+        found = from_json("x", datatype, shape, sent)
+        assert found.shape == shape
+        assert found.reshape(-1).tolist() == [cast(n) if cast else str(n).encode() for n in flat]
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"inputs":' + "[" * 900 + "]" * 900 + "}",

@@ -12,7 +12,7 @@ import numpy as np
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -159,43 +159,48 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> ND
         raise InputError(f"input {name!r}: JSON has no {datatype}; send the tensor as binary data")
     if not isinstance(data, list):
         raise InputError(f"input {name!r}: data", expected="a list", got=type(data).__name__)
-    array = _texts(name, data) if datatype == "BYTES" else _numbers(name, datatype, data)
-    if array.size != math.prod(shape) or (array.ndim > 1 and array.shape != shape):
-        raise InputError(
-            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"{list(array.shape)}"
-        )
+    flat = _flat(name, shape, data)
+    array = _texts(name, flat) if datatype == "BYTES" else _numbers(name, datatype, flat)
     return array.reshape(shape)
 
 
-def _texts(name: str, data: list[Any]) -> NDArray[Any]:
-    array = np.array(data, object)  # lists of different lengths, or too deep, stay lists
-    flat = array.reshape(-1)
+def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
+    """Give the elements in ``data``, once their number is that of the shape.
+
+    Lists are compared with the shape before numpy sees them: it takes many seconds to learn that of millions of lists.
+    """
+    if len(data) == math.prod(shape) and not (data and type(data[0]) is list):
+        return data
+    level: list[Any] = [data]
+    for axis in shape:
+        if any(type(one) is not list or len(one) != axis for one in level):
+            one = f"a list of {len(data)}" if level[0] is data else "lists of other lengths"
+            wanted = f"data of shape {list(shape)}, flat or in nested lists"
+            raise InputError(f"input {name!r}", expected=wanted, got=one)
+        level = list(chain.from_iterable(level))
+    return level
+
+
+def _texts(name: str, flat: list[Any]) -> NDArray[Any]:
     for value in flat:
         if not isinstance(value, str):
             raise InputError(
                 f"input {name!r}", expected="strings for BYTES", got=type(value).__name__
             )
-    flat[:] = [value.encode("utf-8", "surrogatepass") for value in flat]
+    array = np.empty(len(flat), object)
+    array[:] = [value.encode("utf-8", "surrogatepass") for value in flat]
     return array
 
 
-def _numbers(name: str, datatype: str, data: list[Any]) -> NDArray[Any]:
+def _numbers(name: str, datatype: str, flat: list[Any]) -> NDArray[Any]:
     target = DATATYPES[datatype]
-    try:
-        raw: NDArray[Any] = np.array(data)
-    except (ValueError, TypeError, OverflowError):
-        raise InputError(
-            f"input {name!r}: the lists in data are of different lengths, or too deep"
-        ) from None
     # The types are those in JSON: numpy makes numbers of a mix of numbers and booleans.
-    values: Iterable[Any] = data
-    for _ in range(raw.ndim - 1):
-        values = chain.from_iterable(values)
-    if not _JSON_TYPES[target.kind].issuperset(map(type, values)):
+    if not _JSON_TYPES[target.kind].issuperset(map(type, flat)):
         raise InputError(f"input {name!r}: data holds values that are no {datatype}")
+    raw: NDArray[Any] = np.array(flat)
     if raw.dtype.kind == "f" and target.kind in "iu" and raw.size:
         # numpy has turned a mix of int64 and uint64 values into float64, which loses their low digits.
-        raw = np.array(data, object)
+        raw = np.array(flat, object)
     if target.kind in "iu" and raw.size:
         info: Any = np.iinfo(target.type)
         if raw.min() < info.min or raw.max() > info.max:

@@ -55,10 +55,32 @@ __all__ = [
     "UnavailableError",
     "UnknownModelError",
     "UnsupportedError",
+    "among",
     "problem_of",
     "refusal",
     "unknown_parameter",
 ]
+
+
+_LONGEST_NAME = 256
+"""For longer names nothing near is looked for: the time grows with the name, which may have as many bytes as a body."""
+
+_LONGEST_TEXT = 10_000
+"""The most characters of the text of an error: a wrong name in it may have as many bytes as a body."""
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """Give the known name that is nearest to a name of a client's; None if none is near."""
+    near = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST_NAME else []
+    return near[0] if near else None
+
+
+def among(name: str, known: Iterable[str]) -> str:
+    """Give the hint for a name of a client's that is not among the known names."""
+    names = list(known)
+    near = _nearest(name, names)
+    asked = "" if near is None else f"Did you mean {near!r}? "
+    return f"{asked}It has: {', '.join(names) or 'none'}."
 
 
 class ServeError(HeadraceError):
@@ -92,10 +114,11 @@ class UnknownModelError(ServeError):
         self.name = name
         self.version = version
         known = sorted(served)
-        near = [] if version else difflib.get_close_matches(name, known, n=1)
-        what = f"{name!r} has no version {version!r}" if version else f"{name!r} is not found"
-        if near:
-            what += f"; did you mean {near[0]!r}?"
+        near = None if version else _nearest(name, known)
+        short, version = name[:_LONGEST_NAME], version[:_LONGEST_NAME]
+        what = f"{short!r} has no version {version!r}" if version else f"{short!r} is not found"
+        if near is not None:
+            what += f"; did you mean {near!r}?"
         elif known:
             what += f"; {'it has' if version else 'served are:'} {', '.join(known)}"
         super().__init__(f"Request for unknown model: {what}")
@@ -251,6 +274,8 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         places = [("node", node), ("backend", backend)]
         where = ", ".join(f"{kind} {value!r}" for kind, value in places if value is not None)
         text = f"the request failed [{f'{where}, ' if where else ''}code {code!r}]"
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]} ..."
     # Half of a surrogate pair, as in the names of some files, is no UTF-8: JSON and gRPC could not send the text.
     text = text.encode("utf-8", "backslashreplace").decode()
     return Refusal(status, name, code, node, text, status in _RETRIED)
@@ -260,7 +285,7 @@ def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError
     """Give the error for a parameter that the server does not know."""
     return InputError(
         f"{where} has a parameter {name!r}, which this server does not have",
-        hint=f"It has: {', '.join(sorted(known)) or 'none'}.",
+        hint=among(name, sorted(known)),
     )
 
 

@@ -97,7 +97,8 @@ class _Front:
         timeout_s, traceparent = context.time_remaining(), traceparent_of(context)
         service = self._service
         model = service.find(received.model_name, received.message.model_version)
-        most = service.limits.narrowed(model.limits).max_body_bytes
+        limits = service.limits.narrowed(model.limits)
+        most = limits.max_body_bytes
         if received.size > most:
             raise BodyTooLargeError(f"the message has {received.size} bytes, the limit is {most}")
         held = service.hold(0, received.size)
@@ -111,7 +112,7 @@ class _Front:
             service.admit(model)
             admitted = True
             access = service.access(hold)
-            asked = read_request(received, timeout_s, access)
+            asked = read_request(received, timeout_s, access, model, limits.max_items)
             if traceparent:
                 asked.parameters.setdefault("traceparent", traceparent)
             answer = await service.infer(model, asked, line)

@@ -11,11 +11,18 @@ from headrace_serve.datatypes import DATATYPES, from_bytes, from_json
 from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.grpc_messages import message
 from headrace_serve.messages import Answer, Asked, Tensor
-from headrace_serve.tensors import UNSUPPORTED_PARAMETERS, placed_input, read_shape, tensor_view
+from headrace_serve.tensors import (
+    UNSUPPORTED_PARAMETERS,
+    check_items,
+    placed_input,
+    read_shape,
+    tensor_view,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace_serve.models import Model
     from headrace_serve.shared_memory import Access
 
 __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
@@ -118,13 +125,17 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     return -1, place
 
 
-def read_request(received: Received, timeout_s: float | None, access: Access) -> Asked:
+def read_request(
+    received: Received, timeout_s: float | None, access: Access, model: Model, most_items: int
+) -> Asked:
     """Read what a message asks for.
 
     Args:
         received: The message.
         timeout_s: Seconds to the deadline of the call, or None.
         access: The shared memory.
+        model: The model that the message is for.
+        most_items: The most elements of an input of items.
 
     Raises:
         InputError: The message is malformed, or names a region or place that does not exist.
@@ -137,6 +148,7 @@ def read_request(received: Received, timeout_s: float | None, access: Access) ->
     left = iter(raw)
     inputs = []
     for one in request.inputs:
+        check_items(model, one.name, tuple(one.shape), most_items)
         if _is_placed(one):
             inputs.append(_placed(one, access))
         else:

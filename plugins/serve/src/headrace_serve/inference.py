@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace import keys
 from headrace.errors import InputError, RequestError, RequestsFailed
-from headrace_serve.errors import ItemError, refusal, unknown_parameter
+from headrace_serve.errors import ItemError, among, refusal, unknown_parameter
 from headrace_serve.messages import Answer
 from headrace_serve.results import tensors_of
 from headrace_serve.run_times import TimedContext
@@ -63,7 +63,7 @@ async def infer(
     if _FINAL in asked.parameters and _flag(_FINAL, asked.parameters):
         parameters["triton_final_response"] = True  # a request has one response
     if model.signature.by_item:
-        count = _count(model, values, limits.max_items)
+        count = _count(model, values)
         requests = [_request(model, values, fixed, item) for item in range(count)]
         results, failed = await _run_items(model, requests, call, partial=partial)
         outputs = _written(model, results, failed, asked.outputs, partial=partial)
@@ -248,7 +248,7 @@ def _check_inputs(model: Model, inputs: list[Tensor]) -> None:
         if port is None:
             raise InputError(
                 f"model {model.name!r} has no input {tensor.name!r}",
-                hint=f"It has: {', '.join(ports)}.",
+                hint=among(tensor.name, ports),
             )
         if tensor.name in found:
             raise InputError(f"input {tensor.name!r} is there twice")
@@ -273,20 +273,17 @@ def _check_outputs(model: Model, wanted: list[str] | None) -> None:
         if name not in model.signature.outputs:
             raise InputError(
                 f"model {model.name!r} has no output {name!r}",
-                hint=f"It has: {', '.join(model.signature.outputs)}.",
+                hint=among(name, model.signature.outputs),
             )
 
 
-def _count(model: Model, values: Mapping[str, NDArray[Any]], most: int) -> int:
+def _count(model: Model, values: Mapping[str, NDArray[Any]]) -> int:
     """Give the number of items, which must be the same in all inputs of items."""
     lengths = {name: len(values[name]) for name, p in model.signature.inputs.items() if p.each}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         raise InputError(f"the inputs have different numbers of items: {counts}")
-    count = next(iter(lengths.values()))
-    if count > most:
-        raise InputError(f"{count} items are more than the {most} that one request may hold")
-    return count
+    return next(iter(lengths.values()))
 
 
 def _request(

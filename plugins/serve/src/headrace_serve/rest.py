@@ -259,7 +259,8 @@ async def _infer(exchange: Exchange) -> Reply:
     access = service.access(exchange.hold)
     header_length = exchange.header(_HEADER_LENGTH)
     try:
-        asked, wanted = read_body(body, header_length, model, access)
+        most_items = service.limits.narrowed(model.limits).max_items
+        asked, wanted = read_body(body, header_length, model, access, most_items)
     except HeadraceError:
         exchange.identifier = identifier_of(body, header_length)
         raise

@@ -155,7 +155,7 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
     plain = "FP32" if port.datatype == "BF16" else port.datatype
     if array is None and isinstance(value, (bool, int, float, list)) and plain not in _NO_NUMBERS:
         numbers = value if isinstance(value, list) else [value]
-        with contextlib.suppress(InputError):
+        with contextlib.suppress(InputError, ValueError):  # ValueError: lists of different lengths
             shape = np.shape(value)
             array = from_json(port.name, plain, np.shape(numbers), numbers).reshape(shape)
     datatype = "BYTES" if array is None else datatype_of(array)

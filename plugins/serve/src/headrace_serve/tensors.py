@@ -14,9 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace_serve.messages import Answer
+    from headrace_serve.models import Model
     from headrace_serve.shared_memory import Access, Place
 
-__all__ = ["UNSUPPORTED_PARAMETERS", "place_outputs", "placed_input", "read_shape", "tensor_view"]
+__all__ = [
+    "UNSUPPORTED_PARAMETERS",
+    "check_items",
+    "place_outputs",
+    "placed_input",
+    "read_shape",
+    "tensor_view",
+]
 
 UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
@@ -51,6 +59,17 @@ def read_shape(name: str, shape: Any) -> tuple[int, ...]:
     if elements >= _MOST_ELEMENTS:
         raise InputError(f"shape of input {name!r}", expected="fewer elements", got=str(shape)[:80])
     return tuple(shape)
+
+
+def check_items(model: Model, name: str, shape: tuple[int, ...], most: int) -> None:
+    """Check the number of items of an input, before any of them is read.
+
+    Raises:
+        InputError: They are more than ``most``.
+    """
+    port = model.signature.inputs.get(name)
+    if port is not None and port.each and shape and shape[0] > most:
+        raise InputError(f"{shape[0]} items are more than the {most} that one request may hold")
 
 
 def placed_input(
