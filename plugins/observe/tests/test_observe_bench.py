@@ -184,12 +184,14 @@ def test_wrong_arguments_are_refused_before_anything_is_built(args, message):
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_built(
     tmp_path, monkeypatch
 ):
-    import tempfile
+    plain = Path.open
 
-    def refuse(**where):
-        raise PermissionError(13, "Permission denied", f"{where['dir']}/.a-xyz")
+    def refuse(path, mode="r", **options):
+        if mode == "xb":  # root may write anywhere
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain(path, mode, **options)
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)  # root may write anywhere
+    monkeypatch.setattr(Path, "open", refuse)
     tuned = tmp_path / "tuned.toml"
     done = run("tune", "Identity", "--data", "uint8", "--goal", "min p99", "-o", tuned)
     assert done.exit_code == 2

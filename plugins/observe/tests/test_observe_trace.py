@@ -379,6 +379,20 @@ def test_a_file_that_cannot_be_written_fails_the_setup(tmp_path):
             headrace.pipe({"backend": "Identity", "probes": [f'{probe}(path="{tmp_path}")']})
 
 
+def test_a_file_has_the_permissions_of_any_new_one_and_the_mask_of_the_process_is_left_alone(
+    tmp_path, monkeypatch
+):
+    def changed(mask):
+        raise AssertionError("other threads make files meanwhile")
+
+    monkeypatch.setattr(os, "umask", changed)
+    with traced(tmp_path / "trace.json", {"backend": "Identity"}) as pipe:
+        pipe({"data": 1})
+    (tmp_path / "plain").write_text("")
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert (len(list(tmp_path.iterdir())), len(modes)) == (2, 1)
+
+
 def test_a_disk_that_is_full_is_counted_while_the_pipeline_runs(tmp_path, monkeypatch):
     from headrace_observe.trace_notes import NoteStore
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
 __all__ = ["check_writable", "read_json", "write_json", "write_whole"]
@@ -27,9 +27,6 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
     part = _beside(target)
     try:
         write(part)
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
@@ -41,21 +38,22 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: It could not.
     """
-    _beside(Path(path)).unlink()
     if Path(path).is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    _beside(Path(path)).unlink()
 
 
 def _beside(target: Path) -> Path:
-    """Make a new file in the folder of a file."""
-    try:
-        handle, name = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix
-        )
-    except OSError as error:  # which names the new file
-        raise OSError(error.errno, error.strerror, str(target)) from None
-    os.close(handle)
-    return Path(name)
+    """Make a new file in the folder of a file, with the permissions that any new file gets there."""
+    while True:
+        made = target.with_name(f".{target.stem}-{secrets.token_hex(4)}{target.suffix}")
+        try:
+            made.open("xb").close()
+        except FileExistsError:
+            continue
+        except OSError as error:  # which names the new file
+            raise OSError(error.errno, error.strerror, str(target)) from None
+        return made
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
