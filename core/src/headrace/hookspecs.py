@@ -32,10 +32,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import pluggy
 
+import headrace  # noqa: TC001 - a program may ask what the annotations mean
 from headrace._scheduling.probes import BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
@@ -218,14 +218,8 @@ def headrace_probes() -> dict[str, str]:
     return {}
 
 
-class _Pipeline(Protocol):  # stands for `headrace.Pipeline`, whose module imports this one
-    def _attach(self, probe: GuardedProbe) -> None: ...
-
-    def _detach(self, probe: GuardedProbe) -> None: ...
-
-
 @contextmanager
-def attached(pipeline: _Pipeline, probe: object) -> Iterator[None]:
+def attached(pipeline: headrace.Pipeline, probe: object) -> Iterator[None]:
     """Let a probe hear of a running pipeline while the block runs.
 
     Nothing is built again: requests that wait or run go on, and after the block the probe costs nothing. It

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._backend import Backend
 from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import Answers, Outcomes, fillers, weight_of
-from headrace._graph.entries import Elements
+from headrace._graph.entries import EntriesOfOne
 from headrace._plan.word import Word
 from headrace._portable import caused
 from headrace._scheduling.batch import terms_here
@@ -74,12 +74,12 @@ class NodeCall(Backend):
 
     def _item(
         self, request: Request, deadline: float | None, priority: int, *, enters: bool
-    ) -> Elements:
+    ) -> EntriesOfOne:
         quota = self.scheduler.new_quota(entered=False) if enters else HANDED
         request.pop("result", None)
-        return Elements(self, request, deadline=deadline, priority=priority, quota=quota)
+        return EntriesOfOne(self, request, deadline=deadline, priority=priority, quota=quota)
 
-    def _outcome(self, request: Request, item: Elements) -> BaseException | None:
+    def _outcome(self, request: Request, item: EntriesOfOne) -> BaseException | None:
         error = item.gather()
         try:
             if error is not None or "result" in request:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from headrace._graph.entries import Elements, count
+from headrace._graph.entries import EntriesOfOne, count
 from headrace._graph.request import GraphRequest, start
 from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
@@ -144,7 +144,7 @@ def _run_entries(visit: Visit, quota: Quota, *, internal: bool) -> None:
         quota: The quota that counts the request while it waits.
         internal: Whether the request is already in the pipeline, so that closing does not refuse it.
     """
-    elements = Elements(visit.step, visit.request, quota=quota)
+    elements = EntriesOfOne(visit.step, visit.request, quota=quota)
     entries = elements.entries
     if entries:
         visit.step.scheduler.call_many(entries, internal=internal)

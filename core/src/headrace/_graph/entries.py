@@ -86,7 +86,7 @@ class _Group(NamedTuple):
     parts: list[int | _Group]
 
 
-class Elements:
+class EntriesOfOne:
     """The entries that run for one request at a node, and how their outcomes become one.
 
     With ``each`` there is an entry per element of a list; otherwise one for the request itself. A second door

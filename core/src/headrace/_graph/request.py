@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._graph.entries import Elements, count, entry_at
+from headrace._graph.entries import EntriesOfOne, count, entry_at
 from headrace._graph.traversal import Failure, Traversal, unable
 from headrace._portable import is_abandoned
 from headrace._scheduling.entry import (
@@ -368,7 +368,7 @@ class _EachOwner:
     def __init__(self, request: GraphRequest, visit: Visit, **terms: Any) -> None:
         self.request = request
         self.visit = visit
-        self.elements = elements = Elements(visit.step, visit.request, self, **terms)
+        self.elements = elements = EntriesOfOne(visit.step, visit.request, self, **terms)
         # The thread that pops 0 ends the last element.
         self.left = list(range(len(elements.entries)))
 
