@@ -498,7 +498,7 @@ def test_sizes_between_and_above_lie_on_lines():
     assert [times.seconds(3, p) for p in (0, 0.9)] == pytest.approx([0.012, 0.014])
     assert [times.seconds(6, p) for p in (0, 0.9)] == pytest.approx([0.018, 0.026])
     assert times.extrapolated == {1, 6}
-    with pytest.raises(InputError, match="a second size"):
+    with pytest.raises(InputError, match=r"a second size, or .* --set .*\.max="):
         ServiceTimes("main", {1: [1]}, "here").seconds(2, 0.5)
 
 

@@ -98,7 +98,8 @@ class ServiceTimes:
         if len(sizes) == 1:
             raise InputError(
                 f"{self._origin}: node {self._node!r} has times for batches of {sizes[0]} alone, and a "
-                f"batch of {size} is to be simulated: measure or give a second size"
+                f"batch of {size} is to be simulated: measure or give a second size, or keep to {sizes[0]} "
+                f"by --set {self._node}.max={sizes[0]}"
             )
         above = min(bisect_left(sizes, size), len(sizes) - 1)
         low, high = sizes[above - 1], sizes[above]
