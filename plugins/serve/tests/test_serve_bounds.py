@@ -8,6 +8,7 @@ import gzip
 import logging
 import random
 import socket
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -355,6 +356,55 @@ def test_a_client_that_takes_no_answer_loses_its_connection(serving):
         until(lambda: server._service.models.find("m").counts.ok == 1)
         until(lambda: not server._state.connections)
     assert server._service.counters.in_flight["http"] == 0
+
+
+def frame(kind, flags, stream, payload):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def connect_without_window(server, path, *messages):
+    """Send a call over HTTP/2, frame by frame, as a client that takes no byte of an answer."""
+
+    def header(name, value):
+        return bytes([0, len(name)]) + name + bytes([len(value)]) + value
+
+    made = socket.create_connection((server.host, server.grpc_port), timeout=60)
+    headers = {
+        b":method": b"POST", b":scheme": b"http", b":path": path, b":authority": b"a",
+        b"content-type": b"application/grpc", b"te": b"trailers",
+    }  # fmt: skip
+    made.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack(">HI", 4, 0)))
+    made.sendall(frame(1, 4, 1, b"".join(header(*one) for one in headers.items())))
+    for one in messages:
+        made.sendall(frame(0, 0, 1, b"\0" + struct.pack(">I", len(one)) + one))
+    made.sendall(frame(0, 1, 1, b""))
+    return made
+
+
+@pytest.mark.parametrize("method", [b"ModelInfer", b"ModelStreamInfer"])
+def test_answers_that_clients_of_grpc_do_not_take_are_bounded(serving, method):
+    headrace.register("ServeLong", lambda data: data * 60_000, replace=True)
+    limits = Limits(max_inflight_bytes=100_000)
+    server = serving({"m": {"backend": "ServeLong"}}, grpc_port=0, limits=limits)
+    request = message("inference.ModelInferRequest")(model_name="m")
+    request.inputs.add(name="data", datatype="BYTES", shape=[1])
+    request.raw_input_contents.append(b"\1\0\0\0x")
+    raw, path = request.SerializeToString(), b"/inference.GRPCInferenceService/" + method
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(connect_without_window(server, path, raw))
+        until(lambda: server._service.unsent_bytes >= 120_000)
+        with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+            infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            with pytest.raises(grpc.RpcError, match="do not take") as caught:
+                infer(raw, timeout=60)
+            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            ask = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+            assert b"do not take" in next(ask(iter([raw]), timeout=60))
+            stack.close()
+            until(lambda: server._service.unsent_bytes == 0)
+            assert len(infer(raw, timeout=60)) > 60_000
+            until(lambda: server._service.unsent_bytes == 0)
 
 
 def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):

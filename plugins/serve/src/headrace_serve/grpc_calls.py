@@ -90,11 +90,22 @@ class Calls:
                 line.answered("OK")
                 line.sent_bytes = len(answered)
                 self.end(line, request)
+                self._keep(context, len(answered))
                 return answered
             await self.abort(context, error, request, line)
             return None
 
         return grpc.stream_unary_rpc_method_handler(respond)
+
+    def _keep(self, context: Any, size: int) -> None:
+        """Count the bytes of an answer until the client has taken them or gone away."""
+        service = self._service
+
+        def taken(_: Any) -> None:
+            service.unsent_bytes -= size
+
+        service.unsent_bytes += size
+        context.add_done_callback(taken)
 
     async def _received(self, context: Any) -> bytes:
         """Give the one message of a call.

@@ -85,6 +85,33 @@ def _unsupported(name: str) -> Any:
     return refuse
 
 
+class _Unsent:
+    """Counts the bytes of a stream's answers until the client has taken them or gone away.
+
+    Args:
+        service: Has the sum of all streams and calls.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service: Service | None = service
+        self._bytes = 0
+
+    def keep(self, size: int) -> None:
+        """Count an answer; not after the end."""
+        if self._service is not None:
+            self._service.unsent_bytes += size
+            self._bytes += size
+
+    def taken(self, size: int) -> None:
+        """Note that an answer was sent."""
+        self.keep(-size)
+
+    def end(self) -> None:
+        """Note that the stream has ended, whatever of it is left."""
+        self.keep(-self._bytes)
+        self._service = None
+
+
 class _Front:
     """Answers the calls of inference."""
 
@@ -130,10 +157,11 @@ class _Front:
             await self._calls.refuse("ModelStreamInfer", context, error)
         running: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue(_STREAMED)
         tasks: set[asyncio.Task[bytes]] = set()
+        unsent = _Unsent(self._service)
 
         async def read() -> None:
             async for data in requests:
-                task = asyncio.create_task(self._streamed(data, context))
+                task = asyncio.create_task(self._streamed(data, context, unsent))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
                 await running.put(task)
@@ -147,15 +175,18 @@ class _Front:
         reader, ender = asyncio.create_task(read()), asyncio.create_task(end())
         try:
             while (task := await running.get()) is not None:
-                yield await task
+                answer = await task
+                yield answer
+                unsent.taken(len(answer))
         finally:
+            unsent.end()
             for left in (reader, ender, *tasks):
                 left.cancel()
         if self._service.draining:
             why = UnavailableError("the server is shutting down")
             await self._calls.refuse("ModelStreamInfer", context, why)
 
-    async def _streamed(self, data: bytes, context: Any) -> bytes:
+    async def _streamed(self, data: bytes, context: Any, unsent: _Unsent) -> bytes:
         """Answer one request of a stream; an error becomes an answer, and the stream goes on."""
         line = AccessLine("ModelStreamInfer", self._service.counters.begin("grpc"))
         line.received(len(data))
@@ -165,6 +196,7 @@ class _Front:
             self._calls.check_size(data)
             request = parsed(read_message, data)
             self._calls.check_key(context, "infer", request)
+            self._service.check_unsent()
             answer = await self.infer(request, context, line)
             line.answered("OK")
             response = as_streamed(answer)
@@ -177,5 +209,6 @@ class _Front:
         finally:
             line.status = line.status or "CANCELLED"
             line.sent_bytes = len(response)
+            unsent.keep(len(response))
             self._calls.end(line, request)
         return response

@@ -20,7 +20,8 @@ class Limits:
 
     Attributes:
         max_body_bytes: The most bytes of one request's body, both as sent and as decompressed.
-        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered.
+        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered. Calls of
+            gRPC are refused while answers that clients have not taken have so many bytes.
         max_header_bytes: The most bytes of the URL and of names and values of the headers of one HTTP request, and
             of the metadata of one gRPC call.
         max_connections: The most connections of HTTP, and of gRPC as many again, that are open at a time. One more of

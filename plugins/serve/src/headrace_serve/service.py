@@ -57,6 +57,7 @@ class Service:
         connections: Gives the number of HTTP connections; `Server` sets it.
         worker: The number of this process among several that share the port; None: the server is this process alone.
         decompressing: Held while a body is decompressed.
+        unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
     """
 
@@ -101,7 +102,7 @@ class Service:
             else:
                 self.regions = Regions(self.limits.max_regions)
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
-        self._inflight_bytes = 0
+        self._inflight_bytes = self.unsent_bytes = 0
 
     @property
     def extensions(self) -> tuple[str, ...]:
@@ -208,8 +209,10 @@ class Service:
         """Check that there is room for a request of which nothing has been read yet.
 
         Raises:
-            OverloadedError: The bodies of other requests take all the room, or every model's queue is full.
+            OverloadedError: The bodies of other requests, or answers that clients do not take, use all the room, or
+                every model's queue is full.
         """
+        self.check_unsent()
         if self._inflight_bytes >= self.limits.max_inflight_bytes:
             self.hold(0, 1)
         full = None
@@ -219,6 +222,17 @@ class Service:
                 return
         if full is not None:
             raise full
+
+    def check_unsent(self) -> None:
+        """Check that clients of gRPC take their answers; gRPC has no way to end a call whose client does not.
+
+        Raises:
+            OverloadedError: Their answers have more bytes than `Limits.max_inflight_bytes`.
+        """
+        most = self.limits.max_inflight_bytes
+        if self.unsent_bytes >= most:
+            what = "answers that clients do not take use all the room there is"
+            raise OverloadedError(what, queue_size=most, waiting=self.unsent_bytes)
 
     def hold(self, held: int, more: int) -> int:
         """Count bytes of a body against `Limits.max_inflight_bytes`.
