@@ -70,14 +70,12 @@ class _Both(Condition):
         """Combine the verdicts of both conditions."""
         decides = self._sign == "|"
         verdicts = [part.verdict(queue, instance, now) for part in self._parts]
-        deciding = [v.until for v in verdicts if bool(v.due) is decides]
+        deciding = [v for v in verdicts if bool(v.due) is decides]
         # If a condition decides, the answer holds until the last deciding one may change. If none does, the
         # answer holds until the first of the two may change.
-        if deciding:
-            ends = [until for until in deciding if until is not None]
-            return Verdict(decides, max(ends) if len(ends) == len(deciding) else None)
-        ends = [v.until for v in verdicts if v.until is not None]
-        return Verdict(not decides, min(ends, default=None))
+        ends = [math.inf if v.until is None else v.until for v in deciding or verdicts]
+        until = max(ends) if deciding else min(ends)
+        return Verdict(bool(deciding) is decides, None if until == math.inf else until)
 
     def __repr__(self) -> str:
         left, right = self._parts
