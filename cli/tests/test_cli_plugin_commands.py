@@ -181,13 +181,15 @@ def test_an_error_of_the_command_itself_is_not_hidden(train):
     assert result.exit_code == 1
 
 
-def test_an_unknown_command_names_the_nearest_and_what_is_broken(train, site):
+def test_an_unknown_command_names_the_nearest_and_what_is_broken(train, site, monkeypatch):
     site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad\n", {"hrt_bad": "1 / 0"})
     result = says("lable")
     assert result.exit_code == 2
     assert "No such command 'lable'. Did you mean 'label'?" in result.stderr
     assert "headrace-bad cannot be used: its hooks failed: ZeroDivisionError" in result.stderr
     assert "Did you mean 'check'?" in says("chekc").stderr
+    monkeypatch.setenv("HEADRACE_PLUGINS", "")  # as if no plugin were installed
+    assert "Did you mean 'bench'?" in says("benhc").stderr  # which then says what brings it
     assert says("--nope").exit_code == 2
 
 

@@ -50,7 +50,7 @@ class AllCommands(Commands):
                     f"The command {name!r} comes with {brings}, which is not installed. "
                     f"{how_to_install(brings)}"
                 )
-            known = {shown: shown for shown, _ in _of_plugins()}
+            known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))}
             for own in COMMANDS:
                 inside = getattr(self.get_command(ctx, own), "commands", ())
                 known |= {own: own, **{each: f"{own} {each}" for each in inside}}
