@@ -13,7 +13,6 @@ the GPU. Needs onnxruntime-gpu, cuda-bindings, onnx and a CUDA device.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import tempfile
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+from benchmarks.load import arguments, environment, save
 from onnx import TensorProto, helper, numpy_helper
 
 import headrace
@@ -125,11 +125,13 @@ def gpu_name() -> str:
 
 def main() -> None:
     """Print calls per second of each side and their ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=1.0, help="of one side in one round")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
+    if args.quick:
+        args.batches, args.seconds, args.rounds = [1, 8], 0.1, 1
     print(f"GPU: {gpu_name()}")
     print(f"onnxruntime {ort.__version__}, headrace {headrace.__version__}, numpy {np.__version__}")
     print("clock: whole calls in one thread, until the result is finished on the GPU")
@@ -148,12 +150,18 @@ def main() -> None:
             options = {"cudnn_conv_algo_search": "HEURISTIC"}
             providers = [("CUDAExecutionProvider", options)]
             session = ort.InferenceSession(str(path), providers=providers)
-            for batch in args.batches:
-                compare(session, pipe, graphs, batch, args.seconds, args.rounds)
+            figures = {
+                f"batch {batch}": compare(session, pipe, graphs, batch, args.seconds, args.rounds)
+                for batch in args.batches
+            }
+    about = environment(["headrace", "headrace-ort", "onnxruntime-gpu", "numpy"])
+    save(args.json, {**about, "gpu": gpu_name()}, figures)
 
 
-def compare(session: Any, pipe: Any, graphs: Any, batch: int, seconds: float, rounds: int) -> None:
-    """Run the sides in turn for one batch size, check that they agree, and print them."""
+def compare(
+    session: Any, pipe: Any, graphs: Any, batch: int, seconds: float, rounds: int
+) -> dict[str, list[float]]:
+    """Run the sides in turn for one batch size, check that they agree, print and return calls per second."""
     rng = np.random.default_rng(batch)
     array = rng.standard_normal((batch, *SHAPE)).astype(np.float32)
     x = ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0)
@@ -181,6 +189,7 @@ def compare(session: Any, pipe: Any, graphs: Any, batch: int, seconds: float, ro
         print(f"  {name:22} {rate:9.1f} {1000 / rate:9.3f} ms   headrace / this: {ours / rate:.3f}")
     to_bare = [a / b for a, b in zip(found["headrace"], found["bare"], strict=True)]
     print(f"  headrace / bare per round: {', '.join(f'{ratio:.3f}' for ratio in to_bare)}")
+    return found
 
 
 if __name__ == "__main__":
