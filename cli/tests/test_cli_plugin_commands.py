@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import headrace
+from headrace_cli import plugin_commands
 from headrace_cli.app import app
 from headrace_cli.names import COMMANDS as OWN_COMMANDS
 
@@ -188,8 +189,9 @@ def test_an_unknown_command_names_the_nearest_and_what_is_broken(train, site, mo
     assert "No such command 'lable'. Did you mean 'label'?" in result.stderr
     assert "headrace-bad cannot be used: its hooks failed: ZeroDivisionError" in result.stderr
     assert "Did you mean 'check'?" in says("chekc").stderr
-    monkeypatch.setenv("HEADRACE_PLUGINS", "")  # as if no plugin were installed
-    assert "Did you mean 'bench'?" in says("benhc").stderr  # which then says what brings it
+    monkeypatch.setitem(plugin_commands.KNOWN_COMMANDS, "zebra", "headrace-zoo")
+    assert "Did you mean 'zebra'?" in says("zbera").stderr
+    assert "comes with headrace-zoo" in says("zebra").stderr
     assert says("--nope").exit_code == 2
 
 
