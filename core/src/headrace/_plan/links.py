@@ -249,10 +249,7 @@ class _Graph:
             apart = {end for name in together for end in ends[name]}
             for target, call in self.reposts[one.name].items():
                 if one.each is not None:
-                    what = (
-                        f"node {one.name!r} runs once per element, and an element has no walk that "
-                        f"Repost[{target}] could end"
-                    )
+                    what = f"node {one.name!r} runs once per element, which goes to no other node"
                     hint = "Put it into a node after this one."
                 elif joins:
                     what = (
@@ -262,7 +259,7 @@ class _Graph:
                     hint = "Put it before the branches part, or after they have joined."
                 elif apart & ends[target]:
                     what = (
-                        f"after Repost[{target}] the walk may end at {min(apart & ends[target])!r}, "
+                        f"after Repost[{target}] a request may end at {min(apart & ends[target])!r}, "
                         "and so may another branch: results are told apart by the node they end at"
                     )
                     hint = "Let the branches end at nodes of their own."
@@ -275,7 +272,7 @@ class _Graph:
         run = elements_run(self.nodes, [front])
         for one in run:
             if one.target is not None:
-                what = f"Repost[{one.target}] is called by the entrypoint, where there is no walk to end"
+                what = f"Repost[{one.target}] is called by the entrypoint, where no request goes from node to node"
                 self.problems.add("graph", what, **place_of(one.call))
         if any(word_of(one.cls)._walks for one in run):
             return

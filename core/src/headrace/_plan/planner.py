@@ -263,7 +263,7 @@ class Planner(Resolver):
     def _check_keys_of_door(self, target: str) -> None:
         table = self.shape.nodes[self.node]
         for key in (key for key in NODE_KEYS if key in table and key not in _OF_A_DOOR):
-            what = f"{self.node!r} is another door to {target!r} and has no {key!r} of its own"
+            what = f"{self.node!r} is a second door to {target!r} and has no {key!r} of its own"
             place = key_of(self.node, key, table[key], "node").place(at_key=True)
             self.problems.add("door", what, hint=f"Write it in {target!r}.", **place)
 
