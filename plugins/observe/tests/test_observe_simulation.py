@@ -171,7 +171,7 @@ def test_the_time_from_batch_to_batch_counts_for_what_waited(tmp_path):
 
     def ran(instance, thread, arrival, started, error=None):
         about = (started, started + 0.004, 1, [error])
-        request = BatchRequest({}, arrival, started, 1)
+        request = BatchRequest({}, arrival, started - 0.0001, 1)
         probe.batch_ran(BatchRecord("main", instance, thread, [request], *about))
 
     ran(0, 1, 0.9, 1.0)
@@ -181,9 +181,11 @@ def test_the_time_from_batch_to_batch_counts_for_what_waited(tmp_path):
     ran(0, 3, 1.602, 1.605)  # another thread, which was woken for it
     ran(0, 3, 1.606, 1.609, RuntimeError())
     ran(0, 3, 1.610, 1.6135)  # waited for the one that failed: 0.5 ms
+    ran(0, 3, 1.614, 1.6225)  # the policy lingered for 5 ms, and woke the thread
     probe.close()
     times = read_times(tmp_path / "times.json")
     assert times["main"].between_s == pytest.approx([0.0005] * len(times["main"].between_s))
+    assert times["main"].wakes_s == pytest.approx([0.0001] * len(times["main"].wakes_s))
 
     def foretold(loop):
         by_hand = ServiceTimes("main", {1: [4.0]}, "here", between_ms=[1.0])

@@ -38,6 +38,10 @@ _HANDED_OVER_S = 20e-6
 """A batch that begins sooner after its cut is taken to run in the thread that has cut it, not in a woken one."""
 
 
+_AT_ONCE_S = 500e-6
+"""A thread that has ended a batch cuts the next one sooner than this, if one is due."""
+
+
 def quantiles(values: Sequence[float], count: int) -> list[float]:
     """Give ``count`` of the values with the same spread: the middle one of each of ``count`` equal parts.
 
@@ -116,7 +120,8 @@ class BatchTimes:
     processors or a device take longer beside others.
     ``wake_ms`` has the spread of the times, in milliseconds, from the cut of a batch to its start, over the batches
     for which a thread was woken. ``between_ms`` has the spread of the times from the end of a batch to the start of the
-    next one in the same thread, over the batches whose first request waited for that.
+    next one in the same thread, over the batches whose first request waited for that and that were cut at once, as
+    no policy lingered.
     """
 
     class Options(headrace.Options):
@@ -164,11 +169,12 @@ class BatchTimes:
                 other.shared_s += shared_s
             self._latest.append(noted)
             self._noted.setdefault(key, _Sample()).add(noted)
-            if woken > _HANDED_OVER_S:
-                self._wakes.setdefault(record.node, _Sample()).add(1000 * woken)
-            if thread == record.thread and record.requests[0].arrival < before:
+            waited = thread == record.thread and record.requests[0].arrival < before
+            if waited and last.cut - before < _AT_ONCE_S:
                 between_s = record.started - before
                 self._between.setdefault(record.node, _Sample()).add(1000 * between_s)
+            elif woken > _HANDED_OVER_S:
+                self._wakes.setdefault(record.node, _Sample()).add(1000 * woken)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the content of the file as plain data."""
