@@ -489,9 +489,16 @@ def test_streams_of_another_device_than_the_threads_are_ordered_there(monkeypatc
         cudaEventDestroy=lambda event: (0,),
     )
     monkeypatch.setattr(cuda, "runtime", lambda: fake)
+    monkeypatch.setattr(cuda, "_is_used", lambda ordinal: ordinal in used)
+    used = {0, 1}
     cuda.order_behind(77, 0, 1)
     event = ("event of", 1)
     assert done == [("device", 1), (event, 1, 0), (77, event), ("device", 0)]
+    done.clear()
+    used.remove(0)  # to make it current again would take memory of it
+    cuda.order_behind(77, 0, 1)
+    assert done == [("device", 1), (event, 1, 0), (77, event)]
+    current[0] = 0
     done.clear()
     cuda.order_behind(77, 0, 0)
     assert done == [(("event of", 0), 0, 0), (77, ("event of", 0))]  # no switch where there is none

@@ -115,20 +115,30 @@ class CudaStream:
 class Current:
     """Makes a device current in this thread for a block, and then the previous device again.
 
-    ONNX Runtime makes the device of a session current in the thread that calls it, and leaves it so.
+    ONNX Runtime makes the device of a session current in the thread that calls it, and leaves it so. A previous device
+    of which this process uses nothing is not made current again: that would take memory of it (since CUDA 12 a
+    device is initialised by ``cudaSetDevice``).
     """
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
 
     def __enter__(self) -> None:
-        self._before = call("cudaGetDevice")
+        self._before = int(call("cudaGetDevice"))
         if self._before != self._ordinal:
             call("cudaSetDevice", self._ordinal)
 
     def __exit__(self, *error: object) -> None:
-        if self._before != self._ordinal:
+        if self._before != self._ordinal and _is_used(self._before):
             call("cudaSetDevice", self._before)
+
+
+def _is_used(ordinal: int) -> bool:
+    """Tell whether this process has the primary context of a device, which all that uses CUDA's runtime shares."""
+    from cuda.bindings import driver
+
+    error, _, active = driver.cuDevicePrimaryCtxGetState(driver.cuDeviceGet(ordinal)[1])
+    return int(error) == 0 and bool(active)
 
 
 class PinnedBuffer:
