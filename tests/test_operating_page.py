@@ -41,8 +41,12 @@ def commands(port):
 
 
 def run(*args, cwd):
+    env = dict(os.environ)
+    while "=" in args[0]:
+        env |= [args[0].split("=")]
+        args = args[1:]
     args = [sys.executable, "-m", *args] if args[0] == "headrace" else [sys.executable, *args[1:]]
-    return subprocess.run(args, cwd=cwd, capture_output=True, text=True, check=False)
+    return subprocess.run(args, cwd=cwd, capture_output=True, text=True, check=False, env=env)
 
 
 def test_the_page_is_followed(tmp_path):
@@ -54,7 +58,7 @@ def test_the_page_is_followed(tmp_path):
     for k in range(6):
         picture = np.full((90, 120, 3), 40 * k, np.uint8)
         cv2.imwrite(str(tmp_path / "photos" / f"{k}.jpg"), picture)
-    top, trace, serve = commands(port)
+    top, bench, trace, serve = commands(port)
     done = run(*trace, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "6 requests: 6 ok" in done.stderr
@@ -72,6 +76,8 @@ def test_the_page_is_followed(tmp_path):
         shown = run(*top, "--every", "0.1", "--count", "1", cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
         assert "ready" in shown.stdout
+        beside = run(*bench[:-1], "0.05", "--warm-up", "0", cwd=tmp_path)
+        assert beside.returncode == 0, beside.stderr
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     finally:

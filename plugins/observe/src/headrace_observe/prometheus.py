@@ -71,7 +71,10 @@ class Prometheus:
         try:
             self._server = _Server((options.host, options.port), _Handler)
         except OSError as error:
-            hint = "Give another port: Prometheus(port=9465), or port=0 for a free one."
+            hint = (
+                "Give another port: Prometheus(port=9465), or port=0 for a free one. With "
+                "port=${METRICS_PORT:-9464} the environment says so, for one run."
+            )
             if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
                 hint = 'Give an address of this machine: Prometheus(host="127.0.0.1").'
             raise SetupError(
