@@ -7,7 +7,13 @@ from onnx import TensorProto as T
 from onnx import helper
 
 from headrace.errors import SetupError
-from headrace_trt import convert_precision, fold_image_input, quantize
+from headrace_trt import (
+    BuildSettings,
+    build_engine,
+    convert_precision,
+    fold_image_input,
+    quantize,
+)
 from headrace_trt.onnx_model import content_hash, load_model, model_summary
 from headrace_trt.quantization import read_samples
 
@@ -110,7 +116,12 @@ def test_graphs_inside_nodes_and_scales_of_resizing_stay_as_they_are():
             assert np.allclose(got, expected, rtol=2e-3)
 
 
-def test_weights_beyond_fp16_are_warned_of(save, caplog):
+def test_keeping_every_node_in_fp32_is_told_as_such(small_net):
+    with pytest.raises(SetupError, match="`keep_fp32` names all that could be"):
+        convert_precision(load_model(small_net), "fp16", ("*",))
+
+
+def test_weights_beyond_fp16_are_warned_of(save, caplog, rtx, tmp_path):
     path = save(
         [("Add", ["x", "w"], ["y"], {})],
         [("x", T.FLOAT, ["n", 2])],
@@ -120,6 +131,12 @@ def test_weights_beyond_fp16_are_warned_of(save, caplog):
     (got,) = run(convert_precision(load_model(path), "fp16"), x=np.zeros((1, 2), np.float32))
     assert got.tolist() == [[65504, -np.inf]]
     assert "1 weights are beyond the range" in caplog.text
+    # The sidecar keeps it for whoever takes the plan from the cache.
+    settings = BuildSettings(model=path, precision="fp16", max=2)
+    for _ in range(2):
+        built = build_engine(settings, library=rtx, engine=tmp_path / "clamped.plan")
+        assert any("beyond the range" in warning for warning in built.sidecar["warnings"])
+    assert built.hit
 
 
 @pytest.mark.parametrize("image_input", [False, True])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from headrace_trt.library import Library
 
-__all__ = ["Collected", "collecting", "logger_for", "recent_errors"]
+__all__ = ["Collected", "collecting", "logger_for", "recent_errors", "warn"]
 
 _log = logging.getLogger("headrace.trt")
 _LEVELS = {
@@ -127,6 +127,15 @@ def collecting() -> Iterator[Collected]:
         yield collected
     finally:
         _listeners.remove(listener)
+
+
+def warn(message: str) -> None:
+    """Log a warning of this plugin's own, and hand it to who collects messages in this thread."""
+    here = threading.get_ident()
+    for thread, listener in tuple(_listeners):
+        if thread == here:
+            listener("WARNING", message)
+    _log.warning("%s", message)
 
 
 def recent_errors() -> str:

@@ -8,7 +8,6 @@ outputs of the graph keep their types.
 from __future__ import annotations
 
 import fnmatch
-import logging
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.errors import SetupError
 from headrace_trt.image_input import FOLDED
+from headrace_trt.logs import warn
 from headrace_trt.onnx_model import all_graphs
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["convert_precision"]
 
-_log = logging.getLogger("headrace.trt")
 
 _TYPES: Final = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 _MOST_FP16: Final = 65504.0
@@ -145,7 +144,9 @@ class _Conversion:
         if not converted:
             raise SetupError(
                 "no node of the graph computes in float32 and could be converted",
-                hint="Is it converted already? precision = 'model' takes the graph's own types.",
+                hint="`keep_fp32` names all that could be: let it name fewer."
+                if any(self._changes(nodes[place]) for place in self.kept)
+                else "Is it converted already? precision = 'model' takes the graph's own types.",
             )
         for value in graph.output:
             if value.name in self.floats:
@@ -271,7 +272,7 @@ class _Conversion:
             repeated.extend(kept)
         del graph.value_info[:]
         if self.clamped:
-            _log.warning("%d weights are beyond the range of fp16 and became ±65504", self.clamped)
+            warn(f"{self.clamped} weights are beyond the range of fp16 and became ±65504")
 
 
 def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
