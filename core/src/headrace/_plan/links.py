@@ -252,16 +252,13 @@ class _Graph:
                     what = f"node {one.name!r} runs once per element, which goes to no other node"
                     hint = "Put it into a node after this one."
                 elif joins:
-                    what = (
-                        f"Repost[{target}] stands in a branch that joins again: {joins[0][0]!r} waits "
-                        f"for {one.name!r} and for {joins[0][1]!r}"
-                    )
+                    waits = f"{joins[0][0]!r} waits for {one.name!r} and for {joins[0][1]!r}"
+                    what = f"Repost[{target}] stands in a branch that joins again: {waits}"
                     hint = "Put it before the branches part, or after they have joined."
                 elif apart & ends[target]:
-                    what = (
-                        f"after Repost[{target}] a request may end at {min(apart & ends[target])!r}, "
-                        "and so may another branch: results are told apart by the node they end at"
-                    )
+                    where = f"at {min(apart & ends[target])!r}, and so may another branch"
+                    why = "results are told apart by the node they end at"
+                    what = f"after Repost[{target}] a request may end {where}: {why}"
                     hint = "Let the branches end at nodes of their own."
                 else:
                     continue

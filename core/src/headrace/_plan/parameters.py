@@ -280,9 +280,7 @@ def _report_unknown(
                 message, hint = f"{nobody} has an option {key!r}", None
                 options = sorted(key for key in known - OWN_KEYS if "::" not in key)
                 if isinstance(written.value, dict):
-                    hint = (
-                        "A table is a node only at the top level, with no backend beside it there."
-                    )
+                    hint = "A table is a node only at the top level, with no backend beside it."
                 elif near is None and options:
                     hint = f"There are: {', '.join(options)}."
                 problems.add("unknown_key", message, suggestion=near, hint=hint, **place)

@@ -328,9 +328,8 @@ def _check_arity(use: Use) -> bool:
     elif most == 0:
         wanted, got = "takes nothing", ""
         if getattr(cls.Options, "positional", ()):
-            hint = (
-                f"What is no backend stands in ( ): {call.name}({','.join(map(str, use.children))})"
-            )
+            written = ",".join(map(str, use.children))
+            hint = f"What is no backend stands in ( ): {call.name}({written})"
     elif least != most:
         wanted += " or more" if most is None else f" to {most}"
     use.add("arity", f"{call.name} {wanted} in brackets{got}", hint=hint)

@@ -64,9 +64,7 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
         yield "min_without_wait", "min", what, hint
     reads = {one.parameter for one in elements_of(node.roots)}
     if node.origins["backend"] == "node" and "backend" not in reads:
-        what = (
-            "backend is not built: what stands in init or node_entrypoint has no Reflect[backend]"
-        )
+        what = "backend is not built: what stands in init or node_entrypoint lacks Reflect[backend]"
         hint = "Leave the key out, or write Reflect[backend] where it belongs."
         yield "backend_unused", "backend", what, hint
     if node.bypassed:
@@ -84,10 +82,8 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
     # The instances take them in turn.
     if isinstance(keys.device, tuple) and len(keys.device) > made:
         listed, unused = len(keys.device), ", ".join(keys.device[made:])
-        what = (
-            f"device lists {listed} devices, and there are fewer instances ({made}): nothing runs on "
-            f"{unused}"
-        )
+        few = f"there are fewer instances ({made})"
+        what = f"device lists {listed} devices, and {few}: nothing runs on {unused}"
         hint = f"Set instance_num = {listed}, or a multiple of it."
         yield "device_unused", "device", what, hint
 
@@ -118,10 +114,8 @@ def _of_cores(node: NodePlan, instances: int) -> Iterator[_Warning]:
     could_use_them = computing and not any(one.cls.owns_thread for one in computing)
     if could_use_them and device in (None, "cpu") and node.instance_num <= 1 and cores > instances:
         names = ", ".join(dict.fromkeys(element.name for element in computing))
-        what = (
-            f"instance_num is 1, so one batch at a time goes through {names}, and {cores} cores "
-            "can be used here"
-        )
+        alone = f"instance_num is 1, so one batch at a time goes through {names}"
+        what = f"{alone}, and {cores} cores can be used here"
         hint = f"Set instance_num, up to {cores}, if requests come from several threads."
         yield "idle_cores", "instance_num", what, hint
 

@@ -111,10 +111,8 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         raise PluginLoadError(f"{str(path)!r} is {kind}, not a Python file")
     if not path.is_file():
         what = f"no such file: {str(path)!r}"
-        near, hint = (
-            nearest_file(path),
-            "Paths are relative to the file that holds the configuration.",
-        )
+        near = nearest_file(path)
+        hint = "Paths are relative to the file that holds the configuration."
         raise PluginLoadError(what, hint=hint if near is None else f"Did you mean {near!r}? {hint}")
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -221,11 +221,8 @@ class Registry:
             return Problem("missing_plugin", what, hint=how_to_install(distribution))
         names = [*known]
         near = nearest(name, names) or nearest(part, names)
-        hint = (
-            None
-            if near
-            else "`headrace plugins list` shows what there is; `import` brings your own."
-        )
+        how = "`headrace plugins list` shows what there is; `import` brings your own."
+        hint = None if near else how
         return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)
 
     # What plugins offer through their hooks.

@@ -216,11 +216,9 @@ class CatSplit(Word):
         """Refuse a Repost inside infer: the gathered item stands for many requests."""
         for one in elements_run(use.planning.nodes, use.element.children[1:2]):
             if one.target is not None and not use.scope.lenient:
-                message = (
-                    f"Repost[{one.target}] cannot stand in the middle of CatSplit: what runs "
-                    "there is no request, but many gathered into one"
-                )
-                use.add("graph", message, one.call)
+                why = "what runs there is no request, but many gathered into one"
+                what = f"Repost[{one.target}] cannot stand in the middle of CatSplit: {why}"
+                use.add("graph", what, one.call)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the three parts."""
