@@ -19,6 +19,7 @@ from headrace_cli.app import app
 from headrace_observe.goals import read_goal
 from headrace_observe.measurement import Point
 from headrace_observe.notes import Window
+from headrace_observe.rows import result
 from headrace_observe.search import search
 from headrace_observe.space import Dimension, as_layer, space_of
 from headrace_observe.tuning import Trials, as_toml
@@ -397,6 +398,18 @@ def test_a_configuration_that_cannot_be_built_is_a_row(tmp_path, monkeypatch):
     found = json.loads(done.stdout)
     assert "ConfigError" in found["trials"][0]["error"]
     assert found["trials"][1]["point"]["ok"] > 0
+
+
+def test_a_row_says_what_became_of_its_configuration():
+    trial = {"best": True, "frontier": False, "reached": True, "runs": 2, "error": "E: no\nroom"}
+    answered, failing, slow = (
+        {"ok": ok, "failed": failed} for ok, failed in ((3, {}), (0, {"backend": 1}), (0, {}))
+    )
+    assert result({**trial, "point": answered}) == "best, reached, 2 runs"
+    nothing = {**trial, "best": False, "reached": False, "runs": 1}
+    assert result({**nothing, "point": failing}) == ""
+    assert result({**nothing, "point": slow}) == "no request ended in time"
+    assert result({**nothing, "point": None}) == "E: no\nroom"
 
 
 def test_an_interrupt_leaves_the_best_until_then_and_130(tmp_path, monkeypatch):

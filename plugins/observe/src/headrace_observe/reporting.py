@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import InputError
 from headrace_observe.figures import latency_ms
 from headrace_observe.plots import Panel, as_svg, frontier_panel, load_panels
-from headrace_observe.rows import HEADINGS, load_name, row
+from headrace_observe.rows import HEADINGS, load_name, result, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -105,11 +105,9 @@ def _tuning(document: dict[str, Any], draw: Callable[[dict[str, Any]], str]) -> 
     rows, best = [], None
     for number, trial in enumerate(document["trials"]):
         cells = [str(value) for value in trial["values"].values()]
-        marks = [mark for mark in ("best", "frontier", "reached") if trial[mark]]
-        if trial["point"] is None:
-            cells += ["-"] * len(HEADINGS) + [trial["error"]]
-        else:
-            cells += [*row(trial["point"]), ", ".join(marks)]
+        point = trial["point"]
+        cells += ["-"] * len(HEADINGS) if point is None else row(point)
+        cells.append(result(trial))
         best = number if trial["best"] else best
         rows.append(cells)
     parts.append(_table([*document["space"], *HEADINGS, "result"], rows, best))

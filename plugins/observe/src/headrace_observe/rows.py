@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["HEADINGS", "load_name", "row"]
+__all__ = ["HEADINGS", "load_name", "result", "row"]
 
 HEADINGS = (
     "load",
@@ -49,6 +49,19 @@ def row(point: dict[str, Any]) -> list[str]:
         ", ".join("-" if one is None else str(one) for one in gpu) or "-",
         "interrupted" if point["interrupted"] else stable,
     ]
+
+
+def result(trial: dict[str, Any]) -> str:
+    """Give the last cell of a trial of ``headrace tune``: what is to be said of it."""
+    point = trial["point"]
+    if point is None:
+        return str(trial["error"])
+    said = [mark for mark in ("best", "frontier", "reached") if trial[mark]]
+    if trial["runs"] > 1:
+        said.append(f"{trial['runs']} runs")
+    if not point["ok"] and not point["failed"]:
+        said.append("no request ended in time")
+    return ", ".join(said)
 
 
 def _number(value: float | None) -> str:

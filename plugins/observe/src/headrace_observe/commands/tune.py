@@ -44,7 +44,7 @@ from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
 from headrace_observe.plots import check_plot, frontier_panel, plot
-from headrace_observe.rows import HEADINGS, row
+from headrace_observe.rows import HEADINGS, result, row
 from headrace_observe.search import SEARCHES
 from headrace_observe.space import as_layer, space_of
 from headrace_observe.tuning import Trial, Trials, as_toml
@@ -270,16 +270,10 @@ def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
     names = [one.name for one in tried.space]
     rows = []
     for trial in document["trials"]:
-        marks = [mark for mark in ("best", "frontier", "reached") if trial[mark]]
         values = [str(value) for value in trial["values"].values()]
-        if trial["runs"] > 1:
-            marks.append(f"{trial['runs']} runs")
-        if trial["point"] is None:
-            error = trial["error"].splitlines()[0][:60]
-            rows.append([*values, *["-"] * len(_SHOWN), error])
-        else:
-            cells = row(trial["point"])
-            rows.append([*values, *(cells[k] for k in _SHOWN), ", ".join(marks)])
+        cells = ["-"] * len(HEADINGS) if trial["point"] is None else row(trial["point"])
+        said = result(trial).partition("\n")[0][:60]
+        rows.append([*values, *(cells[k] for k in _SHOWN), said])
     print_table([*names, *(HEADINGS[k] for k in _SHOWN), "result"], rows)
     for clock in _clocks(document):
         print_data(f"The clock: {clock}.")
