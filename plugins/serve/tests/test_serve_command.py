@@ -265,6 +265,12 @@ def test_a_model_behind_other_backends_gives_the_outputs_alone():
     ]
 
 
+def test_what_is_wrong_with_a_dict_names_its_model():
+    with pytest.raises(ConfigError) as caught:
+        Server({"a": {"backend": "Identity"}, "b": {"n": {"backend": "Identitee"}}}, port=0)
+    assert [one.path for one in caught.value.problems] == ["b.n.backend"]
+
+
 @pytest.mark.parametrize(
     "inputs",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -272,7 +273,11 @@ def _all_loaded(
         try:
             loaded[place] = _loaded(entry, allow_import, timed=timed)
         except ConfigError as error:
-            problems += error.problems
+            # A problem of a file names the file, and one of a dict the node alone.
+            problems += [
+                one if one.file else replace(one, path=f"{place[0]}.{one.path or 'config'}")
+                for one in error.problems
+            ]
     if problems:
         raise ConfigError(problems)
     return loaded
