@@ -211,10 +211,8 @@ class ChildCall:
         if weight >= child.min:
             return child(batch)
         if not self.pad:
-            left = (
-                f"only a weight of {weight} is left for {child._label()}, whose min is {child.min}"
-            )
-            what = f"{left}: the other items of the batch failed or went another way"
+            name, why = child._label(), "the other items of the batch failed or went another way"
+            what = f"only a weight of {weight} is left for {name}, whose min is {child.min}: {why}"
             hint, least, most = "Set pad = true to fill such batches up.", child.min, child.max
             return [
                 child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))

@@ -111,9 +111,8 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and each node has a living instance."""
-        return self._closing is None and all(
-            any(i.living for i in s.instances) for s in self._schedulers
-        )
+        served = (any(i.living for i in s.instances) for s in self._schedulers)
+        return self._closing is None and all(served)
 
     @reentrant(later=lambda engine: engine._statistics())
     def statistics(self) -> dict[str, Any]:

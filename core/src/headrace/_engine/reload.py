@@ -136,9 +136,8 @@ class Reloader:
             name = node if isinstance(node, str) else None
             raise ContractError(what, node=name, hint=hint)
         job = _Job(node, changes, timeout_s)
-        thread = threading.Thread(
-            target=self._work, args=(job,), name=f"headrace-reload-{node}", daemon=True
-        )
+        called = f"headrace-reload-{node}"
+        thread = threading.Thread(target=self._work, args=(job,), name=called, daemon=True)
         call = call_run_here()
         if call is not None:
             call.withdrawn_by(job.give_up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace._scheduling.entry import NOBODY, Entry
@@ -119,9 +120,8 @@ class EntriesOfOne:
             self._add(entry_at(node, request, owner, **terms))
             return
         try:
-            self._top = self._group(
-                node.levels, request, lambda one: entry_at(node, one, owner, **terms)
-            )
+            make = partial(entry_at, node, owner=owner, **terms)
+            self._top = self._group(node.levels, request, make)
         except InputError as error:
             node.scheduler.count_refused(request, error)
             self._no_list = error

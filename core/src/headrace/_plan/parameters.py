@@ -302,9 +302,8 @@ def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: b
     if incomplete:
         return problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
     others = NODE_KEYS if isinstance(found.value, dict) else ()  # whose values are no tables
-    return KEYS_ELSEWHERE.get(part) or problems.nearest(
-        key, {*known, "extends", "import"}.difference(others)
-    )
+    possible = {*known, "extends", "import"}.difference(others)
+    return KEYS_ELSEWHERE.get(part) or problems.nearest(key, possible)
 
 
 # The keys of nodes themselves.
@@ -352,9 +351,8 @@ def with_args_of(
 
     The range of the node, and what its elements are told, depend on them as well.
     """
-    args = {
-        key: getattr(policy.options, key) for key, _ in policy.args.named if key in CUTTING_KEYS
-    }
+    cutting = (key for key, _ in policy.args.named if key in CUTTING_KEYS)
+    args = {key: getattr(policy.options, key) for key in cutting}
     try:
         taken = NodeKeys.model_validate(keys.model_dump(exclude_unset=True) | args)
     except ValidationError as error:

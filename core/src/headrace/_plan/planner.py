@@ -239,9 +239,7 @@ class Planner(Resolver):
         if plan.alias_of is not None or low <= high:
             return
         keys = [found for k in ("min", "max", "batch_sizes") if (found := self.parameters.key(k))]
-        says = ", ".join(
-            f"{one.key} = {shown_value(getattr(plan.keys, str(one.key)))}" for one in keys
-        )
+        says = ", ".join(f"{k.key} = {shown_value(getattr(plan.keys, str(k.key)))}" for k in keys)
         shown = (root if root.parameter is None else root.children[0]).name
         takes = f"{root.range[0]} to {root.range[1] or 'any number'}"
         message = f"no batch fits: {shown} takes {takes}, and the node says {says}"

@@ -246,9 +246,8 @@ class Planning(ABC):
         if name not in self.registered:
             home = self._home(name)
             if home is not None and home not in self._begun:
-                with_room(
-                    lambda: self.plan_node(home)
-                )  # nodes that name each other may be a long chain
+                # Nodes that name each other may be a long chain.
+                with_room(lambda: self.plan_node(home))
         named = self.registered.get(name)
         known = named is None or named.node == self.node or named.node not in self._unfinished
         return named if known else None

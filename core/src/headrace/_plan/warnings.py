@@ -46,9 +46,8 @@ def warnings_about(plan: PipelinePlan, shape: Shape) -> list[Problem]:
 def _place(name: str, key: str, shape: Shape) -> dict[str, Any]:
     """Give the place of a key of a node, or of the node where the key is not written."""
     found = written_key(key, name, shape)
-    return (
-        {"file": shape.file_of(name), "path": name} if found is None else found.place(at_key=True)
-    )
+    of_node = {"file": shape.file_of(name), "path": name}
+    return of_node if found is None else found.place(at_key=True)
 
 
 def _of_keys(node: NodePlan) -> Iterator[_Warning]:

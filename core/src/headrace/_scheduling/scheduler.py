@@ -308,9 +308,8 @@ class Scheduler(FastPath):
             total.absorb(instance, unqueued=unqueued)
             running += _running(holder, entries)
         waiting = node.queue.count + len(node.outside)
-        counts = summary(
-            total, submitted=total.unqueued + node.entered, waiting=waiting, running=running
-        )
+        submitted = total.unqueued + node.entered
+        counts = summary(total, submitted=submitted, waiting=waiting, running=running)
         counts["instances"] = [instance.statistics() for instance in node.instances]
         return counts
 

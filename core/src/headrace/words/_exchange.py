@@ -153,9 +153,8 @@ def taken_back(entries: Entries, request: Request) -> bool:
 def _wrong(packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Exception]]) -> Answers:
     """Give per request the error of a value that could not be sent back, or whose class is unknown here."""
     found: Answers = []
-    for unsent, unmade in zip(
-        faults(packed, lost), unknown or [{} for _ in packed[1]], strict=True
-    ):
+    unknown = unknown or [{} for _ in packed[1]]
+    for unsent, unmade in zip(faults(packed, lost), unknown, strict=True):
         error: Exception | None = None
         for key, text in unsent.items():
             what = f"what it wrote to {key!r} cannot be sent back from its process: {text}"
