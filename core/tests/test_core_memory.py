@@ -130,6 +130,7 @@ CONFIGS = {
             "map": {"main": {"result": "data"}},
         },
     },
+    "each first": {"backend": "S[Works,Refuses]", "max": 4, "each": "list"},
     "graph": DIAMOND,
     "graph breaks": {**DIAMOND, "left": {"backend": "Breaks", "next": "join"}},
     "graph with a limit": {**DIAMOND, "left": {**DIAMOND["left"], "timeout_ms": 10_000}},
@@ -239,7 +240,7 @@ def send(pipe, way, count=9):
     for _ in range(count):
         heavy, event = Heavy(), threading.Event()
         weakref.finalize(heavy, event.set)
-        requests.append({"data": heavy})
+        requests.append({"data": heavy, "list": [heavy]})
         gone.append(event)
     del heavy
     way(pipe, requests)
