@@ -234,13 +234,13 @@ def no_collector():
     gc.enable()
 
 
-def send(pipe, way, count=9):
+def send(pipe, way, count=9, **more):
     """Send requests; give per request an event that is set when nothing holds its data any more."""
     requests, gone = [], []
     for _ in range(count):
         heavy, event = Heavy(), threading.Event()
         weakref.finalize(heavy, event.set)
-        requests.append({"data": heavy, "list": [heavy]})
+        requests.append({"data": heavy, "list": [heavy], **more})
         gone.append(event)
     del heavy
     way(pipe, requests)
@@ -259,6 +259,23 @@ def test_an_answered_request_leaves_no_reference_and_no_garbage(name, no_collect
     with headrace.pipe(CONFIGS[name]) as pipe:
         for way in WAYS:
             gone = send(pipe, way)
+            assert all(event.wait(LATE_S) for event in gone), f"{way.__name__}: one is still there"
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("works", {"request_size": 0}),
+        ("graph", {"request_size": 0}),
+        ("graph", {"node_name": "nowhere"}),
+        ("each first", {"list": 3}),
+    ],
+)
+def test_a_refused_request_leaves_no_reference_and_no_garbage(name, wrong, no_collector):
+    register_all()
+    with headrace.pipe(CONFIGS[name]) as pipe:
+        for way in WAYS:
+            gone = send(pipe, way, **wrong)
             assert all(event.wait(LATE_S) for event in gone), f"{way.__name__}: one is still there"
 
 

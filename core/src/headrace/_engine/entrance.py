@@ -98,7 +98,8 @@ class Entrance:
 
     def _refuse(self, entry: Entry, route: Route | None, error: InputError) -> None:
         """Refuse a request before it enters, and count it."""
-        entry.refuse(error)
+        # Its traceback refers to the frames of the call, and these to the future that gets the error: a cycle.
+        entry.refuse(error.with_traceback(None))
         scheduler = self.any_scheduler if route is None else route.first
         scheduler.count_refused(entry.request, error)
 

@@ -58,7 +58,7 @@ def entry_at(
     try:
         entry.weight = node.scheduler.checked_again(request)
     except InputError as error:
-        entry.refuse(error)
+        entry.refuse(error.with_traceback(None))  # see `Entrance._refuse`
     return entry
 
 
@@ -124,7 +124,7 @@ class EntriesOfOne:
             self._top = self._group(node.levels, request, make)
         except InputError as error:
             node.scheduler.count_refused(request, error)
-            self._no_list = error
+            self._no_list = error.with_traceback(None)
         if not self.may_fail_alone:
             self._together += self.entries
             for entry in self.entries:

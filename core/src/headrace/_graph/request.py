@@ -94,7 +94,9 @@ class GraphRequest:
                 self._entry.owner = _NodeOwner(self, visit)
                 self.open[self._entry] = step.scheduler
             else:
-                self._entry.owner = NOBODY  # no cycle of references: the future refers to this request
+                self._entry.owner = (
+                    NOBODY  # no cycle of references: the future refers to this request
+                )
                 entries = self._entries(visit)
         if self._ended:
             self._go_on()
