@@ -94,9 +94,7 @@ class GraphRequest:
                 self._entry.owner = _NodeOwner(self, visit)
                 self.open[self._entry] = step.scheduler
             else:
-                self._entry.owner = (
-                    NOBODY  # no cycle of references: the future refers to this request
-                )
+                self._entry.owner = NOBODY  # the future, which refers to this request
                 entries = self._entries(visit)
         if self._ended:
             self._go_on()
@@ -241,8 +239,9 @@ class GraphRequest:
     def _leave(self, owner: Owner, *, give_back: bool) -> None:
         """Drop all references, and queue ``owner``, which is notified after the turn. Under the turn."""
         if give_back:
-            # The user's dict may raise; the request has its error already.
-            with suppress(BaseException):
+            with suppress(
+                BaseException
+            ):  # the user's dict may raise; the request has its error already
                 put_back(self._entry.request, self._entry.data)
                 self._entry.request.pop("result", None)
         self.open = {}
