@@ -239,9 +239,7 @@ class GraphRequest:
     def _leave(self, owner: Owner, *, give_back: bool) -> None:
         """Drop all references, and queue ``owner``, which is notified after the turn. Under the turn."""
         if give_back:
-            with suppress(
-                BaseException
-            ):  # the user's dict may raise; the request has its error already
+            with suppress(BaseException):  # the dict may raise; the request has its error already
                 put_back(self._entry.request, self._entry.data)
                 self._entry.request.pop("result", None)
         self.open = {}
