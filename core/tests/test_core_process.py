@@ -713,6 +713,22 @@ def test_a_process_that_runs_on_after_the_last_deadline_is_killed(around):
             assert pipe({"data": 0.0})["result"] is None
 
 
+def test_items_that_nobody_waits_for_are_not_run_once_more(tmp_path, until):
+    path = tmp_path / "hangs.py"
+    path.write_text(HANGS, encoding="utf-8")
+    backend = "S[Identity,Process(kill_after_ms=20,restart_limit=1)[Hangs]]"
+    config = {"import": [str(path)], "backend": backend, "batch_sizes": [3], "pad": True}
+    with headrace.pipe({**config, "batching_timeout": 60_000}) as pipe:
+        before = _process_of(pipe)
+        hanging = [pipe.submit({"data": True}, timeout=2) for _ in range(3)]
+        for one in hanging:
+            with pytest.raises(DeadlineExceededError):
+                one.result(60)
+        until(lambda: _process_of(pipe) != before)
+        requests = pipe([{"data": False} for _ in range(3)])
+        assert [request["result"] for request in requests] == [False] * 3
+
+
 def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(until, takes_turns):
     with headrace.pipe({"backend": "Process[Call(time:sleep)]"}) as pipe:
         before = _process_of(pipe)
@@ -824,6 +840,22 @@ def test_explain_shows_the_processes_and_how_often_they_load_a_file(file, tmp_pa
     assert found["processes"] == {"count": 9, "loads": {file: 9}}
     found = headrace.explain({"backend": "Identity"})["nodes"]["main"]
     assert "processes" not in found
+
+
+HANGS = """
+import threading
+import headrace
+
+class Hangs(headrace.Backend):
+    max, rerun = None, True
+    def forward(self, batch):
+        for request in batch:
+            if request["data"]:
+                threading.Event().wait()
+            request["result"] = request["data"]
+
+headrace.register("Hangs", Hangs)
+"""
 
 
 START = """

@@ -133,6 +133,11 @@ def last_deadline(entries: Collection[Entry]) -> float | None:
     return max(known) if known and len(known) == len(entries) else None
 
 
+def is_over(last: float | None) -> bool:
+    """Tell whether nobody waits any more for a batch with this last deadline."""
+    return last is not None and time.monotonic() >= last
+
+
 def lend(entries: Iterable[Entry]) -> None:
     """Let the owners of requests leave with them, until `taken_back` ends that for each request."""
     for entry in entries:

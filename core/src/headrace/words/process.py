@@ -15,7 +15,7 @@ from headrace._plan.declared import Needs, keys_named
 from headrace._plan.word import Word, needs_of
 from headrace._process import read_cpus
 from headrace.errors import ContractError, InstanceLostError
-from headrace.words._exchange import Exchange, last_deadline, lend
+from headrace.words._exchange import Exchange, is_over, last_deadline, lend
 from headrace.words._supervisor import Child, Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ class Process(Word):
             with self.exchanging:
                 return self.run(batch, entries, last)
         except InstanceLostError as error:
-            if not self.rerun:
+            # In a larger expression it is not known which owners have left, only when all have.
+            if not self.rerun or (not entries and is_over(last)):
                 raise
             lend(entries.values())
             died = error.with_traceback(None)
