@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
 import headrace
 from headrace import errors
 from headrace._scheduling import admission
+from headrace._scheduling.queue import QUEUE_FULL, QueueFull
 
 WAYS = ["call", "timeout", "list", "submit", "async"]
 
@@ -313,6 +315,15 @@ def test_only_one_of_no_greater_priority_makes_way(oldest, newcomer, elsewhere, 
     assert settled == {None: [], "here": [here], "there": ["there"]}[gives_way]
     assert asked == [newcomer if oldest is None else min(oldest, newcomer)]
     assert all(text.startswith("made way for a newer request: 1 request") for text in errors_told)
+
+
+def test_a_rule_of_queue_full_is_one_file():
+    """The names that a node key may have are those of the policies, and a policy that never sheds says so."""
+    key = headrace.PipelineConfig.key_schemas()["node"]["queue_full"]
+    assert set(key["enum"]) == set(get_args(QueueFull)) == set(QUEUE_FULL)
+    for policy in QUEUE_FULL.values():
+        decisions = {policy.decide(0, lowest) for lowest in (None, -1, 0, 1)}
+        assert ("shed" in decisions) is policy.sheds
 
 
 @pytest.mark.parametrize(
