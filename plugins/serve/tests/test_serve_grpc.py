@@ -354,6 +354,17 @@ def test_a_stream_answers_each_request_once_in_order(client):
     assert answers.empty()
 
 
+def test_an_error_in_a_stream_has_code_and_node(client):
+    c = client({"m": {"backend": "ServePicky", "max": 4}})
+    answered = message("inference.ModelStreamInferResponse").FromString
+    asked = [infer_request(name, b"bad").SerializeToString() for name in ("m", "nobody")]
+    with grpc.insecure_channel(f"{c.server.host}:{c.server.grpc_port}") as channel:
+        ask = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        answers = [answered(one).infer_response for one in ask(iter(asked), timeout=60)]
+    found = [{k: one.string_param for k, one in answer.parameters.items()} for answer in answers]
+    assert found == [{"code": "input", "node": "main"}, {"code": "unknown_model"}]
+
+
 def test_health_tells_of_the_server_and_of_each_model(client):
     pipe = headrace.pipe({"backend": "Identity"})
     c = client({"m": pipe, "n": {"backend": "Identity"}})

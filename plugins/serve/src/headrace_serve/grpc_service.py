@@ -204,6 +204,9 @@ class _Front:
             refused = self._calls.refusal_of(error, line)
             name, identifier = ("", "") if request is None else (request.model_name, request.id)
             failed = RESPONSE(model_name=name, id=identifier)
+            for key, value in (("code", refused.code), ("node", refused.node)):
+                if value is not None:
+                    failed.parameters[key].string_param = value
             made = _STREAMED_ANSWER(error_message=refused.text, infer_response=failed)
             response = made.SerializeToString()
         finally:
