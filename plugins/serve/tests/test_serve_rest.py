@@ -321,6 +321,20 @@ def test_nan_as_json_is_an_error_that_says_so(client):
         c.infer("m", x, outputs=[triton.InferRequestedOutput("y", binary_data=False)])
 
 
+@pytest.mark.parametrize(("odd", "word"), [(np.float32("nan"), "NaN"), (b"\xff", "UTF-8")])
+def test_the_item_that_json_cannot_hold_is_named(serving, odd, word):
+    fine = type(odd)() if isinstance(odd, bytes) else np.float32(1)
+    headrace.register("ServeNan", lambda data: odd if data == b"odd" else fine, replace=True)
+    server = serving({"m": {"backend": "ServeNan", "max": 4}})
+    text = {"name": "data", "datatype": "BYTES", "shape": [3], "data": ["a", "b", "odd"]}
+    url = f"{server.url}/v2/models/m/infer"
+    told = httpx.post(url, json={"inputs": [text]})
+    assert told.status_code == 400
+    assert re.match(rf"item 2: .*{word}", told.json()["error"])
+    binary = {"inputs": [text], "parameters": {"binary_data_output": True}}
+    assert httpx.post(url, json=binary).status_code == 200
+
+
 def test_errors_inside_show_their_text_only_where_the_server_says_so(serving):
     for debug in (False, True):
         server = serving({"m": {"backend": "ServePicky"}}, debug_errors=debug)

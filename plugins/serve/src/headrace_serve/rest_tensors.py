@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from headrace.errors import InputError
 from headrace_serve.datatypes import (
     DATATYPES,
+    ONLY_BINARY,
     as_json_values,
     from_bytes,
     from_json,
 )
-from headrace_serve.errors import UnsupportedError, unknown_parameter
+from headrace_serve.errors import ItemError, UnsupportedError, unknown_parameter
 from headrace_serve.messages import Asked, Tensor
 from headrace_serve.outlines import Outline
 from headrace_serve.tensors import (
@@ -277,6 +279,26 @@ def _flag(name: str, parameters: dict[str, Any]) -> bool:
     return value
 
 
+def _json_values(answer: Answer, tensor: Tensor) -> Any:
+    """Give the elements of an output for JSON; the error of one that JSON cannot hold names its item.
+
+    With ``partial``, rows and items have other numbers, once an item has failed.
+    """
+    name, datatype = tensor.name, tensor.datatype
+    try:
+        return as_json_values(name, datatype, tensor.array)
+    except InputError:
+        by_item = answer.model.signature.by_item and "errors" not in answer.parameters
+        if not by_item or datatype in ONLY_BINARY:
+            raise
+    for index, row in enumerate(tensor.array):
+        try:
+            as_json_values(name, datatype, np.asarray(row, tensor.array.dtype))
+        except InputError as error:
+            raise ItemError(index, error) from error
+    raise AssertionError("unreachable: one of the rows has failed")
+
+
 def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer.
 
@@ -284,7 +306,7 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
         The parts of the body, JSON first; and the number of bytes of the JSON if binary data follows it, else None.
 
     Raises:
-        InputError: The client wants an output as JSON, which cannot hold its elements.
+        InputError, ItemError: The client wants an output as JSON, which cannot hold its elements.
     """
     parts: list[bytes | memoryview] = []
     outputs: list[dict[str, Any]] = []
@@ -298,7 +320,7 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
             parts.append(tensor_view(tensor))
             parameters["binary_data_size"] = len(parts[-1])
         elif not tensor.placed:
-            output["data"] = as_json_values(tensor.name, tensor.datatype, tensor.array)
+            output["data"] = _json_values(answer, tensor)
         if parameters:
             output["parameters"] = parameters
         outputs.append(output)
