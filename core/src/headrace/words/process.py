@@ -44,7 +44,7 @@ class Process(Word):
     X cannot name queues, nodes and registered instances of the pipeline: they are not in its process. A
     class or function that X uses must be importable: part of an installed module, or of a file that the
     configuration imports. Log records and warnings of X arrive in this process; loggers there have the levels
-    that those here had at the start of the process.
+    that those here had at the start of the process. A note of an error (from Python 3.11 on) shows its traceback.
 
     A deadline frees its caller. Where ``Process`` is the outermost word of the node, the request is the
     caller's again at once, since X works on a copy: ``abandoned`` of the error is false.
