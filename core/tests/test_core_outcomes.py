@@ -172,6 +172,31 @@ def test_a_request_whose_dict_or_error_raises_anything_ends(judge, config, bad):
         assert all(settled(one) for one in pipe.stats()["nodes"].values())
 
 
+def test_a_dict_that_cannot_be_given_what_was_gathered_costs_its_neighbours_nothing():
+    class Joins(headrace.Backend):
+        def forward(self, batch):
+            found = [request["data"] for request in batch]
+            for request in batch:
+                request["result"] = found
+
+    class Picks(headrace.Backend):
+        def forward(self, batch):
+            for request, part in zip(batch, (2, 3), strict=True):
+                assert part in request["data"]
+                request["result"] = part
+
+    for cls in (Joins, Picks):
+        headrace.register(cls.__name__, cls, replace=True)
+    with headrace.pipe({"backend": "CatSplit[Joins,Identity,Picks]", "max": 8}) as pipe:
+        requests = [{"data": 2}, WriteOnce(data=1), {"data": 3}]
+        with pytest.raises(RequestsFailed) as caught:
+            pipe(requests)
+        first, second, third = caught.value.errors
+        assert first is third is None
+        assert isinstance(second, BackendError)
+        assert [requests[k]["result"] for k in (0, 2)] == [2, 3]
+
+
 def test_a_dict_that_cannot_go_on_in_a_sequence_costs_its_neighbours_nothing():
     with headrace.pipe({"backend": "S[Identity,Identity,Identity]", "max": 8}) as pipe:
         for bad in (WriteOnce(data=1), Sticky(data=1)):

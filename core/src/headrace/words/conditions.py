@@ -270,10 +270,13 @@ class CatSplit(Word):
                 self._infer_failure = failed[0]
             return [o or failed[0] for o in outcomes]
         result = gathered["result"]
-        for request in alive:
-            request.pop("result", None)
-            request["data"] = result
-        run_some(self._split, batch, places, outcomes)
+        for i in places:
+            try:
+                batch[i].pop("result", None)
+                batch[i]["data"] = result
+            except Exception as error:  # noqa: BLE001 - the dict is the user's, and may raise anything
+                outcomes[i] = error
+        run_some(self._split, batch, [i for i in places if outcomes[i] is None], outcomes)
         return outcomes
 
     def _fill_up(
