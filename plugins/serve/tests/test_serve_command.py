@@ -20,6 +20,7 @@ from headrace_cli.app import app
 from headrace_serve import Limits, Server
 from headrace_serve.entries import read_entries, read_models
 from headrace_serve.keys import Keys
+from headrace_serve.models import build_models
 from headrace_serve.running import announce
 from headrace_serve.settings import Settings
 from headrace_serve.signature import read_signature
@@ -263,6 +264,60 @@ def test_a_model_behind_other_backends_gives_the_outputs_alone():
     assert [(p.name, p.datatype, p.shape) for p in found.outputs.values()] == [
         ("y", "FP32", (-1, 5))
     ]
+
+
+class Described(headrace.Backend):
+    """Describes itself as a model of rows of three numbers, and gives what it gets."""
+
+    max = 4
+
+    def describe(self):
+        port = {"dtype": "float32", "shape": [None, 3]}
+        return {"inputs": {"x": port}, "outputs": {"y": port}}
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
+ROWS, FILES = [("x", [-1, 3])], [("data", [-1])]
+
+
+@pytest.mark.parametrize(
+    ("more", "inputs", "outputs"),
+    [
+        ({}, ROWS, ["y"]),
+        ({"b": {"backend": "S[Identity,Forward[node.c]]"}}, ROWS, ["result"]),
+        ({"b": {"backend": "Repost[c]"}}, ROWS, ["result"]),
+        ({"b": {"backend": "ServeDescribed", "each": "boxes"}, "c": None}, ROWS, ["result"]),
+        ({"a": {"backend": "ServeDescribed", "each": "boxes", "next": "b"}}, FILES, ["y"]),
+        ({"global": {"entrypoint": "S[Identity,DagDispatcher]"}}, FILES, ["result"]),
+        ({"global": {"entrypoint": "DagDispatcher"}}, ROWS, ["y"]),
+    ],
+)
+def test_the_signature_is_that_of_the_nodes_where_requests_enter_and_end(more, inputs, outputs):
+    headrace.register("ServeDescribed", Described, replace=True)
+    config = {
+        "a": {"backend": "ServeDescribed", "max": 4, "queue_size": 7, "next": "b"},
+        "b": {"backend": "S[Forward[node.c],ServeDescribed]"},
+        "c": {"backend": "ServeDescribed"},
+    }
+    made = {name: node for name, node in {**config, **more}.items() if node}
+    (model,) = build_models({"m": made})
+    try:
+        found = [(port.name, list(port.shape)) for port in model.signature.inputs.values()]
+        assert (found, list(model.signature.outputs)) == (inputs, outputs)
+        assert model.queue_size == (1024 if "a" in more else 7)
+    finally:
+        model.close(timeout=5)
+
+
+def test_a_pipeline_in_which_nobody_could_say_where_to_enter_is_refused():
+    config = {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}}
+    with pytest.raises(SetupError, match=r"several nodes.*: a, b"):
+        Server({"m": config}, port=0)
+    front = {"entrypoint": "S[Forward[node.a],Forward[node.b]]"}
+    Server({"m": {**config, "global": front}}, port=0).close()
 
 
 def test_what_is_wrong_with_a_dict_names_its_model():

@@ -16,7 +16,7 @@ from headrace_serve.entries import read_entries
 from headrace_serve.errors import UnknownModelError
 from headrace_serve.outlines import Outlines
 from headrace_serve.run_times import is_timed, with_probe
-from headrace_serve.signature import read_signature
+from headrace_serve.signature import entries_and_ends, read_signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,6 +31,10 @@ __all__ = ["Catalogue", "Model", "build_models", "check_models"]
 
 
 _ASKED_S = 0.02
+
+
+_LEADING = ("DagDispatcher", "Forward")
+"""Fronts of a pipeline that do nothing but lead requests to the nodes."""
 
 
 class Model:
@@ -74,8 +78,9 @@ class Model:
         self.owned = not isinstance(entry.config, headrace.Pipeline)
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
-            self.signature = read_signature(self.pipe.describe(), entry)
-            self.entry, self.entry_keys = _entry_node(self.pipe)
+            described = _described(self.pipe)
+            self.signature = read_signature(described, entry)
+            self.entry, self.entry_keys = _entry_node(self.pipe, described)
             self.queue_size = _queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
         except BaseException:
@@ -119,11 +124,30 @@ class Model:
             self.pipe.close(timeout=timeout)
 
 
-def _entry_node(pipe: Pipeline) -> tuple[str, dict[str, Any]]:
+def _described(pipe: Pipeline) -> dict[str, Any]:
+    """Give what a pipeline describes, and what its plan says besides.
+
+    Each node says whether it runs once per element (``each``), and ``front`` whether the front of the pipeline is an
+    expression of the configuration, which may do more than to lead requests to the nodes.
+
+    Raises:
+        SetupError: There are several nodes at which requests may enter, which is not the clients' to choose.
+    """
+    found, plan = pipe.describe(), headrace.explain(pipe.config)
+    for name, node in plan["nodes"].items():
+        found["nodes"][name]["each"] = "each" in node["links"]
+    found["front"] = plan.get("entrypoint", {"name": "Forward"})["name"] not in _LEADING
+    entries = entries_and_ends(found["nodes"])[0]
+    if len(entries) > 1 and not found["front"]:
+        what = f"the pipeline has several nodes at which requests may enter: {', '.join(entries)}"
+        raise SetupError(what, hint="Serve a configuration for each, or write an `entrypoint`.")
+    return found
+
+
+def _entry_node(pipe: Pipeline, described: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Give name and keys of the node at which requests enter; of several the first one's name, and no keys."""
     nodes = headrace.explain(pipe.config)["nodes"]
-    targets = {name for node in nodes.values() for name in node["next"]}
-    first, *others = (name for name in nodes if name not in targets)
+    first, *others = entries_and_ends(described["nodes"])[0] or nodes
     return first, {} if others else {k: one["value"] for k, one in nodes[first]["keys"].items()}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.entries import InputEntry, ModelEntry
 
-__all__ = ["Port", "Signature", "read_signature"]
+__all__ = ["Port", "Signature", "entries_and_ends", "read_signature"]
 
 _THROUGH = ("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect", "Process")
 """Words that call the elements inside them one after the other, so that the first and the last one matter."""
@@ -95,7 +95,8 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     otherwise the one output ``result``, BYTES ``[-1]``.
 
     Args:
-        described: The result of ``pipe.describe()``.
+        described: The result of ``pipe.describe()``; a node may say under ``each`` that it runs once per element, and
+            ``front`` that requests pass something else before and behind the nodes.
         entry: The entry of the model; inputs and outputs that it declares are taken as they are.
 
     Raises:
@@ -103,9 +104,10 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     """
     outputs = None if entry is None else entry.outputs
     nodes = described["nodes"]
-    targets = {name for node in nodes.values() for name in node["next"]}
-    roots = [node for name, node in nodes.items() if name not in targets]
-    sinks = [node for node in nodes.values() if not node["next"]]
+    names, ends = entries_and_ends(nodes)
+    roots, sinks = [nodes[name] for name in names], [nodes[name] for name in ends]
+    if described.get("front"):
+        roots = sinks = []
     max_rows = roots[0]["range"][1] if len(roots) == 1 else None
     if entry is not None and entry.inputs is not None:
         taken = {name: _said_input(name, one, entry) for name, one in entry.inputs.items()}
@@ -127,6 +129,41 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     elif outputs is not None and all(port.batch_axis == 0 for port in taken.values()):
         given = {name: replace(port, batch_axis=0) for name, port in given.items()}
     return Signature(taken, given, max_rows)
+
+
+def entries_and_ends(nodes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Give the nodes at which requests may enter, and those at which a request that enters there may end.
+
+    Nodes that the expressions of others call are neither.
+
+    Args:
+        nodes: ``nodes`` of ``pipe.describe()``.
+    """
+    called = {name: list(_called(node["tree"])) for name, node in nodes.items()}
+    after = {
+        name: [*node["next"], *(one for one, goes_on in called[name] if goes_on)]
+        for name, node in nodes.items()
+    }
+    led = {one for name, found in called.items() for one, _ in found if one != name}
+    led.update(one for node in nodes.values() for one in node["next"])
+    entries = [name for name in nodes if name not in led]
+    todo, seen = list(entries), dict.fromkeys(entries)
+    while todo:
+        new = [one for one in after[todo.pop()] if one not in seen]
+        seen.update(dict.fromkeys(new))
+        todo += new
+    return entries, [name for name in nodes if name in seen and not nodes[name]["next"]]
+
+
+def _called(tree: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Give the nodes that an expression names, each with whether the request goes on there (`Repost`)."""
+    first, _, rest = str(tree.get("instance", "")).partition(".")
+    if rest:  # node.NAME, or NAME.0, one of its instances
+        yield rest if first == "node" else first, False
+    if "target" in tree:
+        yield tree["target"], True
+    for child in tree["children"]:
+        yield from _called(child)
 
 
 def _default_inputs() -> dict[str, Port]:
@@ -153,8 +190,8 @@ def _of_items(given: dict[str, Port], *, declared: bool) -> dict[str, Port]:
 
 
 def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
-    """Give the ports that the first, or last, backend of a node describes; ``{}`` if none, or several nodes."""
-    if len(nodes) != 1:
+    """Give the ports that the first, or last, backend of a node describes; ``{}`` for several nodes, or one with ``each``."""
+    if len(nodes) != 1 or nodes[0].get("each"):
         return {}
     named: dict[str, Any] = {}
     elements = list(_elements(nodes[0]["tree"], named))
