@@ -129,6 +129,37 @@ def test_an_outcome_that_cannot_be_delivered_costs_its_neighbours_nothing(
         assert not node(pipe)["instances"][0]["busy"]
 
 
+class CountsAsFalseError(InputError):
+    """An error of somebody else, which is a container as well."""
+
+    def __len__(self):
+        return 0
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "Judge",
+        "S[Judge,(or)Identity]",
+        "HasKey(data)[Judge]",
+        "NotHasKey(mask)[Judge,Identity]",
+        "Random(1.0)[Judge,Identity]",
+        "Loop(until=data,limit=2)[Judge]",
+        "Restart[Judge]",
+        "CatSplit[Judge,Identity,Identity]",
+        "CatSplit[Identity,Judge,Identity]",
+    ],
+)
+def test_an_error_that_counts_as_false_is_an_error(judge, backend):
+    judge.open()
+    with headrace.pipe({"backend": backend, "max": 8}) as pipe:
+        with pytest.raises(CountsAsFalseError):
+            pipe({"data": 1, "error": CountsAsFalseError("no")})
+        with pytest.raises(RequestsFailed) as caught:
+            pipe([{"data": 1, "error": CountsAsFalseError("no")}, {"data": 2}])
+        assert isinstance(caught.value.errors[0], CountsAsFalseError)
+
+
 class Halt(BaseException):
     """No Exception, and no interrupt either."""
 

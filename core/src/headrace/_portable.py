@@ -145,6 +145,14 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 
 
+def unless_all_well(outcomes: list[Error | None]) -> list[Error | None] | None:
+    """Give the outcomes of a batch, None where no item has failed; a user's error may count as false."""
+    for outcome in outcomes:
+        if outcome is not None:
+            return outcomes
+    return None
+
+
 def is_abandoned(error: BaseException | None) -> bool:
     """Tell whether an error says that a backend still runs on its request; an attribute that raises says no."""
     try:

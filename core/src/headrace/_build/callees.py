@@ -11,7 +11,7 @@ from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
 from headrace._checked import Answers, Outcomes, fillers, weight_of
 from headrace._graph.entries import EntriesOfOne
 from headrace._plan.word import Word
-from headrace._portable import caused
+from headrace._portable import caused, unless_all_well
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.entry import HANDED
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
@@ -65,7 +65,7 @@ class NodeCall(Backend):
         if entries:
             self.scheduler.call_many(entries, internal=True)
         outcomes = [self._outcome(*one) for one in zip(batch, items, strict=True)]
-        if not any(outcomes):
+        if unless_all_well(outcomes) is None:
             return None
         try:
             return [None if e is None else passed_on(e) for e in outcomes]

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from headrace._backend import Backend
 from headrace._checked import is_count, range_problem
 from headrace._options import Options
-from headrace._portable import error_text, shown
+from headrace._portable import error_text, shown, unless_all_well
 from headrace.errors import ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
@@ -169,14 +169,14 @@ class FunctionBackend(Backend):
         outcomes: list[Exception | None] = [None if "data" in one else _no_data() for one in batch]
         if self.batched:
             self._call_once([request for request in batch if "data" in request])
-            return outcomes if any(outcomes) else None
+            return unless_all_well(outcomes)
         for place, request in enumerate(batch):
             if outcomes[place] is None:
                 try:
                     request["result"] = self.function(request["data"])
                 except Exception as error:  # noqa: BLE001 - any error is the outcome of its item
                     outcomes[place] = error
-        return outcomes if any(outcomes) else None
+        return unless_all_well(outcomes)
 
     def _call_once(self, batch: list[Request]) -> None:
         if not batch:

@@ -10,6 +10,7 @@ from headrace._build.callees import NotCallable, child_call, no_result, run_some
 from headrace._plan.declared import Needs, range_of, sequence
 from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, needs_of, word_of
+from headrace._portable import unless_all_well
 from headrace.keys import DATA, REPOST, Request
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ class Sequential(Word):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the elements one after the other."""
         if not self._plain:
-            ended = self._run(0, batch, [None] * len(batch))
-            return ended if any(ended) else None
+            return unless_all_well(self._run(0, batch, [None] * len(batch)))
         for index, call in self._plain:
             if index:
                 moving = iter(batch)

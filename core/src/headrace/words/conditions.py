@@ -14,6 +14,7 @@ from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
 from headrace._plan.word import Use, Word, needs_of
+from headrace._portable import unless_all_well
 from headrace.errors import InstanceLostError
 from headrace.keys import DATA, Request
 
@@ -65,7 +66,7 @@ class Branches(Word, ABC):
             chosen = others
         if len(self._branches) == 1:
             select(batch, others, self._pass_by, outcomes)
-        return outcomes if any(outcomes) else None
+        return unless_all_well(outcomes)
 
     def _pass_by(self, request: Request) -> None:
         request["result"] = request["data"]
@@ -258,7 +259,7 @@ class CatSplit(Word):
         first = alive[0]
         if "result" not in first:
             error = no_result(self._cat_backend._last_label(first))
-            return [o or error for o in outcomes]
+            return [error if o is None else o for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
         gathered["request_size"] = weight_of(alive)
@@ -268,7 +269,7 @@ class CatSplit(Word):
         if failed is not None and failed[0] is not None:
             if not isinstance(failed[0], InstanceLostError):
                 self._infer_failure = failed[0]
-            return [o or failed[0] for o in outcomes]
+            return [failed[0] if o is None else o for o in outcomes]
         result = gathered["result"]
         for i in places:
             try:

@@ -10,6 +10,7 @@ from pydantic import Field
 from headrace._build.callees import child_call, no_result, run_some, select
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
+from headrace._portable import unless_all_well
 from headrace.errors import ContractError, LimitError
 from headrace.keys import NODE_NAME, REPOST, Request
 
@@ -86,7 +87,7 @@ class DagDispatcher(Word):
             raise ContractError("DagDispatcher was called before the graph was built")
         outcomes: Answers = [None] * len(batch)
         select(batch, range(len(batch)), self.pass_on, outcomes)
-        return outcomes if any(outcomes) else None
+        return unless_all_well(outcomes)
 
 
 class Repost(Word):
@@ -193,7 +194,7 @@ class Again(Word, ABC):
             what = f"{self._label()} ran {self.options.limit} times and is not done"
             hint = "Raise its option limit, or see why the item is never done."
             outcomes[i] = LimitError(what, limit=self.options.limit, hint=hint)
-        return outcomes if any(outcomes) else None
+        return unless_all_well(outcomes)
 
     def _runs_again(self, request: Request) -> bool:
         if (self._reposts and REPOST in request) or self.is_done(request):

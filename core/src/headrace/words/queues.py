@@ -15,6 +15,7 @@ from headrace._checked import Filler
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, elements_of
 from headrace._plan.word import Word
+from headrace._portable import unless_all_well
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.locks import taking
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
@@ -218,7 +219,7 @@ class _Mover(QueueUser, ABC):
         for filler in batch[len(items) :] if items else ():
             if "result" in batch[items[-1]]:
                 filler["result"] = batch[items[-1]]["result"]
-        return outcomes if any(outcomes) else None
+        return unless_all_well(outcomes)
 
 
 class _Sender(_Mover):
