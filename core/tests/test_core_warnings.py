@@ -291,6 +291,13 @@ def test_a_key_of_other_systems_is_told_ours(key, ours):
         assert [problem.suggestion for problem in caught.value.problems] == [ours]
 
 
+def test_beside_a_misspelt_backend_a_key_of_other_systems_is_told_ours():
+    """The key is near to one of a node, so it is no option of a backend that is not here."""
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "S[Sized,Sizd]", "batch_size": 2})
+    assert [problem.suggestion for problem in caught.value.problems] == ["Sized", "max"]
+
+
 def test_a_key_that_a_backend_may_have_which_is_not_here_is_no_second_problem():
     with pytest.raises(ConfigError) as caught:
         headrace.PipelineConfig.load({"backend": "Elsewhere", "workers": 3})

@@ -300,7 +300,8 @@ def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: b
     if scope and part in NODE_KEYS:
         return part
     if incomplete:
-        return problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
+        near = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
+        return near and KEYS_ELSEWHERE.get(part, near)
     others = NODE_KEYS if isinstance(found.value, dict) else ()  # whose values are no tables
     possible = {*known, "extends", "import"}.difference(others)
     return KEYS_ELSEWHERE.get(part) or problems.nearest(key, possible)
