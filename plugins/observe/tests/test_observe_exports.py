@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -463,33 +462,7 @@ def test_a_span_per_request_and_node_with_its_parent_and_its_batch(spans):
     assert "secret" not in " ".join(span.to_json() for span in found)
 
 
-def left_while_it_runs(config):
-    """Cancel a request whose backend runs, and one that waits behind it; then let the backend go on."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Waiting(headrace.Backend):
-        def forward(self, batch):
-            begun.set()
-            assert go_on.wait(600)
-            batch[0]["result"] = 1
-
-    headrace.register("ExportsWaiting", Waiting, replace=True)
-
-    async def leave(pipe):
-        running = asyncio.create_task(pipe.call_async({"data": 1}))
-        await asyncio.to_thread(begun.wait, 600)
-        waiting = asyncio.create_task(pipe.call_async({"data": 2}))
-        await asyncio.sleep(0)
-        running.cancel()
-        waiting.cancel()
-        await asyncio.gather(running, waiting, return_exceptions=True)
-
-    with headrace.pipe({"backend": "ExportsWaiting", **config}) as pipe:
-        asyncio.run(leave(pipe))
-        go_on.set()
-
-
-def test_a_request_that_is_left_while_it_runs_links_to_its_batch(spans):
+def test_a_request_that_is_left_while_it_runs_links_to_its_batch(spans, left_while_it_runs):
     left_while_it_runs({"probes": ["OpenTelemetry"]})
     (batch,) = named(spans(), "batch")
     links = [[one.context.span_id for one in span.links] for span in named(spans(), "request")]

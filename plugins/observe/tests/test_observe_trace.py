@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -294,33 +293,7 @@ def test_a_sample_is_a_share_of_the_requests_each_with_its_batch(tmp_path):
     assert {request["args"]["batch"] for request in of(events, "request")} == numbers
 
 
-def left_while_it_runs(config):
-    """Cancel a request whose backend runs, and one that waits behind it; then let the backend go on."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Waiting(headrace.Backend):
-        def forward(self, batch):
-            begun.set()
-            assert go_on.wait(600)
-            batch[0]["result"] = 1
-
-    headrace.register("TraceWaiting", Waiting, replace=True)
-
-    async def leave(pipe):
-        running = asyncio.create_task(pipe.call_async({"data": 1}))
-        await asyncio.to_thread(begun.wait, 600)
-        waiting = asyncio.create_task(pipe.call_async({"data": 2}))
-        await asyncio.sleep(0)
-        running.cancel()
-        waiting.cancel()
-        await asyncio.gather(running, waiting, return_exceptions=True)
-
-    with headrace.pipe({"backend": "TraceWaiting", **config}) as pipe:
-        asyncio.run(leave(pipe))
-        go_on.set()
-
-
-def test_a_request_that_is_left_while_it_runs_has_its_batch(tmp_path):
+def test_a_request_that_is_left_while_it_runs_has_its_batch(tmp_path, left_while_it_runs):
     path = tmp_path / "trace.json"
     left_while_it_runs({"probes": [f'Trace("{path}")']})
     events = checked(path)

@@ -264,9 +264,8 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
             status, name = number, grpc
             break
     node: Any = getattr(error, "node", None)
-    code = ascii(code_of(error))[
-        1:-1
-    ]  # a metadatum of gRPC is ASCII, and a class of the user's may have any code
+    # A metadatum of gRPC is ASCII, and a class of the user's may have any code.
+    code = ascii(code_of(error))[1:-1]
     if debug or isinstance(error, _SHOWN):
         text = str(error)
     else:

@@ -78,9 +78,10 @@ class Model:
         self.owned = not isinstance(entry.config, headrace.Pipeline)
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
-            described = _described(self.pipe)
+            plan = headrace.explain(self.pipe.config)
+            described = _described(self.pipe, plan)
             self.signature = read_signature(described, entry)
-            self.entry, self.entry_keys = _entry_node(self.pipe, described)
+            self.entry, self.entry_keys = _entry_node(plan["nodes"], described)
             self.queue_size = _queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
         except BaseException:
@@ -124,8 +125,8 @@ class Model:
             self.pipe.close(timeout=timeout)
 
 
-def _described(pipe: Pipeline) -> dict[str, Any]:
-    """Give what a pipeline describes, and what its plan says besides.
+def _described(pipe: Pipeline, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what a pipeline describes, and what its plan (of `headrace.explain`) says besides.
 
     Each node says whether it runs once per element (``each``), and ``front`` whether the front of the pipeline is an
     expression of the configuration, which may do more than to lead requests to the nodes.
@@ -133,7 +134,7 @@ def _described(pipe: Pipeline) -> dict[str, Any]:
     Raises:
         SetupError: There are several nodes at which requests may enter, which is not the clients' to choose.
     """
-    found, plan = pipe.describe(), headrace.explain(pipe.config)
+    found = pipe.describe()
     for name, node in plan["nodes"].items():
         found["nodes"][name]["each"] = "each" in node["links"]
     found["front"] = plan.get("entrypoint", {"name": "Forward"})["name"] not in _LEADING
@@ -144,9 +145,10 @@ def _described(pipe: Pipeline) -> dict[str, Any]:
     return found
 
 
-def _entry_node(pipe: Pipeline, described: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _entry_node(
+    nodes: Mapping[str, Any], described: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
     """Give name and keys of the node at which requests enter; of several the first one's name, and no keys."""
-    nodes = headrace.explain(pipe.config)["nodes"]
     first, *others = entries_and_ends(described["nodes"])[0] or nodes
     return first, {} if others else {k: one["value"] for k, one in nodes[first]["keys"].items()}
 
