@@ -129,10 +129,10 @@ class FakeCuda:
     def queue_copy(self, target, source, nbytes, stream):
         self.copy(target, source, nbytes, stream)
 
-    def queue_gather(self, target, pieces, stream):
-        for pointer, nbytes in pieces:
-            self.copy(target, pointer, nbytes, stream)
-            target += nbytes
+    def queue_gather(self, target, sources, row_bytes, stream):
+        for source in sources:
+            self.copy(target, source, row_bytes, stream)
+            target += row_bytes
 
     def stream_synchronize(self, stream):
         self.waits += 1

@@ -11,6 +11,9 @@ from onnx import TensorProto as T
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_trt import DeviceArray
+from headrace_trt.arrays import StreamRef
+from headrace_trt.cuda import load_cuda
+from headrace_trt.memory import DevicePool, Stream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_cache")]
 
@@ -228,3 +231,43 @@ def test_cupy_takes_and_gives(pipe, small_net):
     assert taken.data.ptr == result.pointer
     assert relative(cupy.asnumpy(taken), expected_of(small_net, x=x)[0]) <= 1e-3
     assert relative(cupy.asnumpy(cupy.asarray(result)), expected_of(small_net, x=x)[0]) <= 1e-3
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+def test_the_kernel_gathers_rows_of_any_size_from_any_address(ordinal):
+    cuda = load_cuda()
+    if cuda.device_count() <= ordinal:
+        pytest.skip(f"no cuda:{ordinal}")
+    random = np.random.default_rng(0)
+    with cuda.on_device(ordinal):
+        stream = Stream(cuda)
+        pool = DevicePool(cuda, stream.handle)
+        here = StreamRef(stream.handle)
+        memory = random.integers(0, 256, 1 << 22, np.uint8)
+        source, target = pool.take(memory.nbytes), pool.take(memory.nbytes)
+        cuda.copy(source.pointer, memory.ctypes.data, memory.nbytes, stream.handle)
+        cases = [
+            (16, 3),
+            (48, 64),
+            (20, 65),
+            (7, 200),
+            (1, 130),
+            (4096, 8),
+            (150_528, 27),
+            (100_003, 9),
+        ]
+        for row_bytes, count in cases:
+            for align in (16, 4, 1):
+                starts = random.integers(0, (memory.nbytes - row_bytes) // align, count) * align
+                sources = [source.pointer + start for start in starts.tolist()]
+                cuda.queue_gather(target.pointer + align, sources, row_bytes, stream.handle)
+                assert cuda._gather is not None
+                shape = (count, row_bytes)
+                rows = DeviceArray(
+                    cuda, target.pointer + align, shape, "uint8", ordinal=ordinal, stream=here, owner=target
+                )  # fmt: skip
+                expected = [memory[start : start + row_bytes] for start in starts]
+                assert np.array_equal(rows.get(), expected)
+        stream.close()
+        del source, target, rows
+        pool.close()

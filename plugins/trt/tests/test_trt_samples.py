@@ -115,7 +115,7 @@ def model(save):
     [
         ([0, 1, 2, 3], []),
         ([0, 1, 2, 3, 4, 5, 6, 7], []),
-        ([0, 1, 4, 5, 6, 3], [512, 768, 256]),
+        ([0, 1, 4, 5, 6, 3], [256] * 6),
         ([2, 2, 1], [256, 256, 256]),
         ([5], []),
     ],
@@ -168,43 +168,80 @@ def test_a_graph_reads_its_own_buffer(model):
         assert np.allclose(found, EXPECTED[order], atol=1e-5)
 
 
-@pytest.mark.parametrize("error", [0, 1, 700])
-def test_several_pieces_are_one_call_of_the_driver(monkeypatch, error):
-    """The call is made as CUDA 13 declares it; where it fails the pieces are copied one by one."""
-    calls, single = [], []
-    kind = ctypes.c_void_p, ctypes.c_size_t
-    declared = (kind[0], kind[0], kind[0], kind[1], kind[0], kind[0], kind[1], kind[0])
+class Driver:
+    """The driver's functions for kernels, which copy on the host what a launch would copy on a device."""
 
-    @ctypes.PYFUNCTYPE(ctypes.c_int, *declared)
-    def batch(targets, sources, sizes, count, attributes, first, of_attributes, stream):
-        array = ctypes.c_uint64 * count
-        targets, sources, sizes = (array.from_address(one) for one in (targets, sources, sizes))
-        order = (ctypes.c_uint32 * 8).from_address(attributes)
-        calls.append(
-            (list(order), ctypes.c_size_t.from_address(first).value, of_attributes, stream)
-        )
-        if not error:
-            for to, source, nbytes in zip(targets, sources, sizes, strict=True):
-                ctypes.memmove(to, source, nbytes)
-        return error
+    def __init__(self, *, load=0, launch=0):
+        self.errors = SimpleNamespace(load=load, launch=launch)
+        self.launches = []
+        pointer, number = ctypes.c_void_p, ctypes.c_uint
+        self.names = []
+        loads = (pointer, ctypes.c_char_p, pointer, pointer, number, pointer, pointer, number)
+        self.cuLibraryLoadData = ctypes.PYFUNCTYPE(ctypes.c_int, *loads)(self.loaded)
+        finds = (pointer, pointer, ctypes.c_char_p)
+        self.cuLibraryGetKernel = ctypes.PYFUNCTYPE(ctypes.c_int, *finds)(self.found)
+        launches = (pointer, *[number] * 7, pointer, pointer, pointer)
+        self.cuLaunchKernel = ctypes.PYFUNCTYPE(ctypes.c_int, *launches)(self.launched)
 
-    library = SimpleNamespace(cuMemcpyBatchAsync_v2=batch)
-    monkeypatch.setattr(ctypes, "PyDLL", lambda name: library)
+    def loaded(self, library, text, *_):
+        self.text = text.decode()
+        return self.errors.load
+
+    def found(self, kernel, library, name):
+        self.names.append(name.decode())
+        ctypes.c_void_p.from_address(kernel).value = len(self.names)
+        return 0
+
+    def launched(self, kernel, across, rows, deep, threads, *rest):
+        *_, stream, parameters, extra = rest
+        at = (ctypes.c_uint64 * 3).from_address(parameters)
+        target, units, first = (ctypes.c_uint64.from_address(one).value for one in at)
+        sources = (ctypes.c_uint64 * 64).from_address(at[2])
+        assert (deep, rest[:3], extra, first) == (1, (1, 1, 0), None, sources[0])
+        assert threads % 32 == 0
+        assert (across - 1) * threads < units <= across * threads
+        unit = int(self.names[kernel - 1].removeprefix("gather_"))
+        self.launches.append((unit, rows, stream))
+        if not self.errors.launch:
+            for row in range(rows):
+                ctypes.memmove(target + row * units * unit, sources[row], units * unit)
+        return self.errors.launch
+
+
+@pytest.mark.parametrize("driver", [{}, {"load": 218}, {"launch": 700}], ids=str)
+@pytest.mark.parametrize(
+    ("step", "row_bytes", "unit"),
+    [(64, 48, 16), (64, 20, 4), (20, 16, 4), (64, 7, 1), (13, 4, 1), (8192, 8192, 16)],
+)
+@pytest.mark.parametrize("count", [1, 2, 64, 150])
+def test_rows_of_a_device_are_gathered_by_one_launch(
+    monkeypatch, driver, step, row_bytes, unit, count
+):
+    """A driver that cannot load the kernel, or refuses the launch, copies them one by one."""
+    single, refuses = [], bool(driver)
+    driver = Driver(**driver)
+    monkeypatch.setattr(ctypes, "PyDLL", lambda name: driver)
     made = cuda_module.Cuda.__new__(cuda_module.Cuda)
-    made._driver_batch = cuda_module._driver_batch()
     made.queue_copy = lambda *what: single.append(what) or ctypes.memmove(*what[:3])
-    source, target = np.arange(100, dtype=np.uint8), np.zeros(40, np.uint8)
-    at = source.ctypes.data
-    pieces = [(at + 50, 10), (at, 7), (at + 20, 3), (at + 90, 9)]
-    wanted = np.concatenate([source[50:60], source[:7], source[20:23], source[90:99]])
+    memory = np.random.default_rng(0).integers(0, 256, step * count + row_bytes + 64, np.uint8)
+    room = np.zeros(row_bytes * count + 64, np.uint8)
+    source, target = memory.ctypes.data + -memory.ctypes.data % 64, room.ctypes.data
+    start, target = source - memory.ctypes.data, target + -target % 64
+    order = np.random.default_rng(1).permutation(count).tolist()
     for _ in range(2):
-        made.queue_gather(target.ctypes.data, pieces, 77)
-        assert np.array_equal(target[:29], wanted)
-        target[:] = 0
-    made.queue_gather(target.ctypes.data, pieces[:1], 77)
-    one = ([1, 0, 0, 0, 0, 0, 0, 0], 0, 1, 77)
-    assert calls == ([one] if error else [one, one])
-    assert len(single) == (9 if error else 1)
+        room[:] = 0
+        made.queue_gather(target, [source + step * place for place in order], row_bytes, 77)
+        found = room[target - room.ctypes.data :][: row_bytes * count].reshape(count, row_bytes)
+        for row, place in zip(found, order, strict=True):
+            assert np.array_equal(row, memory[start + step * place :][:row_bytes])
+    launches = [(unit, rows, 77) for rows in (*[64] * (count // 64), count % 64) if rows]
+    if count == 1:
+        assert driver.launches == []
+    elif refuses:
+        assert driver.launches == ([] if driver.errors.load else launches[:1])
+    else:
+        assert driver.launches == launches * 2
+    assert len(single) == (2 * count if refuses or count == 1 else 0)
 
 
 @pytest.mark.parametrize("gathered", [False, True])

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from array import array
-from itertools import accumulate
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
+from headrace_trt.gather_kernel import load_gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from headrace_trt.gather_kernel import Gather
 
 __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
@@ -64,7 +66,6 @@ class Cuda:
         self._any = runtime.cudaMemcpyKind.cudaMemcpyDefault
         self._copy = runtime.cudaMemcpyAsync
         self._driver_copy = _driver_copy()
-        self._driver_batch = _driver_batch()
         self._flags = runtime.cudaEventDisableTiming
 
     def _check(self, answer: Any, call: str) -> Any:
@@ -152,19 +153,25 @@ class Cuda:
         if queue is None or queue(target, source, nbytes, stream):
             self.copy(target, source, nbytes, stream)
 
-    def queue_gather(self, target: int, pieces: Sequence[tuple[int, int]], stream: int) -> None:
-        """Queue copies of pieces of device memory, given as address and size, one behind the other.
+    def queue_gather(
+        self, target: int, sources: Sequence[int], row_bytes: int, stream: int
+    ) -> None:
+        """Queue copies of rows of device memory, given by their addresses, to below each other.
 
-        From CUDA 12.8 on the driver takes several copies in one call.
+        A kernel copies all of them by one launch. Where the driver does not take it, they are copied one by one.
         """
-        if self._driver_batch is not None and len(pieces) >= _LEAST_IN_BATCH:
-            if not self._driver_batch(target, pieces, stream):
+        if len(sources) > 1 and self._gather is not None:
+            if not self._gather(target, sources, row_bytes, stream):
                 return
-            self._driver_batch = None  # this device or driver refuses it: copies are queued singly
-        copy = self.queue_copy
-        for pointer, nbytes in pieces:
-            copy(target, pointer, nbytes, stream)
-            target += nbytes
+            # If the device is lost, the copies report it.
+            self._gather = None
+        for source in sources:
+            self.queue_copy(target, source, row_bytes, stream)
+            target += row_bytes
+
+    @functools.cached_property
+    def _gather(self) -> Gather | None:
+        return load_gather()
 
     def stream_create(self) -> int:
         """Make a stream that does not wait for the default one."""
@@ -239,41 +246,6 @@ def _driver_copy() -> Callable[[int, int, int, int], int] | None:
     found.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
     found.restype = ctypes.c_int
     return found
-
-
-_LEAST_IN_BATCH: Final = 4
-"""For so many copies or more, one call for all of them is cheaper than a call for each."""
-
-_IN_STREAM_ORDER: Final = 1
-"""``CU_MEMCPY_SRC_ACCESS_ORDER_STREAM``: a copy reads its source in the order of the stream."""
-
-
-def _driver_batch() -> Callable[[int, Sequence[tuple[int, int]], int], int] | None:
-    """Give a function that gathers pieces by ``cuMemcpyBatchAsync`` with the signature of CUDA 13; None without it.
-
-    The function takes the target, the pieces and the stream, and gives the driver's error number.
-    """
-    try:
-        call = ctypes.PyDLL("libcuda.so.1").cuMemcpyBatchAsync_v2
-    except (OSError, AttributeError):
-        return None
-    number, many = ctypes.c_size_t, ctypes.c_void_p
-    call.argtypes = (many, many, many, number, many, many, number, many)
-    call.restype = ctypes.c_int
-    # This stands for one CUmemcpyAttributes: the order, then hints and flags, which are 0; it is larger than the
-    # structure of any version. It holds for all copies, from the first one on (`first`).
-    attributes = (ctypes.c_uint32 * 64)(_IN_STREAM_ORDER)
-    first = number(0)
-
-    def gather(target: int, pieces: Sequence[tuple[int, int]], stream: int) -> int:
-        starts, lengths = zip(*pieces, strict=True)
-        targets = array("Q", accumulate(lengths[:-1], initial=target))
-        sources, sizes = array("Q", starts), array("Q", lengths)
-        addresses = (one.buffer_info()[0] for one in (targets, sources, sizes))
-        error: int = call(*addresses, len(sizes), attributes, ctypes.byref(first), 1, stream)
-        return error
-
-    return gather
 
 
 _loaded: dict[str, Cuda] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,14 +143,28 @@ class InputBuffers:
                 self.before_copies()
                 self._cuda.queue_copy(target, pointer, count * row_bytes, stream)
             return target
-        pieces = _pieces(values, row_bytes)
-        if self._in_place and len(pieces) == 1 and first.pointer % ALIGNMENT == 0 < first.pointer:
+        together = _lie_together(values, row_bytes)
+        if self._in_place and together and first.pointer % ALIGNMENT == 0 < first.pointer:
             return int(first.pointer)
         target = self.pointer(port.name, count * row_bytes)
         self.before_copies()
-        if row_bytes:
-            self._cuda.queue_gather(target, pieces, stream)
+        if row_bytes and together:
+            self._cuda.queue_copy(target, first.pointer, count * row_bytes, stream)
+        elif row_bytes:
+            self._cuda.queue_gather(target, [value.pointer for value in values], row_bytes, stream)
         return target
+
+    def warm_up(self, stream: int) -> None:
+        """Let the driver load what gathers rows on the device, while nobody waits for it.
+
+        Raises:
+            CudaError: A copy failed.
+        """
+        for buffer in self._buffers.values():
+            if buffer.pointer:
+                self._cuda.queue_gather(
+                    buffer.pointer, [buffer.pointer] * 2, ALIGNMENT // 2, stream
+                )
 
     @property
     def shape_values(self) -> tuple[bytes, ...]:
@@ -185,23 +201,19 @@ class InputBuffers:
         if row_bytes == 0 or rows == 0:
             return target
         first = 0
-        waiting: list[NDArray[Any]] = []
-        for tensor in tensors:
-            if isinstance(tensor, Foreign):
-                first = self._from_host(port, waiting, shape, target, first, row_bytes, stream)
-                waiting = []
-                count = tensor.shape[0] if port.batched else 1
-                place = target + first * row_bytes
-                self.before_copies()
-                self._cuda.queue_copy(place, tensor.pointer, count * row_bytes, stream)
-                first += count
-            else:
-                waiting.append(tensor)
-        first = self._from_host(port, waiting, shape, target, first, row_bytes, stream)
-        last = target + (first - 1) * row_bytes
+        for count, group in groupby(tensors, partial(_rows_on_device, batched=port.batched)):
+            members = list(group)
+            if not count:
+                first = self._from_host(port, members, shape, target, first, row_bytes, stream)
+                continue
+            self.before_copies()
+            sources = [tensor.pointer for tensor in members]
+            place = target + first * row_bytes
+            self._cuda.queue_gather(place, sources, count * row_bytes, stream)
+            first += count * len(members)
         # Rows that are missing to the engine's least batch are copies of the last row; their results are dropped.
-        for row in range(first, rows):
-            self._cuda.queue_copy(target + row * row_bytes, last, row_bytes, stream)
+        last, missing = target + (first - 1) * row_bytes, rows - first
+        self._cuda.queue_gather(last + row_bytes, [last] * missing, row_bytes, stream)
         return target
 
     def _from_host(
@@ -215,8 +227,6 @@ class InputBuffers:
         stream: int,
     ) -> int:
         """Gather arrays of the host in pinned memory and copy them at once; give the next row."""
-        if not arrays:
-            return first
         count = sum(len(array) for array in arrays) if port.batched else 1
         pointer, view = self._arena.take(count * row_bytes)
         whole = view.view(numpy_dtype(port.dtype))
@@ -270,18 +280,21 @@ def _gather(view: NDArray[np.uint8], values: Sequence[NDArray[Any]], row_bytes: 
         np.stack(values, out=view.view(first.dtype).reshape((len(values), *first.shape)))
 
 
-def _pieces(values: Sequence[DeviceArray], row_bytes: int) -> list[tuple[int, int]]:
-    """Give address and size of pieces of device memory; neighbouring rows of one allocation are one piece."""
-    pieces = []
-    owner, start, end = None, 0, 0
+def _rows_on_device(tensor: Any, *, batched: bool) -> int:
+    """Give how many rows a tensor in device memory has; 0 for one on the host."""
+    if not isinstance(tensor, Foreign):
+        return 0
+    return tensor.shape[0] if batched else 1
+
+
+def _lie_together(values: Sequence[DeviceArray], row_bytes: int) -> bool:
+    """Tell whether samples are neighbours, in order, in one allocation."""
+    first = values[0]
+    owner, pointer = first._owner, first.pointer
+    if owner is None and len(values) > 1:
+        return False
     for value in values:
-        pointer = value.pointer
-        if pointer == end and value._owner is owner is not None:
-            end += row_bytes
-            continue
-        if end:
-            pieces.append((start, end - start))
-        owner, start = value._owner, pointer
-        end = pointer + row_bytes
-    pieces.append((start, end - start))
-    return pieces
+        if value.pointer != pointer or value._owner is not owner:
+            return False
+        pointer += row_bytes
+    return True

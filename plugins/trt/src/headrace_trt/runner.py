@@ -364,6 +364,7 @@ class Runner:
             try:
                 run = Run((0,), item.rows, shapes)
                 self.run_placed(run, self.place(run, [item]))
+                self._inputs.warm_up(self._stream.handle)
             finally:
                 self.finish()
 
