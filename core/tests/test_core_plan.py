@@ -775,6 +775,17 @@ def test_a_name_that_a_definition_registers_is_seen_by_nodes_before_it():
         assert pipe({"data": 0, "node_name": "user"})["result"] == "A[X]"
 
 
+def test_until_a_name_is_registered_its_node_means_the_backend_by_it():
+    assert run("S[X,A[X]]", init="Register(X)[X(a=1)]") == "A[X1]"
+    assert run("A[first,X]", init="List[Register(first)[A[X]],Register(X)[Y]]") == "A[A[X],Y]"
+    source = {"user": {"backend": "X"}, "owner": {"backend": "Y", "init": "Register(X)[X(a=1)]"}}
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 0, "node_name": "user"})["result"] == "X1"
+    source = {"x": {"backend": "A[X,Forward[node.y]]"}}
+    source["y"] = {"init": "List[Register(X)[Y],Register[Forward[node.x]]]"}
+    assert problem(source).code == "cycle"
+
+
 def test_a_second_door_has_no_keys_of_a_scheduler():
     source = {"x": {"backend": "X"}, "door": {"backend": "Forward[node.x]", "max": 4}}
     found = problem(source)
@@ -799,6 +810,7 @@ def test_sequences_directly_in_sequences_are_joined_to_any_depth(depth):
 
 def test_hundred_levels_of_anything_else_run_and_one_more_is_refused():
     assert run("A[" * 100 + "X" + "]" * 100) == "A[" * 100 + "X" + "]" * 100
+    assert run("A[" * 100 + "X(a=1)" + "]" * 100) == "A[" * 100 + "X1" + "]" * 100
     text = "A[" * 101 + "X" + "]" * 101
     found = problem(text)
     assert (found.code, found.span) == ("nesting", (202, 203))
@@ -826,6 +838,25 @@ def test_nesting_through_definitions_and_parameters_counts():
     assert {p.code for p in problems(fifty.format("Z"), define=define)} == {"nesting"}
     keys = {f"p{i}": f"Reflect[p{i + 1}]" for i in range(500)}
     assert {p.code for p in problems("Reflect[p0]", **keys, p500="X")} == {"nesting"}
+
+
+def doors(count):
+    nodes = {f"n{i}": {"backend": f"A[Forward[node.n{i + 1}]]"} for i in range(count)}
+    return {**nodes, f"n{count}": {"backend": "X"}, "entrypoint": "Forward[node.n0]"}
+
+
+def kept(count):
+    inner = ",".join(f"Register(h{i + 1})[A[h{i}]]" for i in range(count))
+    return {"main": {"init": f"List[Register(h0)[X],{inner}]", "node_entrypoint": f"h{count}"}}
+
+
+@pytest.mark.parametrize("nested", [doors, kept])
+def test_calls_that_nest_through_names_of_instances_count(nested):
+    assert run(nested(90)) == "A[" * 90 + "X" + "]" * 90
+    for count in (120, 180):
+        found = problems(nested(count))
+        assert {p.code for p in found} == {"nesting"}
+        assert all(p.span is not None for p in found)
 
 
 # Threads.

@@ -100,6 +100,7 @@ def test_a_plugin_for_another_core_is_listed_and_refused_without_an_import(site)
 def test_a_qualifier_names_its_own_plugin_also_where_another_one_of_that_name_cannot_be_used(site):
     site.backend("headrace-old", "Same", "hrt_old", requires=("headrace >=9, <10",))
     assert problem({"backend": "old:Same"}).code == "plugin_incompatible"
+    assert problem({"backend": "old:PerhapsADefinition"}).code == "plugin_incompatible"
     assert problem({"backend": "new:Same"}).code == "unknown_backend"
 
 

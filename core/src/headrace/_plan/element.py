@@ -164,6 +164,7 @@ class Named:
         node: The node that registered it for the whole pipeline; None for an element of an ``IoC``.
         index: Its index among the instances of the node, None when it is none of them.
         used: Whether an expression names it.
+        depth: How many names lead on from one to the next until an instance that names none: calls nest as deep.
     """
 
     name: str
@@ -171,6 +172,15 @@ class Named:
     node: str | None = None
     index: int | None = None
     used: bool = False
+    depth: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.measure([] if self.element is None else [self.element])
+
+    def measure(self, roots: Iterable[Element]) -> None:
+        """Set ``depth`` from the expressions that a call of the instance may run."""
+        names = (one.named for one in elements_of(roots))
+        self.depth = 1 + max((one.depth for one in names if one is not None), default=0)
 
     @property
     def registered(self) -> bool:

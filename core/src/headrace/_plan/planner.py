@@ -207,6 +207,7 @@ class Planner(Resolver):
         named = self.registered.setdefault(name, Named(name, plan.entrypoint, plan.name))
         if named.element is None:
             return
+        named.measure(plan.roots)
         first = self.registered.get(f"{plan.name}.0")
         if first is not None:
             plan.instance = first.element

@@ -261,6 +261,10 @@ class Planning(ABC):
         """Give the node that registers ``name``, None when none does."""
         return self._homes.get(name) or self._homes.get(re.sub(r"\.[0-9]+$", ".", name))
 
+    def registers(self, name: str) -> bool:
+        """Tell whether the present node is the one that registers ``name``."""
+        return self._home(name) == self.node
+
     def register(self, named: Named, call: Call) -> None:
         """Make an instance known to the whole pipeline."""
         known = self.registered.get(named.name)
@@ -316,7 +320,11 @@ def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
                 for child in item.children
             )
             for args in filter(None, (item.args, item.prefix)):
-                todo.extend((value, depth + 1, item) for value in args.values)
+                todo.extend(
+                    (value, depth + 1, item)
+                    for value in args.values
+                    if isinstance(value, (tuple, Call))
+                )
     return None
 
 

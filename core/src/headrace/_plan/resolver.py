@@ -51,12 +51,13 @@ class Resolver(Planning):
             return self.reference(call, named, scope)
         known = self.definitions.get(call.part, ())
         defined = [d for d in known if call.plugin in (None, d.plugin)]
-        if not defined and self.refuse_cycle(call):
-            return None
         # A definition of the configuration with the name of a backend has been reported as an error: here it
         # wins, so that its uses are not reported as ambiguous as well.
         own = any(not d.distribution for d in defined)
         specs = [] if own else registry.find(call.name, self.files)
+        # Before `Register(Upper)[Upper]` is done, its node means the backend by that name.
+        if not defined and not (specs and self.registers(call.name)) and self.refuse_cycle(call):
+            return None
         if len(defined) == 1 and not specs:
             return self._expand(call, defined[0], scope)
         cls = self._class([*defined, *specs], call, scope)
@@ -147,8 +148,7 @@ class Resolver(Planning):
         named.used = True
         target, children = named.element, call.children
         before = len(self.problems)
-        if len(call.args):
-            self.add("args", f"{call.name!r} is an instance here and takes no args", call)
+        self._check_named(call, named)
         if target is None:
             self.plan_all(children, scope)
             return None
@@ -174,6 +174,12 @@ class Resolver(Planning):
                 element.range = child.range
         word_of(target.cls)._check(Use(self, element, scope, call.phases))
         return element if len(self.problems) == before else None
+
+    def _check_named(self, call: Call, named: Named) -> None:
+        if len(call.args):
+            self.add("args", f"{call.name!r} is an instance here and takes no args", call)
+        if named.depth > MAX_DEPTH:
+            self.add("nesting", f"calls nested more than {MAX_DEPTH} names deep", call)
 
     # Names of definitions.
 

@@ -210,7 +210,7 @@ class Registry:
         plugin, _, part = name.rpartition(":")
         for one in self.plugins():
             brings = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
-            if brings and not one.usable and plugin in ("", one.plugin):
+            if not one.usable and (plugin == one.plugin or (brings and not plugin)):
                 by = f"{one.distribution} {one.version}"
                 what = f"{name!r} comes with {by}, which cannot be used: {one.reason}"
                 return Problem("plugin_" + one.state, what, hint=one.remedy)
