@@ -303,11 +303,13 @@ def test_what_the_whole_lacks_the_part_lacks(monkeypatch):
 CHANGES = {
     "mask of new files": lambda: os.umask(0o077),
     "locale": lambda: locale.setlocale(locale.LC_ALL, "POSIX"),
-    "hooks of exceptions": lambda: setattr(threading, "excepthook", print),
+    "hooks of exceptions and of the prompt": lambda: setattr(threading, "excepthook", print),
     "stream of stderr": lambda: setattr(sys, "stderr", io.StringIO()),
     "limit of logging.disable": lambda: logging.disable(logging.INFO),
     "thresholds of the garbage collector": lambda: gc.set_threshold(12345),
     "size of new threads' stacks": lambda: threading.stack_size(1 << 20),
+    "trace functions of new threads": lambda: threading.setprofile(print),
+    "loggers of Headrace": lambda: setattr(logging.getLogger("headrace"), "disabled", True),
     "limits of the system": lambda: lower("RLIMIT_NOFILE"),
 }
 

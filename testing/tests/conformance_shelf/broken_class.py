@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+import headrace
 from conformance_shelf.labels import breaks, broken, documented
 from conformance_shelf.perfect import Perfect
 
@@ -58,6 +59,34 @@ class OptionWithoutUnit(Perfect):
         """How much."""
 
         delay: float = Field(0.0, description="The delay before it.")
+
+
+class Window(headrace.Options):
+    """A part of a curve."""
+
+    begin: float = 0.0
+
+
+@breaks("options-described")
+class OptionsOfATableWithoutDescription(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        windows: dict[str, Window | None] = Field({}, description="Parts of the curve, by name.")
+
+
+class AnyWindow(BaseModel):
+    """A part of a curve."""
+
+    begin: float = Field(0.0, description="Where it begins, in seconds.")
+
+
+@breaks("options-strict")
+class TableTakesAnything(Perfect):
+    class Options(Perfect.Options):
+        """How much."""
+
+        window: AnyWindow = Field(AnyWindow(), description="A part of the curve.")
 
 
 @breaks("options-strict")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import decimal
 import os
+import sys
 import threading
 import warnings
 
@@ -80,6 +82,12 @@ class EveryLifeAddsUp(Perfect):
 class CloseFails(Perfect):
     def close(self):
         raise RuntimeError("cannot close")
+
+
+@breaks("life-cycle-again")
+class CloseEndsTheProcess(Perfect):
+    def close(self):
+        sys.exit(3)
 
 
 @breaks("closes-unused")
@@ -159,6 +167,15 @@ class LeavesAnotherPrecision(Perfect):
         return super().forward(batch)
 
 
+@breaks("thread-state-kept")
+class LeavesAnEventLoop(Perfect):
+    def forward(self, batch):
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        loop.close()
+        return super().forward(batch)
+
+
 @breaks("threads-left")
 class LeavesAThread(Perfect):
     stop = threading.Event()
@@ -211,3 +228,10 @@ class LeavesDeviceMemory(Perfect):
     def init(self, options, context):
         super().init(options, context)
         type(self).allocated += 1 << 20
+
+
+@breaks("builds")
+class OwnsItsThreadTooLate(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        self.owns_thread = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextvars
 import gc
 import logging
@@ -248,3 +249,24 @@ class SpeaksOfSomethingElse(Perfect):
     def init(self, options, context):
         super().init(options, context)
         self.max = 3
+
+
+@breaks("process-state-kept")
+class HearsAllOfHeadrace(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        logging.getLogger("headrace").setLevel(logging.DEBUG)
+
+
+@breaks("process-state-kept")
+class OpensFilesItsOwnWay(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        builtins.open = lambda *given: given
+
+
+@breaks("process-state-kept")
+class ProfilesNewThreads(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        threading.setprofile(lambda *event: None)

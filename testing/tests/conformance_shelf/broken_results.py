@@ -207,3 +207,13 @@ class LeavesAProcess(Perfect):
         super().init(options, context)
         wait = "import threading; threading.Event().wait()"
         self.processes.append(subprocess.Popen([sys.executable, "-c", wait]))
+
+
+@breaks("batch-list-kept")
+class FillsUpTheList(Perfect):
+    def forward(self, batch):
+        asked = len(batch)
+        while len(batch) % 4:  # a usual batch is full already
+            batch.append(dict(batch[-1]))
+        outcomes = super().forward(batch)
+        return outcomes and outcomes[:asked]

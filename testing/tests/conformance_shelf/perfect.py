@@ -158,7 +158,8 @@ class Rows(Perfect):
     """Sum lists of numbers; a request weighs as many as it has rows.
 
     Reads:
-        data: A list of numbers, ``request_size`` long.
+        data: A list of numbers.
+        request_size: How many numbers, 1 where it is missing.
     Writes:
         result: Their sum times ``factor``.
     Batch:
@@ -171,6 +172,7 @@ class Rows(Perfect):
     """
 
     max = 5
+    reads = ("data", "request_size")
 
     def read(self, request):
         if "data" not in request:
@@ -330,7 +332,7 @@ class PassingConformance(BackendConformance):
     expression = "Passing"
 
     def make_item(self, k):
-        return {"data": [k, f"text {k}", b"bytes", {"k": float("nan")}]}
+        return {"data": [k, f"text {k}", b"bytes", {"k": float("nan")}, iter([k])]}
 
 
 class ScaleIn(TypedDict):

@@ -68,9 +68,12 @@ class Live:
         tried = {least, largest, *range(least, min(largest, _EACH) + 1), *powers}
         return sorted(weight for weight in tried if least <= weight)
 
-    def close(self) -> list[Exception]:
+    def close(self) -> list[BaseException]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""
-        return self._built.close()
+        try:
+            return list(self._built.close())
+        except SystemExit as error:  # of a backend: it must not end the kit
+            return [error]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance; give an exception or None per item."""

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchRangeError, ContractError, SetupError
-from headrace_testing.conformance.live import MOST, weight_of
+from headrace_testing.conformance.live import MOST, USUAL_BATCH, weight_of
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.subject import DISTINCT, replaced
@@ -57,10 +57,13 @@ def builds(subject: Subject) -> None:
     """A backend that is configured right can be built and warmed up.
 
     It is built as a pipeline builds it: `init` with validated options and a context, then
-    `warm_up`. What `init` leaves in `min` and `max` must be a range.
+    `warm_up`. What `init` leaves in `min` and `max` must be a range; `owns_thread` is an attribute of the
+    class, which is read before anything is built.
     """
     if not subject.live.instances:
         raise Broken("a node with this backend has no instance")
+    if subject.live.root.owns_thread != subject.cls.owns_thread:
+        raise Broken("init sets owns_thread, which is read before init: write it in the class")
 
 
 @rule("outcomes", "builds", "items")
@@ -106,18 +109,22 @@ def runs(subject: Subject) -> None:
     subject.live.results(subject.live.take(subject.item))
 
 
-@rule("batch-list-kept", "runs")
+@rule("batch-list-kept", "errors-returned")
 def batch_list_kept(subject: Subject) -> None:
     """`forward` may change the requests, but never the list that holds them.
 
     The caller still needs the list: after `forward` it must hold the same requests in the same
-    order, whether they came in the order of `make_item` or backwards.
+    order, whether they came in the order of `make_item` or backwards, in batches of every size that the
+    kit tries, and beside a bad request.
     """
-    live = subject.live
-    with Spy(live.root) as spy:
+    live, tried = subject.live, subject.tried
+    with Spy(live.root) as spy, Spy(tried.root) as bad:
         live.results(live.take(subject.item))
         live.results(live.take(subject.item)[::-1])
-    for before, after, _ in spy.calls:
+        for weight in live.weights:
+            live.call(live.take(subject.repeating, weight))
+        tried.call([*tried.take(subject.item, USUAL_BATCH - 1), {}][: tried.range[1]])
+    for before, after, _ in spy.calls + bad.calls:
         if len(after) != len(before):
             raise Broken(
                 f"forward got a list of {len(before)} requests and left {len(after)} in it"

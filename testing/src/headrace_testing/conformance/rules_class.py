@@ -119,11 +119,11 @@ def _check_takes(takes: Any) -> None:
 def options_described(subject: Subject) -> None:
     """`headrace plugins info`, editors and error messages show what the author writes here.
 
-    Every field of `Options` has a description, and the description of a number says its unit: "in
+    Every field of `Options`, and of tables in it, has a description, and the description of a number says its unit: "in
     pixels", "(bytes)", "number of threads", "a factor", or that it has no unit. A name that ends in
     a unit (`timeout_ms`, `max_bytes`) says it as well.
     """
-    for name, field in subject.cls.Options.model_fields.items():
+    for name, field in _fields(subject.cls.Options):
         description = (field.description or "").strip()
         if not description:
             raise Broken(f"the option {name!r} has no description: Field(description=...)")
@@ -138,6 +138,27 @@ def options_described(subject: Subject) -> None:
                 f"the description of the number {name!r} names no unit: {description!r}; write "
                 "one, such as 'in pixels', or '(no unit)'"
             )
+
+
+def _models(cls: Any) -> dict[str, Any]:
+    """Give a class of options and those of the tables in it, by the path to each, which ends in a dot."""
+    found: dict[str, Any] = {}
+    left = [("", cls)]
+    while left:
+        path, one = left.pop()
+        if one in found.values() or not hasattr(one, "model_fields"):
+            continue
+        found[path] = one
+        for name, field in one.model_fields.items():
+            left += [(f"{path}{name}.", leaf) for leaf in _leaves(field.annotation)]
+    return found
+
+
+def _fields(cls: Any) -> list[tuple[str, Any]]:
+    models = _models(cls).items()
+    return [
+        (path + name, field) for path, one in models for name, field in one.model_fields.items()
+    ]
 
 
 def _leaves(annotation: Any) -> list[Any]:
@@ -158,8 +179,8 @@ def _named_unit(name: str) -> bool:
 def options_strict(subject: Subject) -> None:
     """A misspelt option must be an error where it is written, and not silently leave the default.
 
-    `Options` is a subclass of `headrace.Options`, refuses names that it does not have, is frozen
-    after validation, and every name in `Options.positional` is a field.
+    `Options` is a subclass of `headrace.Options`, refuses names that it does not have (so does every table
+    in it), is frozen after validation, and every name in `Options.positional` is a field.
     """
     from pydantic import ValidationError
 
@@ -177,11 +198,14 @@ def options_strict(subject: Subject) -> None:
         wrong = []
     if _NEVER not in wrong:
         raise Broken("an option that it does not have is not refused: extra must stay 'forbid'")
+    for path, one in _models(cls).items():
+        if one.model_config.get("extra") != "forbid":
+            raise Broken(f"a name that the table {path[:-1]!r} does not have is not refused")
     if not cls.model_config.get("frozen"):
         raise Broken("Options is not frozen: what was validated could be changed")
-    for name in cls.positional:
-        if name not in cls.model_fields:
-            raise Broken(f"Options.positional names {name!r}, which is no option")
+    strangers = [name for name in cls.positional if name not in cls.model_fields]
+    if strangers:
+        raise Broken(f"Options.positional names {strangers[0]!r}, which is no option")
     if given is None:
         raise Broken("the configuration gave no options")
 

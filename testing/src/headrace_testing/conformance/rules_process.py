@@ -47,8 +47,8 @@ def process_state_kept(subject: Subject) -> None:
     """The process belongs to the application, and other backends live in it.
 
     A whole life (`init`, `warm_up`, a batch, a bad request, `close`) leaves as they were: the environment, the
-    working directory, the import path, handlers of signals and of the root logger with its level, hooks of
-    exceptions, stderr, warning filters, switches of the interpreter, the locale, the mask of new files, the
+    working directory, the import path, handlers of signals and of the root logger with its level, the loggers of
+    Headrace, builtins, hooks of exceptions, stderr, warning filters, switches of the interpreter, the locale, the mask of new files, the
     thread's processors and the signals that it blocks. It does not
     seed the common random numbers of Python or numpy, and prints nothing to stdout, where `headrace run`
     writes results. What a library sets once, when it is first loaded, is not counted.

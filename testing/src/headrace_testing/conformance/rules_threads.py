@@ -179,7 +179,7 @@ def thread_state_kept(subject: Subject) -> None:
     In a thread that builds it, calls it (with usual batches, the largest one, a bad request) and closes it,
     the backend leaves context variables as they were, and so the state that libraries and the system keep
     per thread: decimal contexts, numpy's error state, torch's gradient and inference modes and its current
-    CUDA device and stream, tracing, and the thread's name. A backend that owns its thread may change the
+    CUDA device and stream, the event loop, tracing, and the thread's name. A backend that owns its thread may change the
     state of that thread.
     """
     live = subject.live
@@ -239,6 +239,8 @@ def _state() -> dict[str, Any]:
         "context variables": {var.name: id(value) for var, value in _variables().items()},
         "decimal context": (context.prec, context.rounding, repr(context.traps)),
         "trace function": (sys.gettrace(), sys.getprofile()),
+        "pair of hooks of asynchronous generators": sys.get_asyncgen_hooks(),
+        "event loop": _event_loop(),
         "name": threading.current_thread().name,
     }
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
@@ -253,6 +255,14 @@ def _state() -> dict[str, Any]:
             state["CUDA device of torch"] = torch.cuda.current_device()
             state["CUDA stream of torch"] = torch.cuda.current_stream()
     return state
+
+
+def _event_loop() -> Any:
+    """Give the event loop that is set in a thread that is not the main one, None without one."""
+    asyncio: Any = sys.modules.get("asyncio")
+    with contextlib.suppress(RuntimeError):
+        return None if asyncio is None else asyncio.get_event_loop()
+    return None
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
 import locale
@@ -64,12 +65,34 @@ def _set_umask(value: int | None) -> None:
         os.umask(value)
 
 
-def _hooks() -> tuple[Any, Any]:
-    return sys.excepthook, threading.excepthook
+def _hooks() -> tuple[Any, ...]:
+    return sys.excepthook, threading.excepthook, sys.unraisablehook, sys.displayhook
 
 
-def _set_hooks(value: tuple[Any, Any]) -> None:
-    sys.excepthook, threading.excepthook = value
+def _set_hooks(value: tuple[Any, ...]) -> None:
+    sys.excepthook, threading.excepthook, sys.unraisablehook, sys.displayhook = value
+
+
+def _set_trace(value: tuple[Any, Any]) -> None:
+    threading.settrace(value[0])
+    threading.setprofile(value[1])
+
+
+def _loggers() -> dict[str, tuple[Any, ...]]:
+    """Give the level, handlers, and switches of the loggers of Headrace, which the application configures."""
+    return {
+        name: (one.level, tuple(one.handlers), one.propagate, one.disabled)
+        for name, one in list(logging.root.manager.loggerDict.items())
+        if isinstance(one, logging.Logger) and name.partition(".")[0] == "headrace"
+    }
+
+
+def _set_loggers(value: dict[str, tuple[Any, ...]]) -> None:
+    for name, (level, handlers, propagate, disabled) in value.items():
+        one = logging.getLogger(name)
+        one.setLevel(level)
+        one.handlers[:] = handlers
+        one.propagate, one.disabled = propagate, disabled
 
 
 def _set_stderr(value: Any) -> None:
@@ -90,7 +113,16 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda value: gc.set_threshold(*value),
     ),
     "limit of logging.disable": (lambda: logging.root.manager.disable, logging.disable),
-    "hooks of exceptions": (_hooks, _set_hooks),
+    "hooks of exceptions and of the prompt": (_hooks, _set_hooks),
+    "trace functions of new threads": (
+        lambda: (threading.gettrace(), threading.getprofile()),
+        _set_trace,
+    ),
+    "loggers of Headrace": (_loggers, _set_loggers),
+    "builtins": (
+        lambda: {name: one for name, one in vars(builtins).items() if name != "_"},
+        vars(builtins).update,
+    ),
     "stream of stderr": (lambda: sys.stderr, _set_stderr),
     "size of new threads' stacks": (threading.stack_size, threading.stack_size),
     "mask of new files": (_umask, _set_umask),

@@ -113,7 +113,13 @@ class Subject:
         value = getattr(element.cls, which)
         if element is self.element and self.unavailable is None:
             value = getattr(self.live.root, which)
-        return declared_keys(value, element.options)
+        keys = declared_keys(value, element.options)
+        if which == "writes":
+            return keys
+        weight = keys.required & {
+            "request_size"
+        }  # which core reads too, and takes for 1 where it is not
+        return Keys(keys.required - weight, keys.optional | weight)
 
     # Building the backend.
 
