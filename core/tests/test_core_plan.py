@@ -895,6 +895,14 @@ class Owner(headrace.Backend):
         },
         {"backend": "Fallback[Owner,Identity]"},
         {"backend": "Late"},
+        {"backend": "IoC[Owner;S[BackgroundThread[S[Identity,Owner]],Owner]]"},
+        {"backend": "BackgroundThread[IoC[Owner;S[BackgroundThread[Owner],Owner]]]"},
+        {"backend": "IoC[Owner,S[Owner];With[BackgroundThread,S]]"},
+        {"backend": "IoC[Owner,S[Owner,Late];BackgroundThread[S]]"},
+        {"backend": "IoC[Taker;BackgroundThread[Taker[S[Owner,Identity]]]]"},
+        {"backend": "IoC[Owner;taker[Owner]]", "init": "Register(taker)[Taker]"},
+        {"backend": "taker[Owner]", "init": "Register(taker)[Taker]"},
+        {"node_entrypoint": "IoC[Taker;Taker[Owner]]"},
     ],
 )
 def test_a_backend_that_owns_its_thread_is_made_run_and_closed_in_one(keys):
@@ -905,11 +913,16 @@ def test_a_backend_that_owns_its_thread_is_made_run_and_closed_in_one(keys):
         def forward(self, batch):
             return self.inner(batch)
 
-    registry.local |= {"Owner": Owner, "Late": Late}
+    class Taker(Owner):
+        def forward_with_dep(self, batch, dependency):
+            self.idents.append(threading.get_ident())
+            return dependency(batch)
+
+    registry.local |= {"Owner": Owner, "Late": Late, "Taker": Taker}
     with headrace.pipe({"main": keys}) as pipe:
         for _ in range(3):
             pipe({"data": 0})
-    assert made == ["one", "own"]
+    assert set(made) == {"one", "own"}
 
 
 def test_the_outermost_reflect_of_an_instance_puts_one_thread_around_all_of_it():

@@ -211,7 +211,7 @@ class Planner(Resolver):
         first = self.registered.get(f"{plan.name}.0")
         if first is not None:
             plan.instance = first.element
-        for root in plan.roots:
+        for root in reversed(plan.roots):
             give_threads_to_instances(root)
         own = [n for n in self.registered.values() if n.node == plan.name and n.index is None]
         check_used(self, own)

@@ -314,12 +314,21 @@ def why_not_callable(element: Element) -> str | None:
 
 def needs_thread(element: Element) -> bool:
     """Tell whether a backend in an element owns its thread, and no thread or process is around it yet."""
-    return any(one.cls.owns_thread and _runs_here(one) for one in element.walk(_runs_inside))
+    own = (one for one in element.walk(_runs_inside) if one.named is None)
+    return any(one.cls.owns_thread and _runs_here(one) for one in own)
 
 
 def _runs_inside(element: Element) -> bool:
     """Tell whether the children of an element run in the thread that runs the element's parent."""
-    return _runs_here(element) and not element.cls.builds_elsewhere
+    return (
+        _runs_here(element) and not element.cls.builds_elsewhere and not _called_elsewhere(element)
+    )
+
+
+def _called_elsewhere(element: Element) -> bool:
+    """Tell whether a name's bracket is called in the thread of the instance for which the name stands."""
+    named = element.named.element if element.named is not None and element.children else None
+    return named is not None and any(one.own_thread for one in way_to_called(named))
 
 
 def _runs_here(element: Element) -> bool:
@@ -340,10 +349,28 @@ def owns_thread(root: Element) -> bool:
 
 def give_threads_to_instances(root: Element) -> None:
     """Put a thread around the outermost ``Reflect`` of an instance if a backend in it needs a thread."""
+    _give_threads_to_named(root)
     for element in root.walk(lambda one: one.parameter is None and _runs_inside(one)):
         if element.parameter is not None:
             element.own_thread = needs_thread(element)
     give_threads(root)
+
+
+def _give_threads_to_named(root: Element) -> None:
+    """Put a thread around each instance of an ``IoC`` that needs one, where another thread inside it calls it."""
+    threads = [one for one in root.walk() if word_of(one.cls)._threaded or _called_elsewhere(one)]
+    for thread in threads:
+        todo = list(thread.walk())
+        made = set(map(id, todo))
+        for one in todo:
+            if one.named is None or one.named.registered or id(one.named.element) in made:
+                continue
+            if (instance := one.named.element) is not None and needs_thread(instance):
+                instance.own_thread = True
+                threads += [instance, *filter(_called_elsewhere, root.walk())]
+            elif instance is not None and not instance.own_thread:
+                made.add(id(instance))
+                todo += instance.walk()
 
 
 def give_threads(root: Element) -> None:
@@ -351,6 +378,10 @@ def give_threads(root: Element) -> None:
     for element in root.walk(_holds_others):
         if not _holds_others(element) and _runs_here(element) and needs_thread(element):
             element.own_thread = True
+    for element in filter(_called_elsewhere, root.walk()):
+        # Each has a thread of its own: one around all would wait for the instance if that is named there again.
+        for one in element.children[0].walk(_runs_inside):
+            one.own_thread |= one.cls.owns_thread and one.named is None and _runs_here(one)
 
 
 def _holds_others(element: Element) -> bool:
