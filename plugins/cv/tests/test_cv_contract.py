@@ -1,5 +1,6 @@
 """What holds for all backends of this plugin: light import, wrong input, threads, documents."""
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -203,7 +204,8 @@ def test_arrays_of_other_libraries_are_read(kit, backend_class):
     backend = kit.ready(backend_class, **OPTIONS[backend_class])
     expected = kit.run(backend, data=image, **PLACES)["result"]
     masked = lambda a: a.view(np.ma.MaskedArray)  # noqa: E731
-    for wrap in (ThroughDLPack, ThroughArray, ThroughInterface, memoryview, masked):
+    buffer = lambda a: (ctypes.c_uint8 * 3 * 12 * 10).from_buffer(a.copy())  # noqa: E731
+    for wrap in (ThroughDLPack, ThroughArray, ThroughInterface, memoryview, masked, buffer):
         result = kit.run(backend, data=wrap(image), **PLACES)["result"]
         assert type(result) is type(expected)
         assert np.array_equal(result, expected)

@@ -92,6 +92,10 @@ def test_the_header_of_an_extended_webp_tells_the_size(kit):
         lambda b: np.repeat(np.frombuffer(b, np.uint8), 2)[::2],
         lambda b: memoryview(b).cast("c"),
         lambda b: SimpleNamespace(__array__=lambda *_: np.frombuffer(b, np.uint8)),  # as torch's
+        lambda b: SimpleNamespace(  # DLPack alone
+            __dlpack__=np.array(bytearray(b)).__dlpack__, __dlpack_device__=lambda: (1, 0)
+        ),
+        np.bytes_,
     ],
 )
 def test_all_rows_of_bytes_are_read(kit, wrap):

@@ -292,10 +292,19 @@ def test_arrays_come_in_through_dlpack_and_array_protocols(start, one_to_one):
         def __array__(self, dtype=None, copy=None):
             return np.float32([3, 4])
 
+    class BrokenDlpack:
+        def __dlpack_device__(self):
+            raise RuntimeError("this one lies on another device")
+
+        __dlpack__ = __dlpack_device__
+
     backend = start(one_to_one(["n", 2]))
-    batch = [{"data": OnlyDlpack(np.float32([1, 2]))}, {"data": Broken()}, {"data": OnlyArray()}]
+    arrays = (OnlyDlpack(np.float32([1, 2])), Broken(), OnlyArray(), BrokenDlpack())
+    batch = [{"data": array} for array in arrays]
     outcomes = backend(batch)
-    assert "another device" in outcomes[1].what
+    for broken in (1, 3):
+        assert isinstance(outcomes[broken], InputError)
+        assert "another device" in outcomes[broken].what
     assert batch[0]["result"].tolist() == [1, 2]
     assert batch[2]["result"].tolist() == [3, 4]
 

@@ -1,6 +1,7 @@
 """JPEG files against OpenCV's decoder; whatever is wrong with one, its neighbours are decoded."""
 
 import io
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -68,6 +69,15 @@ def test_files_are_what_opencv_reads(bench, decoder, file):
     assert (result.dtype, result.shape) == (torch.uint8, expected.shape)
     assert (result.int() - expected.int()).abs().max() <= 2  # other versions of the same algorithm
     assert request["color"] == "rgb"
+
+
+def test_all_rows_of_bytes_are_read():
+    def through(file):
+        return SimpleNamespace(__dlpack__=file.__dlpack__, __dlpack_device__=lambda: (1, 0))
+
+    row = np.frombuffer(bytearray(jpeg()), np.uint8)
+    for file in (bytearray(jpeg()), np.bytes_(jpeg()), row, row.repeat(2)[::2], through(row)):
+        assert bytes(view_of_bytes(file)) == jpeg()
 
 
 def test_the_orientation_may_be_ignored(bench):

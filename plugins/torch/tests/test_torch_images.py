@@ -1,5 +1,7 @@
 """Image words against OpenCV, Pillow and numpy; each tolerance is the one that its docstring states."""
 
+from types import SimpleNamespace
+
 import cv2
 import numpy as np
 import pytest
@@ -211,7 +213,13 @@ def test_a_crop_holds_the_pixels_of_its_box(bench):
         assert far(result, expected) == 0
         assert result.is_contiguous()
         assert result.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+    found = np.float32([2, 3, 10, 9])  # a detector's row, as a list and as other libraries have it
+    through = SimpleNamespace(__dlpack__=found.__dlpack__, __dlpack_device__=lambda: (1, 0))
+    for box in (list(found), tuple(torch.from_numpy(found)), [np.int64(2), 3, 10, 9], through):
+        assert far(one.run(crop, {"data": tensor, "box": box})[0], cut[0]) == 0
     for box in (
+        b"0123",
+        torch.zeros(4, device="meta"),
         (30, 0, 40, 5),
         (5, 5, 5, 9),
         (1, 2, 3),

@@ -7,6 +7,7 @@ import pickle
 import threading
 import warnings
 import weakref
+from collections import namedtuple
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -448,7 +449,8 @@ def test_numbers_of_python_get_the_dtype_that_is_told_unless_a_value_would_chang
     one = bench()
     whole = one.start(TorchModule, model=str(files / "program.bin"))
     (wanted,) = one.run(whole, {"data": torch.tensor([1.0, 2.0, 3.0])})
-    for numbers in ([1, 2, 3], (1.0, 2, 3), [np.float32(1), np.float32(2), np.float32(3)]):
+    point = namedtuple("Point", "x y z")(1, 2, 3)  # noqa: PYI024
+    for numbers in ([1, 2, 3], (1.0, 2, 3), list(np.float32([1, 2, 3])), point):
         assert torch.equal(one.run(whole, {"data": numbers})[0], wanted)
     rows = one.run(whole, {"data": [[1, 2, 3], [1, 2, 3]], "request_size": 2})[0]
     assert torch.allclose(rows, wanted.expand(2, 2))

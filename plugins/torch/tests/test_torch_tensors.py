@@ -40,11 +40,22 @@ class ByArray:
         return self.values
 
 
+class ByInterface:
+    def __init__(self, values):
+        self.values = values
+
+    @property
+    def __array_interface__(self):  # as pictures of Pillow have it
+        return self.values.__array_interface__
+
+
 def address(values):
     return values.data_ptr() if isinstance(values, torch.Tensor) else values.ctypes.data
 
 
-@pytest.mark.parametrize("wrap", [lambda a: a, ByDlpack, ByArray, memoryview, torch.from_numpy])
+@pytest.mark.parametrize(
+    "wrap", [lambda a: a, ByDlpack, ByArray, ByInterface, memoryview, torch.from_numpy]
+)
 def test_the_cpu_is_no_reason_to_copy(bench, wrap):
     one = bench()
     gpu, back = one.start(GpuTensor), one.start(CpuTensor, numpy=True)
@@ -257,7 +268,10 @@ def test_indices_of_the_request_are_checked(bench):
     values = torch.arange(5) * 10
     batch = [{"data": values, "which": which} for which in ([4, 0], np.array([-1]), [4, 0])]
     assert [r.tolist() for r in one.run(pick, *batch)] == [[40, 0], [40], [40, 0]]
-    for wrong in ([5], [-6], [1.5], "0", None, [[1]], [True]):
+    indices = np.array([4, 0])
+    for which in (list(indices), list(torch.from_numpy(indices)), ByDlpack(indices)):
+        assert one.run(pick, {"data": values, "which": which})[0].tolist() == [40, 0]
+    for wrong in ([5], [-6], [1.5], "0", b"0", None, [[1]], [True], [np.True_], indices[0]):
         error = one.error(pick, {"data": values, "which": wrong})
         assert (type(error), error.key) == (InputError, "which")
 

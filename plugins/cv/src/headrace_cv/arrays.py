@@ -19,7 +19,7 @@ __all__ = ["array_of", "check_numbers", "describe", "numbers_of"]
 
 
 def array_of(data: Any) -> NDArray[Any] | None:
-    """Give ``data`` as a numpy array, through DLPack or a like protocol; None when it is no array."""
+    """Give ``data`` as a numpy array, through DLPack, a like protocol or its buffer; None when it is no array."""
     if type(data) is np.ndarray:
         return data
     try:
@@ -29,6 +29,8 @@ def array_of(data: Any) -> NDArray[Any] | None:
             return np.from_dlpack(data)
         if hasattr(data, "__array__") or hasattr(type(data), "__array_interface__"):
             return np.asarray(data)
+        if not isinstance(data, (bytes, bytearray)):
+            return np.asarray(memoryview(data))
     except (TypeError, ValueError, RuntimeError, BufferError, AttributeError, OSError):
         pass
     return None

@@ -50,18 +50,32 @@ class ImageHeader(NamedTuple):
     height: int
 
 
+def _exposed(data: Any) -> Any:
+    """Give an object with the buffer of ``data``; numpy gives the buffers of other libraries' arrays."""
+    if isinstance(data, bytes):
+        return bytes(data)  # the buffer of `numpy.bytes_` is one element, not a row of bytes
+    if hasattr(data, "__array__"):
+        return data.__array__()
+    if hasattr(data, "__dlpack__"):
+        import numpy as np
+
+        return np.from_dlpack(data)
+    return data
+
+
 def view_of_bytes(data: Any) -> memoryview:
     """Give ``data`` as a contiguous row of bytes; it is copied only if it has gaps or format ``c``.
 
     Args:
-        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array, also of another library (``__array__``).
+        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array, also of another library (``__array__``,
+            DLPack).
 
     Raises:
         InputError: ``data`` is none of these, or longer than `MAX_BYTES`.
     """
     expected = "bytes, bytearray, memoryview or a 1-D uint8 array"
     try:
-        view = memoryview(data.__array__() if hasattr(data, "__array__") else data)
+        view = memoryview(_exposed(data))
     except Exception:  # noqa: BLE001 - a foreign array may raise anything
         got = "None" if data is None else type(data).__name__
         raise InputError("this is no file in memory", expected=expected, got=got) from None

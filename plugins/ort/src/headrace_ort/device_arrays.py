@@ -30,10 +30,13 @@ def is_on_device(value: Any) -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and type(value) is torch.Tensor:
         return bool(value.is_cuda)
-    where = getattr(value, "__dlpack_device__", None)
-    if where is not None:
-        return int(where()[0]) == _DLPACK_CUDA
-    return hasattr(value, "__cuda_array_interface__")
+    try:
+        where = getattr(value, "__dlpack_device__", None)
+        if where is not None:
+            return int(where()[0]) == _DLPACK_CUDA
+        return hasattr(value, "__cuda_array_interface__")
+    except Exception:  # noqa: BLE001 - a foreign array may raise anything
+        return False
 
 
 class DeviceView:

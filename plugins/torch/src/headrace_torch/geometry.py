@@ -57,14 +57,15 @@ def _numbers(
         InputError: ``value`` is something else, has fewer numbers (or, if ``exactly``, more), or one that is not
             finite.
     """
-    listed = value.tolist() if callable(getattr(value, "tolist", None)) else value
-    right = isinstance(listed, (list, tuple)) and len(listed) >= count
-    if right and (not exactly or len(listed) == count):
+    from headrace_torch.tensors import plain_numbers
+
+    listed = plain_numbers(value)
+    if listed is not None and (len(listed) == count if exactly else len(listed) >= count):
         found = tuple(listed[:count])
         plain = all(isinstance(one, (int, float)) and type(one) is not bool for one in found)
         if plain and all(abs(one) <= sys.float_info.max for one in found):
             return found
-    got = repr(listed) if isinstance(listed, (list, tuple)) else type(value).__name__
+    got = type(value).__name__ if listed is None else repr(listed)
     raise InputError("these are not the numbers", key=key, expected=expected, got=got[:200])
 
 
@@ -88,7 +89,8 @@ class ResizeTensor(PerImage):
     integer, halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest``
     too. ``cubic`` overshoots at edges: floating values may leave their range. ``uint8`` is computed
     in ``float32`` and rounded: within 1 of OpenCV, with ``antialias`` within 1 (``linear``) or 2 (``cubic``)
-    of Pillow, or more where Pillow cuts off what overshoots between its two passes. Floating images are within 1e-4 of the greatest value of OpenCV's.
+    of Pillow, or more where Pillow cuts off what overshoots between its two passes, the order of which depends on its
+    version. Floating images are within 1e-4 of the greatest value of OpenCV's.
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with

@@ -79,7 +79,7 @@ def read_item(
         value = request[key]
         if type(value) is Row:
             value = value.tensor()
-        elif type(value) in PLAIN:
+        elif isinstance(value, PLAIN) and not hasattr(value, "dtype"):
             value = tensor_of_numbers(value, port, key, place.device)
         given = input_tensor(value, place, key, port.accepts())
         tensor = _with_dtype(given, port, key, dtype)

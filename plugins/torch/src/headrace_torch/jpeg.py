@@ -61,6 +61,19 @@ def without_exif(view: memoryview, header: JpegHeader) -> memoryview:
     return memoryview(file)
 
 
+def _exposed(data: Any) -> Any:
+    """Give an object with the buffer of ``data``; numpy gives the buffers of other libraries' arrays."""
+    if isinstance(data, bytes):
+        return bytes(data)  # the buffer of `numpy.bytes_` is one element, not a row of bytes
+    if hasattr(data, "__array__"):
+        return data.__array__()
+    if hasattr(data, "__dlpack__"):
+        import numpy as np
+
+        return np.from_dlpack(data)
+    return data
+
+
 def view_of_bytes(data: Any) -> memoryview:
     """Give a memoryview of ``data`` as contiguous bytes; it copies only if ``data`` is not contiguous.
 
@@ -68,7 +81,7 @@ def view_of_bytes(data: Any) -> memoryview:
         InputError: ``data`` is no file in memory.
     """
     try:
-        view = memoryview(data.__array__() if hasattr(data, "__array__") else data)
+        view = memoryview(_exposed(data))
     except Exception:  # noqa: BLE001 - a foreign array may raise anything
         got = "None" if data is None else type(data).__name__
         raise InputError(

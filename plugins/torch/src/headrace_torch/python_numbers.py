@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PLAIN", "tensor_of_numbers"]
 
-PLAIN = frozenset({bool, int, float, list, tuple})
-"""The types of values that are read as Python numbers."""
+PLAIN = (bool, int, float, list, tuple)
+"""The types of values that are read as Python numbers, unless they have a dtype as numpy's scalars do."""
 
 _BECOMES = {"b": "b", "i": "if", "u": "if", "f": "f"}
 """For each kind of numpy dtype of Python numbers, the kinds to which they may be converted."""
@@ -42,9 +42,9 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
     except (ValueError, TypeError, OverflowError) as error:
         what = f"this is nothing numpy can read ({error})"
         raise InputError(what, key=key, expected=port.accepts(), got=kind) from None
-    while type(value) in (list, tuple) and len(value):
+    while isinstance(value, (list, tuple)) and len(value):
         value = value[0]
-    if type(value) not in PLAIN and array.dtype.kind not in "OUS":
+    if (hasattr(value, "dtype") or not isinstance(value, PLAIN)) and array.dtype.kind not in "OUS":
         return array
     what, hint = "wrong dtype", None
     if port.dtype is None:

@@ -256,7 +256,9 @@ class IndexSelectTensor(_AlongDim):
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the options; indices are put onto the device once."""
         super().build(options, context)
-        self.how_key = options.key
+        from headrace_torch.tensors import plain_numbers
+
+        self.how_key, self._listed = options.key, plain_numbers
         self._indices: dict[Hashable, torch.Tensor] = {}
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
@@ -266,9 +268,9 @@ class IndexSelectTensor(_AlongDim):
         if key is not None:
             expected = "a list or an array of whole numbers"
             value = read_key(request, key, expected)
-            index = value.tolist() if callable(getattr(value, "tolist", None)) else value
-            if not isinstance(index, (list, tuple)) or any(type(one) is not int for one in index):
-                got = repr(index)[:200] if isinstance(index, list) else type(value).__name__
+            index = self._listed(value)
+            if index is None or any(type(one) is not int for one in index):
+                got = type(value).__name__ if index is None else repr(index)[:200]
                 raise InputError("these are no indices", key=key, expected=expected, got=got)
         for one in index:
             if not -length <= one < length:

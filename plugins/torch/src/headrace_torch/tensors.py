@@ -12,7 +12,15 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     from headrace_torch.place import Place
 
-__all__ = ["ARRAY", "as_tensor", "described", "dtype_name", "input_tensor", "refused"]
+__all__ = [
+    "ARRAY",
+    "as_tensor",
+    "described",
+    "dtype_name",
+    "input_tensor",
+    "plain_numbers",
+    "refused",
+]
 
 ARRAY = "a tensor or an array (torch, DLPack, numpy or a buffer)"
 """A text for errors that says what is read as a tensor."""
@@ -60,6 +68,28 @@ def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Ten
     return tensor
 
 
+def plain_numbers(value: Any) -> list[Any] | None:
+    """Give numbers as Python's own; None if ``value`` is neither a list of numbers nor an array.
+
+    Args:
+        value: An array of any library, also on a device, or a list or tuple whose elements may be scalars of
+            numpy or tensors without axes, as ``list(array)`` has them.
+    """
+    if not isinstance(value, (list, tuple)):
+        try:
+            if not callable(getattr(value, "tolist", None)):
+                if isinstance(value, (bytes, bytearray)):
+                    return None
+                value = as_tensor(value)
+            value = value.tolist()
+        except Exception:  # noqa: BLE001 - a foreign array may raise anything
+            return None
+    if not isinstance(value, (list, tuple)):
+        return None
+    kinds = (torch.Tensor, np.generic)
+    return [one.item() if isinstance(one, kinds) and not one.ndim else one for one in value]
+
+
 def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
     """Give ``value`` as a tensor on the same memory; it may be a meta tensor, without data."""
     if isinstance(value, torch.Tensor):
@@ -79,10 +109,10 @@ def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Give ``value`` as a numpy array if it is one, has ``__array__`` or a buffer; else None."""
+    """Give ``value`` as a numpy array if it is one, has a protocol of numpy's or a buffer; else None."""
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "__array__"):
+    if hasattr(value, "__array__") or hasattr(type(value), "__array_interface__"):
         return np.asarray(value)
     return np.asarray(memoryview(value)) if _has_buffer(value) else None
 
