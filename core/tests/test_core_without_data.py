@@ -53,6 +53,12 @@ def words(registered):
         def forward(self, batch):
             raise ValueError("no")
 
+    class Silent(Join):
+        """Reads the two keys, and writes nothing."""
+
+        def forward(self, batch):
+            pass
+
     class Around(headrace.Backend):
         """Passes its batch on to its child, and says so."""
 
@@ -65,7 +71,7 @@ def words(registered):
         def forward(self, batch):
             return self._child(batch)
 
-    for cls in (Join, Typed, Named, Fails, Around):
+    for cls in (Join, Typed, Named, Fails, Silent, Around):
         headrace.register(cls.__name__, cls, replace=True)
     headrace.register("Negative", lambda number: -number, replace=True)
 
@@ -174,6 +180,21 @@ def test_in_a_graph_the_node_where_it_enters_is_asked():
     line = {"join": {"backend": "Join", "next": "a"}, "a": {"backend": "Negative"}}
     with headrace.pipe(line) as pipe:
         assert pipe({"left": 1, "right": 2}) == {"left": 1, "right": 2, "result": -3}
+
+
+@pytest.mark.parametrize("link", [{}, {"map": "join[result:data]"}])
+def test_a_node_with_or_has_no_data_to_run_on_where_the_request_had_none(link):
+    nodes = {"join": {"backend": "Silent", "next": "a"}, "a": {"backend": "Negative", "or": True}}
+    nodes["a"] |= link
+    with headrace.pipe(nodes) as pipe:
+        request = {"left": 1, "right": 2}
+        for call in (pipe, lambda request: pipe.submit(request).result()):
+            with pytest.raises(InputError) as caught:
+                call(request)
+            named = ("result", "join") if link else ("data", "a")
+            assert (caught.value.key, caught.value.node) == named
+            assert request == {"left": 1, "right": 2}
+        assert pipe({"left": 1, "right": 2, "data": 3})["result"] == -3
 
 
 def test_elements_of_a_list_may_be_the_data():

@@ -248,7 +248,7 @@ def _map_of(
             ended = ends[name]
             if source in ended:
                 request[target] = ended[source]
-            elif source == "result" and links.otherwise:
+            elif source == "result" and links.otherwise and "data" in ended:
                 request[target] = ended["data"]
             else:
                 asks = f"that the map of node {links.name!r} asks for"
