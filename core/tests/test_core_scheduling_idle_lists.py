@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 
 import headrace
+from headrace._scheduling.instance import Instance
 from headrace._scheduling.locks import taking
 from headrace.errors import BackendError, ClosedError, ContractError
 
@@ -170,6 +171,15 @@ def test_the_idle_list_is_empty_while_its_instance_runs_and_full_afterwards(pipe
     assert seen == [([], True, threading.get_ident())]
     assert idle_in(pipe) == [instance]
     assert not instance.busy
+
+
+@pytest.mark.parametrize("caller", [lambda call: call(), elsewhere])
+def test_instances_take_turns_from_the_first_request_on(caller, monkeypatch):
+    """An instance that has run nothing lies on the list of slower ones: it must not be left there."""
+    monkeypatch.setattr(Instance, "timed", lambda self, _: setattr(self, "mean_s", 1e-6))
+    with headrace.pipe({"backend": "Step", "instance_num": 3}) as pipe:
+        caller(lambda: [pipe({"data": k}) for k in range(9)])
+        assert [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]] == [3, 3, 3]
 
 
 def test_instances_take_turns():

@@ -372,8 +372,13 @@ class FreeInstances:
     def publish(self) -> None:
         """Let callers take the free instances without the lock; called while no request waits."""
         if self.publishes:
-            # All instances go on one idle list: on two, callers would use those of one list alone.
+            # All instances go on one idle list: on two, callers would use those of one list alone. Those of
+            # the list of slower ones go along once all count as swift, first the one free for longest.
             (swift,), (other,) = self.idle_lists
-            slow = max([instance.mean_s for instance in self.free], default=0.0) >= SWIFT_S
+            slow = max([one.mean_s for one in (*other, *self.free)], default=0.0) >= SWIFT_S
+            if other and not slow:
+                free, self.free = self.free, []
+                self.collect((self.idle_lists[1],))
+                self.free += free
             (other if slow else swift).extend(self.free)
             self.free.clear()
