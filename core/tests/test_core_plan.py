@@ -702,6 +702,40 @@ def test_nodes_that_need_each_other_are_an_error(source, said):
     assert (found.code, found.message) == ("cycle", said)
 
 
+def calling(init="Register(a)[Dep]", **backends):
+    """Node ``k`` registers instances; each other node is written as its backend."""
+    return {"k": {"backend": "X", "init": init}} | {n: {"backend": b} for n, b in backends.items()}
+
+
+TWO = "List[Register(a)[Dep],Register(b)[Dep]]"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (calling(TWO, n="a[b[X]]", m="b[a[X]]"), "'b' calls 'a' calls 'b'"),
+        (calling(n="a[Forward[node.m]]", m="S[X,a[X]]"), "'a' calls 'node.m' calls 'a'"),
+        (
+            calling("List[Register(a)[Dep],Register(b)[S[X,a[X]]]]", n="a[b]", m="b"),
+            "'b' calls 'a' calls 'b'",
+        ),
+        (calling("List[Register(a)[Dep],Register(b)[S[X,a[X]]]]", n="a[b]"), None),
+        (calling(n="a[BackgroundThread[a[X]]]"), "'a' calls 'a'"),
+        (calling(n="a[S[a[X],BackgroundThread[X]]]"), None),
+        (calling(n="a[a[Forward[node.m]]]", m="X", o="S[a[X],Forward[node.m]]"), None),
+        (calling(TWO, n="a[b[X]]", m="a[S[b[X],a[X]]]", o="S[b[X],a[X]]"), None),
+        ({"n": {"backend": "IoC[Dep;Dep[BackgroundThread[Dep[X]]]]"}}, None),
+    ],
+)
+def test_instances_that_would_wait_for_each_other_are_an_error(source, said):
+    if said is None:
+        with headrace.pipe(source) as pipe:
+            assert "Dep[X]" in pipe({"data": 1, "node_name": "n"})["result"]
+        return
+    found = problem(source)
+    assert (found.code, found.message.split(",")[0]) == ("cycle", said)
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -35,7 +35,8 @@ class _StandsFor(Word):
 class Proxy(_StandsFor):
     """Stand for a named instance: ``Proxy[x.0]`` is the first instance of node ``x``.
 
-    An instance that several threads can reach this way is called by one thread at a time.
+    An instance that several threads can reach this way is called by one thread at a time, until what it depends
+    on has ended; instances and nodes that could so wait for each other are an error.
 
     Reads:
         What the instance reads.
