@@ -32,6 +32,7 @@ class Inner(BaseModel):
 class Corner:
     at: tuple[int, int] = (0, 0)
     shown: bool = False
+    width: float = 0.0
 
 
 class Nested(headrace.Options):
@@ -57,6 +58,8 @@ class Many(headrace.Options):
     by_name: dict[str, float] = Field({})
     deep: dict[str, list[int | None]] = Field({})
     anything: Any = None
+    apart: set[int] = Field(set())
+    wave: complex = 0j
     inner: Inner = Inner()
     inners: list[Inner] = Field([])
     nested: Nested | None = None
@@ -84,6 +87,11 @@ class Many(headrace.Options):
         ("inner", {"size": True}),
         ("inners", [{"size": 1}, {"size": True}]),
         ("nested", {"size": True}),
+        ("corner", {"width": True}),
+        ("corner", {"width": "nan"}),
+        ("apart", {True}),
+        ("wave", True),
+        ("wave", complex(0.0, NAN)),
         ("text", True),
         ("real", NAN),
         ("real", "nan"),

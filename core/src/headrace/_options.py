@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import decimal
-import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Union, get_args, get_origin
@@ -158,13 +158,14 @@ def _bool_became_number(value: Any, got: Any) -> bool:
     if _is_bool(value):
         return isinstance(got, numbers.Number) and not isinstance(got, bool)
     if isinstance(value, Mapping):
-        if isinstance(got, BaseModel):
-            got = {key: getattr(got, name) for key, name in keys_of(type(got)).items()}
-            return any(k in got and _bool_became_number(v, got[k]) for k, v in value.items())
+        if isinstance(got, BaseModel) or is_dataclass(got):
+            of = keys_of(type(got)) if isinstance(got, BaseModel) else {key: key for key in value}
+            given = [(v, getattr(got, of[k], v)) for k, v in value.items() if k in of]
+            return any(_bool_became_number(*pair) for pair in given)
         if not isinstance(got, Mapping):
             return False
         return _bool_became_number([*value, *value.values()], [*got, *got.values()])
-    if not isinstance(value, (list, tuple)):
+    if not isinstance(value, (list, tuple, set, frozenset)):
         return False
     if isinstance(got, (set, frozenset)):  # a set has lost the order of the list
         return any(map(_is_bool, value)) and not any(isinstance(v, bool) for v in got)
@@ -182,13 +183,15 @@ def _is_bool(value: Any) -> bool:
 def _has_nan(value: Any) -> bool:
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(map(_has_nan, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return any(_has_nan(getattr(value, one.name, None)) for one in fields(value))
     if isinstance(value, BaseModel):
         value = vars(value)
     if isinstance(value, Mapping):
         return any(map(_has_nan, value.values()))
     if isinstance(value, decimal.Decimal):
         return value.is_nan()
-    return isinstance(value, float) and math.isnan(value)
+    return isinstance(value, (float, complex)) and value != value
 
 
 _WORDS = {
