@@ -1220,6 +1220,27 @@ def test_a_wrong_expression_in_init_says_what_is_wrong(text, said):
     assert caught.value.node == "main"
 
 
+def test_an_instance_that_only_init_names_is_called_by_one_thread_at_a_time():
+    inside, met = threading.Barrier(2), []
+
+    class Alone(headrace.Backend):
+        def forward(self, batch):
+            try:
+                inside.wait(0.1)  # a second thread that is let in would end this at once
+                met.append(self)
+            except threading.BrokenBarrierError:
+                pass
+            batch[0]["result"] = batch[0]["data"]
+
+    builder("shared")
+    registry.local["Alone"] = Alone
+    source = {"main": {"backend": "Late", "init": "Register(shared)[Alone]", "instance_num": 2}}
+    with headrace.pipe(source) as pipe:
+        futures = pipe.submit([{"data": 1}, {"data": 2}])
+        assert [future.result(20)["result"] for future in futures] == [1, 2]
+    assert met == []
+
+
 @pytest.mark.parametrize("order", [("n", "m"), ("m", "n")])
 def test_what_two_nodes_say_of_one_definition_is_reported_once(order):
     backends = {"n": "IoC[Identity;Z]", "m": "Z"}  # only n knows a name like the wrong one

@@ -265,6 +265,9 @@ class ElementBuilder:
             what = f"{named.name!r} is asked for in init, where it is not built yet"
             hint = "Name it in the configuration: nodes are built after those they name."
             raise SetupError(what, node=self.name, hint=hint)
+        if named.name not in self.build.reached and named.index is None:
+            # Only what backends build themselves names it, so nobody has it without the lock.
+            built = self.build.registered[named.name] = self.guarded(built)
         if self.node is None and isinstance(built, NodeCall):
             return SharedUse(built, partial(built.forward, enters=True))
         return built
