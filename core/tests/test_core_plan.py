@@ -1187,6 +1187,13 @@ def builder(text):
     registry.local["Late"] = Late
 
 
+def test_a_backend_that_builds_itself_without_end_is_told_so():
+    builder("A[Late]")
+    with pytest.raises(SetupError, match="in which it stands itself") as caught:
+        run("Late")
+    assert (caught.value.backend, caught.value.__cause__) == ("Late", None)
+
+
 def test_a_backend_may_build_an_expression_with_the_parameters_of_its_node():
     builder("A[Z,Y(b={node_name})]")
     assert run("Late", a="1", define={"Z": "X"}) == "A1[X1,Y1main]"

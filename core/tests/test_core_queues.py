@@ -155,8 +155,10 @@ def test_a_queue_declared_twice_with_different_sizes_is_refused():
         "a": {"init": "List[Queue(q,max=1),Register[Identity]]"},
         "b": {"init": "List[Queue(q,max=2),Register[Identity]]"},
     }
-    with pytest.raises(errors.SetupError):
-        headrace.pipe(config)
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    (found,) = caught.value.problems
+    assert (found.code, found.path, found.span) == ("twice", "b.init", (5, 10))
 
 
 def test_explain_says_who_holds_an_instance_while_it_waits():

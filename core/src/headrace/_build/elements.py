@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from headrace._scheduling.scheduler import Scheduler
 
+_SAME_ASKING = 50
+"""How many backends of one name may stand inside each other by what their ``init`` asks for."""
+
 
 @cache
 def logger_of(backend: str) -> logging.Logger:
@@ -74,6 +77,7 @@ class ElementBuilder:
         followed_by: What `InitContext.followed_by` says of each element, by its id.
         registers: The names under which this builder has registered instances.
         looked_up: The names of registered instances that a backend built here holds.
+        asking: The backends whose ``init`` waits for an expression that it has asked for, outermost first.
     """
 
     build: Build
@@ -86,6 +90,7 @@ class ElementBuilder:
     followed_by: dict[int, type[Backend]] = field(default_factory=dict)
     registers: set[str] = field(default_factory=set)
     looked_up: set[str] = field(default_factory=set)
+    asking: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         node, self.commons = self.node, self.build.commons
@@ -216,6 +221,11 @@ class ElementBuilder:
 
     def _late(self, text: str, element: Element, at: At) -> Backend:
         """Build an expression that a backend asks for in its ``init``."""
+        if self.asking.count(element.name) >= _SAME_ASKING:
+            what = f"{element.name} asks in init for an expression in which it stands itself, again and again"
+            raise self.failed(
+                what, element.name, at, "Give the innermost one an option that says so."
+            )
         node = self.node.name if self.node is not None else None
         planned = self.build.plan.late(text, node, element.frames)
         if at.thread is None:
@@ -224,8 +234,12 @@ class ElementBuilder:
         # backend registers there would never be called. So the late backend gets one of its own.
         ends = bool(at.end.functions) or not at.end.sealed
         at = at if ends else replace(at, end=BatchEnd())
-        with at.end.trial():
-            built = self.child(planned, at)
+        self.asking.append(element.name)
+        try:
+            with at.end.trial():
+                built = self.child(planned, at)
+        finally:
+            self.asking.pop()
         return built if ends else at.end.around(built, planned)
 
     # Named instances.

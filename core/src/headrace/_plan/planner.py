@@ -277,6 +277,7 @@ class Planner(Resolver):
         """
         other = Planner(self.shape, self.files, Problems(), refused=self.refused)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
+        other.queues = self.queues
         other._begun = list(self.shape.nodes)
         name = node or "global"
         keys = self.nodes[node].keys if node is not None else None

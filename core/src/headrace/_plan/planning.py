@@ -118,6 +118,7 @@ class Planning(ABC):
         definitions: The definitions that each name may mean.
         cycles: The cycles of definitions that have been reported.
         registered: The registered instances, by name.
+        queues: How many requests each queue holds that a word declares, by name.
         nodes: The nodes that are planned.
         all_parameters: The keys of all nodes.
         too_large: Whether definitions or parameters have brought more than `MAX_ELEMENTS`.
@@ -136,6 +137,7 @@ class Planning(ABC):
     refused: str | None = None
     cycles: set[frozenset[str]] = field(default_factory=set)
     registered: dict[str, Named] = field(default_factory=dict)
+    queues: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: list[Parameters] = field(default_factory=list)
     too_large: bool = False

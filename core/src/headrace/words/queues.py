@@ -18,13 +18,13 @@ from headrace._plan.word import Word
 from headrace._portable import unless_all_well
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.locks import taking
-from headrace.errors import ClosedError, DeadlineExceededError, SetupError
+from headrace.errors import ClosedError, DeadlineExceededError
 
 if TYPE_CHECKING:
-    from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._checked import Answers, Outcomes
+    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Observer", "Queue", "Recv", "Send"]
@@ -187,17 +187,16 @@ class Queue(QueueUser):
     _why_not_callable = "only declares a queue"
     _not_callable_hint = "It belongs in the init of a node."
 
-    def init(self, options: Any, context: InitContext) -> None:
-        """Check the size of the queue.
-
-        Raises:
-            SetupError: The queue is declared twice, in different sizes.
-        """
-        queue = self._queue
-        if queue.max != options.max:
-            name, most = queue.name, options.max
-            what = f"queue {name!r} holds {queue.max}, and is declared with max={most} as well"
-            raise SetupError(what, hint="Declare it once, in the init of one node.")
+    @classmethod
+    def _check(cls, use: Use) -> None:
+        """Check that no other word declares the queue in another size."""
+        options: Any = use.element.options
+        if options is None or use.scope.lenient:
+            return
+        most = use.planning.queues.setdefault(options.queue, options.max)
+        if most != options.max:
+            what = f"queue {options.queue!r} is declared with max={most} and with max={options.max}"
+            use.add("twice", what, hint="Declare it once, in the init of one node.")
 
 
 class _Mover(QueueUser, ABC):
