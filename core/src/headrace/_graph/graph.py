@@ -73,12 +73,13 @@ class Graph:
             return self.only
         if not isinstance(name, str) or name not in self._links:
             what, got = "the pipeline has several roots, and the request names none", None
-            if name is not None:
-                got = shown(name)
+            there, near = ", ".join(self.roots), None
+            if name is not None:  # a request may enter at any node
+                got, there = shown(name), ", ".join(self._links)
                 what = f"no node is called {got}"
-            near = nearest(name, self._links) if isinstance(name, str) else None
-            hint, roots = f"Did you mean {near!r}?" if near else None, ", ".join(self.roots)
-            raise InputError(what, key="node_name", expected=f"one of {roots}", got=got, hint=hint)
+                near = nearest(name, self._links) if isinstance(name, str) else None
+            hint = f"Did you mean {near!r}?" if near else None
+            raise InputError(what, key="node_name", expected=f"one of {there}", got=got, hint=hint)
         return self.route_from(name)
 
     def route_from(self, name: str) -> Route:

@@ -39,8 +39,8 @@ ONE_AT_A_TIME: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def refuse_inside(scheduler: SchedulerBase, *_: Any, **__: Any) -> None:
-    """Refuse a call that would wait, from a destructor whose thread holds a lock of a scheduler."""
-    what = "a destructor called a pipeline that would have to wait, in the midst of its scheduler"
+    """Refuse a call that would wait, from a destructor or a policy whose thread holds a lock of a scheduler."""
+    what = "a destructor, or a policy, called a pipeline in the midst of its scheduler, and would have to wait"
     raise ContractError(what, node=scheduler.name, hint="Use submit, which does not wait.")
 
 
