@@ -27,7 +27,7 @@ are random: the arithmetic is the same.
                                    [--seconds 4] [--json FILE]
 
 ``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]`` (`benchmarks.decoding`), an
-instance per processor unless said. The program written by hand has as many threads as the first way has instances.
+instance per processor unless said; all but the first also with 160 clients. The program written by hand has as many threads as the first way has instances.
 
 Needs headrace, headrace-cv, headrace-torch and torchvision; ``onnx`` also headrace-ort with a GPU
 build of ONNX Runtime, and onnx. ``--device cpu --quick`` shows on any machine that it runs.
@@ -218,18 +218,18 @@ class Bench:
         way = way or self.ways[0]
         return {"decode": {**way.node(SIDE), "next": "model"}, "model": model}
 
-    def headrace(self, pipe: headrace.Pipeline) -> Load:
-        """Load a pipeline from 40 clients."""
+    def headrace(self, pipe: headrace.Pipeline, clients: int = CLIENTS) -> Load:
+        """Load a pipeline from so many clients."""
         files = self.files
-        return self.load(lambda i: int(pipe({"data": files[i % len(files)]})["result"]), CLIENTS)
+        return self.load(lambda i: int(pipe({"data": files[i % len(files)]})["result"]), clients)
 
-    def beside(self, name: str, way: Decoding, *, half: bool) -> Load:
-        """Load the pipeline that decodes another way."""
+    def beside(self, name: str, way: Decoding, *, half: bool) -> list[Load]:
+        """Load the pipeline that decodes another way from 40 clients, and from four times as many."""
         with (
             headrace.pipe(self.pipeline(name, half=half, way=way)) as pipe,
             on_cores(first_cores(way.front_cpus), all_threads=True),
         ):
-            return self.headrace(pipe)
+            return [self.headrace(pipe, clients) for clients in (CLIENTS, 4 * CLIENTS)]
 
     def by_hand(self, name: str, *, half: bool) -> TwoStages:
         """Give the program of threads written by hand: decoding workers, two model threads."""
@@ -297,10 +297,11 @@ def _beside_hand(ours: list[Load], by_hand: list[Load], bench: Bench) -> str:
     )
 
 
-def _ways(loads: dict[str, Load], of: float, what: str) -> str:
+def _ways(loads: dict[str, list[Load]], of: float, what: str) -> str:
     return "".join(
-        f"  decoding {text}: {load.rps:.0f} pictures a second, {load.rps / of:.3f} x {what}\n"
-        for text, load in loads.items()
+        f"  decoding {text}, {load.clients} clients: {load.rps:.0f} pictures a second, {load.rps / of:.3f} x {what}\n"
+        for text, both in loads.items()
+        for load in both
     )
 
 
