@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from conformance_shelf.broken_batch import Sorting, lists
 from conformance_shelf.labels import breaks
-from conformance_shelf.perfect import Perfect
+from conformance_shelf.perfect import Around, Perfect, Twice
 
 
 def good(batch):
@@ -217,3 +217,22 @@ class FillsUpTheList(Perfect):
             batch.append(dict(batch[-1]))
         outcomes = super().forward(batch)
         return outcomes and outcomes[:asked]
+
+
+@breaks("children-called", expression="CallsForwardItself[Perfect(3)]")
+class CallsForwardItself(Twice):
+    def forward(self, batch):
+        return self.child.forward(batch)
+
+
+@breaks("children-called", expression="PassesOnWhatFailed[Perfect(3)]")
+class PassesOnWhatFailed(Twice):
+    def forward(self, batch):
+        first = self.child(batch)
+        return first and self.child(batch)
+
+
+@breaks("attributes", expression="RunsInTwoWays[Perfect(3)]")
+class RunsInTwoWays(Around):
+    def forward(self, batch):
+        return self._dependency(batch)

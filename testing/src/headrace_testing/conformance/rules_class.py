@@ -61,8 +61,10 @@ def attributes(subject: Subject) -> None:
     `min` is an int of at least 1, `max` None or an int of at least `min`; `owns_thread`, `rerun` and
     `builds_elsewhere` are bools; `reads` and `writes` are tuples of keys, or of `"{option}"` for options
     that exist, or a TypedDict; `takes` is a number or `(least, most)`, `phases` at least 1, `prefixes` a
-    tuple of texts; a backend without children has `forward`, and can be made without arguments.
+    tuple of texts; a backend has `forward`, or `forward_with_dep` instead, and can be made without arguments.
     """
+    from headrace import Backend
+
     cls = subject.cls
     _check_range(cls.min, cls.max)
     for name in ("owns_thread", "rerun", "builds_elsewhere"):
@@ -78,6 +80,8 @@ def attributes(subject: Subject) -> None:
     for name in ("init", "forward", "warm_up", "describe", "close"):
         if not callable(getattr(cls, name)):
             raise Broken(f"{name} is {getattr(cls, name)!r}, which cannot be called")
+    if cls.forward is not Backend.forward and hasattr(cls, "forward_with_dep"):
+        raise Broken("it has forward and forward_with_dep: a backend has one of them")
 
 
 def _check_range(least: Any, most: Any) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace_testing.conformance import (
     rules_batch,
+    rules_children,
     rules_class,
     rules_docs,
     rules_errors,
@@ -55,6 +56,7 @@ _MODULES = (
     rules_results,
     rules_keys,
     rules_errors,
+    rules_children,
     rules_life,
     rules_threads,
     rules_left,
