@@ -21,7 +21,7 @@ from headrace.errors import (
     InstanceLostError,
     SetupError,
 )
-from headrace_ort import cuda, on_device, provider_library, providers, session
+from headrace_ort import binding, cuda, on_device, provider_library, providers, session
 from headrace_ort.binding import DeviceRunner
 from headrace_ort.device_arrays import DeviceArray, DeviceView, is_on_device, view_of
 
@@ -268,6 +268,17 @@ def test_inputs_on_the_cpu_are_copied_once(device, start, one_to_one):
     device.clear()
     backend([{"data": row} for row in ROWS])
     assert device.count("to device") == 1
+
+
+def test_results_stay_on_the_device_only_where_others_can_read_them(
+    device, start, one_to_one, monkeypatch
+):
+    monkeypatch.setattr(binding, "gives_dlpack", lambda: False)  # as before version 1.21
+    model = one_to_one(["n", 2, 3])
+    assert start(model)([{"data": ROWS[0]}]) is None
+    with pytest.raises(SetupError, match="DLPack") as caught:
+        start(model, output_device="device")
+    assert "1.21" in caught.value.hint
 
 
 def test_a_batch_is_waited_for_once_and_results_say_when_they_are_finished(

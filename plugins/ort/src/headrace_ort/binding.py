@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace_ort.signature import Port, Signature
 
-__all__ = ["DeviceRunner"]
+__all__ = ["DeviceRunner", "gives_dlpack", "outputs_last"]
 
 _GRAPH, _NO_CAPTURE = "gpu_graph_id", "-1"
 _UNFINISHED = "disable_synchronize_execution_providers"
@@ -32,6 +32,13 @@ def outputs_last() -> bool:
 
     major, minor = onnxruntime.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (1, 30)
+
+
+def gives_dlpack() -> bool:
+    """Tell whether a value of ONNX Runtime can be handed to other libraries: so since version 1.21."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    return hasattr(native.OrtValue, "__dlpack__")
 
 
 class DeviceRunner:
@@ -47,6 +54,9 @@ class DeviceRunner:
         shared: Whether several instances use the session, which then computes on a stream of its own.
         sizes: The numbers of rows that runs may have; a batch is filled up to the next one. Empty: any.
         kind: ONNX Runtime's name of the kind of device.
+
+    Raises:
+        SetupError: Results are to stay on the device, and this ONNX Runtime cannot hand them out.
     """
 
     def __init__(  # noqa: PLR0913 - all by name
@@ -62,6 +72,13 @@ class DeviceRunner:
         sizes: Sequence[int] = (),
         kind: str = "cuda",
     ) -> None:
+        if not to_cpu and not gives_dlpack():
+            import onnxruntime
+
+            raise SetupError(
+                f"ONNX Runtime {onnxruntime.__version__} cannot leave results on the device: it has no DLPack",
+                hint="It came with version 1.21: `pip install --upgrade onnxruntime-gpu`, or leave output_device out.",
+            )
         self._session, self._signature = session, signature
         self._kind = kind
         self._ordinal, self._stream = ordinal, stream
