@@ -696,6 +696,30 @@ def test_what_is_written_wrong_beside_a_fallback_of_unknown_names_is_told_with_i
     assert [one.code for one in caught.value.problems] == ["fallback", "unknown_backend"]
 
 
+def test_a_definition_that_cannot_be_built_here_means_the_next_branch_too():
+    define = {"Fast": "S[Inner]", "Inner": "Absent(level=3)", "Plain": "Str"}
+    config = {"backend": "Fallback[Fast,Plain]", "define": define}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1})["result"] == "<1>"
+        built = pipe.describe()["nodes"]["main"]["tree"]["built"]
+    assert built["not_chosen"] == {"Fast": "unknown backend 'Absent'"}
+    by_suffix = "ModelLoader[(.fast)Fast,(.txt)Plain]"
+    assert outcomes(by_suffix, [1], model="a.txt", define=define) == ["<1>"]
+    config["define"] = {**define, "Fast": "S[Inner,Str(x=1)]"}
+    with pytest.raises(ConfigError) as caught:  # wrong options are no reason for the next one
+        headrace.PipelineConfig.load(config)
+    assert [one.path for one in caught.value.problems] == ["define.Fast"]
+
+
+@pytest.mark.parametrize("used", ["Str", "S[Fallback[Fast,Str],Fast]"])
+def test_it_is_an_error_where_no_fallback_tries_it(used):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": used, "define": {"Fast": "Absent"}})
+    assert [(one.code, one.path) for one in caught.value.problems] == [
+        ("unknown_backend", "define.Fast")
+    ]
+
+
 # The contract of containers that others write.
 
 

@@ -57,6 +57,9 @@ class Problems:
     def __iter__(self) -> Iterator[Problem]:
         return iter(self._found.values())
 
+    def __contains__(self, problem: Problem) -> bool:
+        return _bare(problem) in self._found
+
     def add(self, code: str, message: str, **place: Any) -> None:
         """Add one problem; its place, ``suggestion`` and ``hint`` are those of `headrace.errors.Problem`."""
         self._take(Problem(code, message, **place))
@@ -69,7 +72,7 @@ class Problems:
             self._take(replace(problem, file=problem.file or file, path=problem.path or path))
 
     def _take(self, problem: Problem) -> None:
-        same = replace(problem, suggestion=None, hint=None)
+        same = _bare(problem)
         known = self._found.setdefault(same, problem)
         if known.suggestion is None and problem.suggestion is not None:
             self._found[same] = problem
@@ -93,6 +96,11 @@ class Problems:
             raise SetupError("\n".join(problem.render() for problem in found))
         if found:
             raise ConfigError(found)
+
+
+def _bare(problem: Problem) -> Problem:
+    """Give a problem without its advice."""
+    return replace(problem, suggestion=None, hint=None)
 
 
 def key_place(

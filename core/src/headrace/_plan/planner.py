@@ -120,13 +120,19 @@ class Planner(Resolver):
         return {**standard, **homes}
 
     def _check_definitions(self) -> None:
-        """Check every definition of the configuration on its own, whether it is used or not."""
-        node = next(iter(self.shape.nodes), "main")
+        """Check every definition of the configuration on its own, whether it is used or not.
+
+        What cannot be built here is no problem of a definition that a `Fallback` has tried for that.
+        """
+        node, outer = next(iter(self.shape.nodes), "main"), self.problems
+        self.problems = Problems()
         for name in self.shape.definitions:
             (one,) = self.definitions[name]
             source = replace(one.source, origin="definition", expanding=(name,))
             with self.within(Parameters(node, Shape(), NodeKeys())):
                 self.by_itself(one.path, source)
+        found, self.problems = self.problems, outer
+        outer.extend(one for one in found if one not in self.excused)
 
     def by_itself(self, text: Any, source: Source) -> Element | None:
         """Plan an expression outside of any node: options and instances may be missing."""

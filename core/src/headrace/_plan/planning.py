@@ -121,6 +121,7 @@ class Planning(ABC):
         queues: How many requests each queue holds that a word declares, by name.
         nodes: The nodes that are planned.
         all_parameters: The keys of all nodes.
+        excused: The problems for which a `Fallback` goes on to another branch.
         too_large: Whether definitions or parameters have brought more than `MAX_ELEMENTS`.
         _entered: The keys of the nodes that are being planned; each but the first was named by the one before.
         _begun: The nodes whose planning has begun, finished or not.
@@ -140,6 +141,7 @@ class Planning(ABC):
     queues: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: list[Parameters] = field(default_factory=list)
+    excused: Problems = field(default_factory=Problems)
     too_large: bool = False
     _entered: list[Parameters] = field(default_factory=list)
     _begun: list[str] = field(default_factory=list)

@@ -116,9 +116,9 @@ class ModelLoader(_Chosen):
 class Fallback(_Chosen):
     """Use the first child that can be built here: ``Fallback[TensorrtTensor,OnnxTensor]``.
 
-    Fallback goes on to the next child when a name is not installed or not allowed, when a library is
-    missing, and at any error of ``init`` or ``warm_up``. Wrong options are an error all the same. Which
-    child was chosen, and why the others were not, is logged and stands in ``describe()``.
+    Fallback goes on to the next child when a name is not installed or not allowed, in a definition too,
+    when a library is missing, and at any error of ``init`` or ``warm_up``. Wrong options are an error all
+    the same. Which child was chosen, and why the others were not, is logged and stands in ``describe()``.
 
     Reads:
         What the chosen child reads.
@@ -225,6 +225,7 @@ def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element |
     parameters.unresolved = unresolved + bool(hard)
     if away:
         parameters.excused = True  # a key that is unknown here may be an option of this branch
+        planning.excused.extend(away)
         use.element.unavailable[_label_of(child, use.children)] = "; ".join(p.message for p in away)
     return None if found else planned
 
