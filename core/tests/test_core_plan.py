@@ -757,6 +757,14 @@ def test_the_front_may_walk_a_graph_of_one_node():
         assert pipe({"data": 1})["result"] == "A[X]"
 
 
+@pytest.mark.parametrize(
+    "init", ["Register(own,b=1)[X]", "Register(own)[X,Y]", "Register(own)[No]"]
+)
+def test_what_is_wrong_with_a_registered_instance_is_told_once(init):
+    source = {"n": {"init": init, "backend": "A[own]"}, "m": {"backend": "A[own]"}}
+    assert [one.path for one in problems(source)] == ["n.init"]
+
+
 def test_two_pipelines_with_equal_names_live_side_by_side():
     source = {
         "n": {

@@ -277,8 +277,9 @@ class Planning(ABC):
         self.registered[named.name] = named
 
     def register_wrong(self, node: str, instance_num: int) -> None:
-        """Register the standard names of a node as wrong, so that their uses are no further errors."""
-        for name in (f"node.{node}", *(f"{node}.{index}" for index in range(instance_num))):
+        """Register the names of a node as wrong that are not yet registered, so that their uses are no further errors."""
+        own = (name for name, home in self._homes.items() if home == node and name != f"{node}.")
+        for name in (f"node.{node}", *own, *(f"{node}.{index}" for index in range(instance_num))):
             self.registered.setdefault(name, Named(name, None, node))
 
 
