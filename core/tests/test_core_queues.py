@@ -161,6 +161,14 @@ def test_a_queue_declared_twice_with_different_sizes_is_refused():
     assert (found.code, found.path, found.span) == ("twice", "b.init", (5, 10))
 
 
+def test_a_reload_leaves_the_size_of_a_queue():
+    node = {"backend": "S[Send(q),Recv(q)]", "init": "Queue(q,max=2)"}
+    with headrace.pipe({"a": node}) as pipe:
+        with pytest.raises(errors.SetupError, match="holds 2"):
+            pipe.reload("a", {"init": "Queue(q,max=3)"})
+        assert pipe.stats()["queues"]["q"]["max"] == 2
+
+
 def test_explain_says_who_holds_an_instance_while_it_waits():
     def waits(word):
         found = headrace.explain({"backend": f"S[Identity,{word}(q)]"})

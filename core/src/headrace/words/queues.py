@@ -18,9 +18,10 @@ from headrace._plan.word import Word
 from headrace._portable import unless_all_well
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.locks import taking
-from headrace.errors import ClosedError, DeadlineExceededError
+from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
+    from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._checked import Answers, Outcomes
@@ -197,6 +198,18 @@ class Queue(QueueUser):
         if most != options.max:
             what = f"queue {options.queue!r} is declared with max={most} and with max={options.max}"
             use.add("twice", what, hint="Declare it once, in the init of one node.")
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Check that a reload leaves the size of the queue as it is.
+
+        Raises:
+            SetupError: The queue is there already, in another size.
+        """
+        if self._queue.max != options.max:
+            what = (
+                f"queue {options.queue!r} holds {self._queue.max}, which a reload does not change"
+            )
+            raise SetupError(what, hint="Build the pipeline again.")
 
 
 class _Mover(QueueUser, ABC):
