@@ -236,3 +236,13 @@ class PassesOnWhatFailed(Twice):
 class RunsInTwoWays(Around):
     def forward(self, batch):
         return self._dependency(batch)
+
+
+@breaks("results-kept", **lists)
+class GivesAllOneList(Sorting):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        shared = []
+        for request in good(batch):
+            request["result"] = {"sorted": tuple(request["result"]), "notes": shared}
+        return outcomes

@@ -64,6 +64,14 @@ def _size(array: Any, interface: Any) -> int:
     return 1  # only the beginning of the memory is known
 
 
+def same_memory(one: Any, other: Any, *, but: Any = ()) -> bool:
+    """Tell whether two values hold one and the same memory that can be changed, apart from that of ``but``.
+
+    Unlike `shares_memory` it does not count parts of one array, which may lie between each other.
+    """
+    return bool({*_places(one)} & {*_places(other)} - {*_places(but)})
+
+
 def shares_memory(one: Any, other: Any, *, but: Any = ()) -> bool:
     """Tell whether two values share memory that can be changed, apart from the memory of ``but``.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
 from headrace_testing.conformance.live import USUAL_BATCH, weight_of
-from headrace_testing.conformance.memory import shares_memory
+from headrace_testing.conformance.memory import same_memory, shares_memory
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.rules_threads import in_thread
@@ -158,12 +158,15 @@ def results_kept(subject: Subject) -> None:
     Results are compared with copies of themselves after each of eight larger batches, and after
     `close`; their requests hold the same objects as when they were answered. Results of the same
     requests, run again, use other memory (as far as lists, dicts and arrays tell), except for the memory
-    of the requests themselves.
+    of the requests themselves; and no two requests of a batch get one and the same list, dict or array.
     """
     live = subject.build()
     batch, again = live.take(subject.item), live.take(subject.item)
     came = [dict(request) for request in (*batch, *again)]
     first = live.results(batch)
+    for k, result in enumerate(first):
+        if any(same_memory(result, other, but=came) for other in first[:k]):
+            raise Broken(f"the result of item {k} is that of another item of its batch, too")
     copies, answered = [kept(result) for result in first], [dict(request) for request in batch]
     for k, (result, later) in enumerate(zip(first, live.results(again), strict=True)):
         if shares_memory(result, later, but=came):
