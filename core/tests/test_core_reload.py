@@ -7,6 +7,7 @@ import pickle
 import signal
 import threading
 import weakref
+from functools import partial
 
 import pytest
 
@@ -21,6 +22,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
+from headrace.hookspecs import attached
 from headrace_testing import Failing
 
 FAILS_LATE_S = 60.0
@@ -39,6 +41,7 @@ class Control:
         broken: Per version what its init raises.
         held: Data whose batch waits.
         calls: Per version what its init calls.
+        during: Per data what its batch calls, once.
         cancelled: Versions that were asked to give up while their init waited.
     """
 
@@ -48,7 +51,7 @@ class Control:
         self.stores = []
         self.slow, self.cancelled = set(), set()
         self.held = []
-        self.broken, self.calls = {}, {}
+        self.broken, self.calls, self.during = {}, {}, {}
         self._building = threading.Semaphore(0)
         self._build = threading.Semaphore(0)
         self._entered = threading.Semaphore(0)
@@ -109,6 +112,8 @@ def control():
 
         def forward(self, batch):
             steer.batches.append((self.version, [request["data"] for request in batch]))
+            for request in batch:
+                steer.during.pop(request["data"], int)()
             if any(request["data"] in steer.held for request in batch):
                 steer._entered.release()
                 assert steer._leave.acquire(timeout=FAILS_LATE_S), "nobody let the batch go"
@@ -458,7 +463,7 @@ def test_one_reload_at_a_time_and_the_next_sees_what_the_first_has_changed(contr
         assert pipe.config.to_dict() == {"backend": "Versioned", "version": 2, "max": 4}
 
 
-def test_a_thread_that_runs_a_batch_or_builds_a_node_is_refused(control):
+def test_a_thread_that_builds_a_node_is_refused(control):
     with headrace.pipe({"backend": "Versioned"}) as pipe:
         seen = []
 
@@ -470,18 +475,86 @@ def test_a_thread_that_runs_a_batch_or_builds_a_node_is_refused(control):
         control.calls[2] = reload_inside
         pipe.reload("main", {"version": 2})
         assert len(seen) == 1
+        assert pipe({"data": 1})["result"] == (2, 1)
 
-        class Asks(headrace.Backend):
-            def forward(self, batch):
-                reload_inside()
-                for request in batch:
-                    request["result"] = 1
 
-        headrace.register("Asks", Asks, replace=True)
-        pipe.reload("main", {"backend": "Asks", "version": None})
-        assert pipe({"data": 1})["result"] == 1
-        assert pipe.submit({"data": 1}).result(FAILS_LATE_S)["result"] == 1
-        assert len(seen) == 3
+def test_a_probe_waits_for_the_new_instances_alone(control):
+    class Asks:
+        def batch_done(self, *batch):
+            pipe.reload("main", {"version": len(control.built) + 1}, timeout=FAILS_LATE_S)
+
+        def request_done(self, *request):
+            self.batch_done()
+
+        def instance_changed(self, *change):
+            pass
+
+    with headrace.pipe({"backend": "Versioned"}) as pipe, attached(pipe, Asks()):
+        assert pipe({"data": 1})["result"] == (1, 1)
+        assert pipe.submit({"data": 2}).result(FAILS_LATE_S)["result"] == (3, 2)
+        assert pipe.stats()["probes"]["Asks"]["errors"] == 0
+
+
+BATCHES = {
+    "backend": {"backend": "Versioned"},
+    "another": {"backend": "Versioned", "instance_num": 2},
+    "own thread": {"backend": "OwnVersioned"},
+    "graph": {"first": {"backend": "Identity", "next": "main"}, "main": {"backend": "Versioned"}},
+}
+
+
+@pytest.mark.parametrize("way", ["handler", "submit", "timeout"])
+@pytest.mark.parametrize("config", BATCHES.values(), ids=BATCHES)
+def test_a_thread_that_runs_a_batch_waits_for_the_new_instances_alone(control, config, way):
+    """Its own batch ends on the old instance, which is closed after it."""
+    send = {
+        "handler": lambda pipe, data: pipe({"data": data}),
+        "submit": lambda pipe, data: pipe.submit({"data": data}).result(FAILS_LATE_S),
+        "timeout": lambda pipe, data: pipe({"data": data}, timeout=FAILS_LATE_S),
+    }[way]
+    with headrace.pipe(config) as pipe:
+
+        def reload(*_):
+            pipe.reload("main", {"version": 2}, timeout=FAILS_LATE_S)
+            seen.append((pipe.config.to_dict() == config, list(control.closed)))
+
+        seen = []
+        before = signal.signal(signal.SIGINT, reload)
+        ask = partial(signal.raise_signal, signal.SIGINT) if way == "handler" else reload
+        control.during["ask"] = ask
+        try:
+            request = send(pipe, "ask")
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert request["result"] == (1, "ask")
+        control.wait_closed()
+        ((unchanged, closed),) = seen
+        assert not unchanged
+        assert not any(version == 2 for version, _ in closed)
+        assert send(pipe, "next")["result"] == (2, "next")
+
+
+@pytest.mark.parametrize(
+    "call", [lambda pipe: pipe({"data": 1}), lambda pipe: pipe.submit({"data": 1}).result()]
+)
+def test_a_thread_that_runs_a_batch_waits_for_no_reload_that_waits_for_this_batch(
+    control, client, until, call
+):
+    def reload():
+        others.append(client(pipe.reload, "main", {"version": 2}))
+        until(lambda: pipe.config.to_dict().get("version") == 2)
+        pipe.reload("main", {"version": 3}, timeout=FAILS_LATE_S)
+        pipe.reload("main", {"version": 4}, timeout=FAILS_LATE_S)
+        closed.extend(control.closed)
+
+    others, closed = [], []
+    control.during[1] = reload
+    with headrace.pipe({"backend": "Versioned"}) as pipe:
+        assert call(pipe)["result"] == (1, 1)
+        others[0].outcome()
+        assert call(pipe)["result"] == (4, 1)
+    assert (1, 0) not in closed
+    assert sorted(control.closed) == [(version, 0) for version in (1, 2, 3, 4)]
 
 
 def test_what_waits_and_fits_none_of_the_new_ones_is_refused_with_both_numbers(

@@ -239,7 +239,9 @@ class Pipeline:
 
         Whenever this raises, the old instances are in place and nothing has changed. It returns
         when all old instances are closed, or when ``timeout`` is over: then those whose batch still
-        runs are closed later. It blocks; a coroutine calls it through ``asyncio.to_thread``.
+        runs are closed later. So they are where a thread calls it that runs a batch of this pipeline, as in a
+        signal handler: it returns once the new instances serve. It blocks; a coroutine calls it through
+        ``asyncio.to_thread``.
 
         Args:
             node: The name of the node; ``"main"`` for a configuration without tables.
@@ -255,7 +257,7 @@ class Pipeline:
             PluginError: A plugin or a library is missing.
             DeadlineExceededError: The new instances were not warm in time.
             ClosedError: The pipeline is closed, or was closed meanwhile.
-            ContractError: The calling thread runs a batch, or builds a node, of this pipeline.
+            ContractError: The calling thread builds a node of this pipeline.
         """
         timeout = _at_least_0(timeout)
         try:

@@ -146,9 +146,11 @@ class Engine:
             or any(scheduler.busy() for scheduler in self._schedulers)
         )
 
-    def held_by_this_thread(self) -> bool:
-        """Tell whether the calling thread runs a batch of this pipeline."""
-        return any(scheduler.held_by_this_thread() for scheduler in self._schedulers)
+    def needs_this_thread(self) -> bool:
+        """Tell whether the calling thread runs a batch, is inside a probe, or takes a request through the nodes."""
+        # Between two nodes a signal handler may interrupt the thread that takes a request through the graph.
+        between = self.graph is not None and self.graph.needs_this_thread()
+        return between or any(scheduler.held_by_this_thread() for scheduler in self._schedulers)
 
     # Probes that are attached and detached while the pipeline runs.
 
@@ -296,9 +298,7 @@ class Engine:
             self.closes.pop()()
         for scheduler in reversed(self._schedulers):
             scheduler.refuse(closing, drain=drain)
-        # Between two nodes a signal handler may interrupt the thread that takes a request through the graph.
-        between = self.graph is not None and self.graph.needs_this_thread()
-        if between or self.held_by_this_thread():
+        if self.needs_this_thread():
             errands.run(self._finish, until)
         else:
             self._finish(until)

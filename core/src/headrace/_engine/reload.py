@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.locks import Watchers
+from headrace._scheduling.locks import Signal, Watchers
 from headrace._scheduling.threads import served_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
 
@@ -31,7 +31,8 @@ class _GivenUpError(Exception):
     """Ends the worker's part of a reload that has failed: the thread that asked has the reason already."""
 
 
-_WAITS, _BUILDS, _IN_PLACE, _OVER, _FAILED = "waits", "builds", "in place", "over", "failed"
+_WAITS, _BUILDS, _IN_PLACE = "waits", "builds", "in place"
+_SERVES, _OVER, _FAILED = "serves", "over", "failed"
 
 
 class _Job:
@@ -43,14 +44,19 @@ class _Job:
 
     Attributes:
         node, changes: The node, and its new keys.
+        inside: Whether the thread that asked runs a batch of the pipeline, is inside a probe or takes a request
+            through the nodes, as below a signal handler: it waits for no batch and no request then.
         until: When the timeout is over, in seconds of `time.monotonic`.
-        state: The job waits for earlier reloads, builds, is in place (the new instances serve, or are about
-            to), is over (all old instances are closed), or has failed.
+        state: The job waits for earlier reloads, builds, is in place (the new instances are about to serve),
+            serves (they do), is over (all old instances are closed), or has failed.
     """
 
-    def __init__(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> None:
+    def __init__(
+        self, node: str, changes: Mapping[str, Any], timeout_s: float, *, inside: bool
+    ) -> None:
         self.node = node
         self.changes = changes
+        self.inside = inside
         self.until = time.monotonic() + timeout_s
         self.state = _WAITS
         self._timeout_s = timeout_s
@@ -68,11 +74,12 @@ class _Job:
 
     def wait(self) -> None:
         """Wait until the reload or its timeout is over; raises the error when nothing has changed."""
-        self._watchers.wait(lambda: self.state in (_OVER, _FAILED) or not self.left_s, self.until)
+        ends = (_SERVES, _OVER, _FAILED) if self.inside else (_OVER, _FAILED)
+        self._watchers.wait(lambda: self.state in ends or not self.left_s, self.until)
         self.fail(self._late())  # changes nothing where the reload has ended
         if self._error is not None:
             raise self._error
-        if self.state != _OVER:
+        if self.state not in ends:
             _log.warning("node %s: old instances are closed when their batch ends", self.node)
 
     def _late(self) -> DeadlineExceededError:
@@ -123,19 +130,19 @@ class Reloader:
         self._engine = engine
         self._turn = threading.Lock()
         self._jobs: dict[int, _Job] = {}  # by the ident of the worker thread
+        # Of the old instances for which the worker waits that has the turn.
+        self._retiring = Signal()
         engine.closes.append(self._closed)
 
     @reentrant()
     def reload(self, node: str, changes: Mapping[str, Any], timeout_s: float) -> list[str]:
         """Exchange the instances of a node, see ``Pipeline.reload``; give what is to be said of the changes."""
         self._engine.check_open()
-        builds_here = not served_here(threading.get_ident()).keys().isdisjoint(self._jobs.copy())
-        if self._engine.held_by_this_thread() or builds_here:
-            what = "a backend asked its own pipeline for a reload, which would wait for it"
-            hint = "Reload from a thread that runs no batch of this pipeline."
+        if not served_here(threading.get_ident()).keys().isdisjoint(self._jobs.copy()):
+            what = "a backend that is being built asked its own pipeline for a reload, which would wait for it"
             name = node if isinstance(node, str) else None
-            raise ContractError(what, node=name, hint=hint)
-        job = _Job(node, changes, timeout_s)
+            raise ContractError(what, node=name, hint="Reload from another thread.")
+        job = _Job(node, changes, timeout_s, inside=self._engine.needs_this_thread())
         called = f"headrace-reload-{node}"
         thread = threading.Thread(target=self._work, args=(job,), name=called, daemon=True)
         call = call_run_here()
@@ -166,13 +173,16 @@ class Reloader:
         self._jobs[me] = job
         retirement: Retirement | None = None
         try:
+            if job.inside:
+                self._retiring.wake()
             if not self._turn.acquire(timeout=job.left_s):
                 return
             try:
                 job.enter(_BUILDS)
                 retirement = self._exchange(job)
-                while retirement is not None and not retirement.close_ended() and job.left_s:
-                    retirement.signal.sleep(job.left_s)
+                job.enter(_SERVES)
+                if retirement is not None:
+                    self._wait_retired(job, retirement)
             finally:
                 self._turn.release()
         except BaseException as error:  # noqa: BLE001 - the thread that asked raises it
@@ -186,6 +196,18 @@ class Reloader:
         with suppress(_GivenUpError):
             job.enter(_OVER)
 
+    def _wait_retired(self, job: _Job, retirement: Retirement) -> None:
+        """Wait until the old instances are closed or the timeout is over: until then the next reload waits.
+
+        A thread inside a batch that asks for a reload may run the very batch that is waited for here, so nothing
+        is waited for then. Its worker, in `_jobs` by then, wakes this one, which looks at `_jobs` before it sleeps.
+        """
+        self._retiring = retirement.signal
+        while job.left_s and not retirement.close_ended():
+            if any(one.inside for one in self._jobs.copy().values()):
+                return
+            retirement.signal.sleep(job.left_s)
+
     def _exchange(self, job: _Job) -> Retirement | None:
         """Build the new node and put it in place; None for a second door, where nothing retires."""
         self._engine.check_open()
@@ -194,7 +216,8 @@ class Reloader:
         try:
             new = self._engine.build_aside(change, job.node)
             commit = partial(job.enter, _IN_PLACE)
-            return self._engine.put_in_place(change, job.node, new, commit, job.left_s)
+            left_s = 0.0 if job.inside else job.left_s
+            return self._engine.put_in_place(change, job.node, new, commit, left_s)
         except BaseException:
             if job.state != _IN_PLACE:
                 change.close()
