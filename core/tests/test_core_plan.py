@@ -8,6 +8,7 @@ import pytest
 from pydantic import Field
 
 import headrace
+from headrace._plan import links
 from headrace._registry.registry import registry
 from headrace.errors import ConfigError, SetupError
 
@@ -734,6 +735,20 @@ def test_instances_that_would_wait_for_each_other_are_an_error(source, said):
         return
     found = problem(source)
     assert (found.code, found.message.split(",")[0]) == ("cycle", said)
+
+
+def test_ways_through_instances_are_not_followed_one_by_one(monkeypatch):
+    """Fourteen layers of two instances, of which each calls both of the next layer: 16,384 ways."""
+    steps = []
+    plain = links.way_to_called
+    monkeypatch.setattr(links, "way_to_called", lambda one: (steps.append(one), plain(one))[1])
+    layers = {
+        f"{side}{k}": {"backend": f"S[Proxy[a{k + 1}.0],Proxy[b{k + 1}.0]]" if k < 13 else "X"}
+        for k in range(14)
+        for side in "ab"
+    }
+    headrace.PipelineConfig.load({**layers, "n": {"backend": "S[Proxy[a0.0],Proxy[b0.0]]"}})
+    assert 0 < len(steps) < 2_000
 
 
 @pytest.mark.parametrize(

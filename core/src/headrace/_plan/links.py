@@ -267,7 +267,10 @@ class _Graph:
 
     def check_waits(self, front: Element | None) -> None:
         """Report nodes and instances that may wait for each other for ever, since each lets in one caller at a time."""
-        waits = _waits(self.nodes, front)
+        nearest = _waits(self.nodes, front, None)
+        ways = {key: closure(key, lambda one: nearest.get(one, ())) for key in nearest}
+        around = {key for key in ways if any(key in ways.get(one, ()) for one in nearest[key])}
+        waits = _waits(self.nodes, front, around) if around else {}
         cycle = _cycle({key: list(others) for key, others in waits.items()})
         if cycle is not None:
             names = [repr(key if isinstance(key, str) else key.name) for key in reversed(cycle)]
@@ -320,11 +323,14 @@ class _Graph:
                 self.wrong(name, "map", what, hint=hint)
 
 
-def _waits(nodes: Mapping[str, NodePlan], front: Element | None) -> dict[Any, dict[Any, Call]]:
+def _waits(
+    nodes: Mapping[str, NodePlan], front: Element | None, among: set[Any] | None
+) -> dict[Any, dict[Any, Call]]:
     """Give, for all that lets in one caller at a time, what may be waited for inside it, and where.
 
     These are the nodes (``node.x``), the registered instances by name, and the elements of an ``IoC`` that have a
-    thread. The thread that is inside one of them may enter it again.
+    thread. The thread that is inside one of them may enter it again. Of the ways through them, whose number grows
+    fast, those are told apart that lead through other keys of ``among``; None: each is seen inside the nearest alone.
     """
     found: dict[Any, dict[Any, Call]] = {}
     own = ((node.runs, {f"node.{name}": name}, name) for name, node in nodes.items())
@@ -343,12 +349,14 @@ def _waits(nodes: Mapping[str, NodePlan], front: Element | None) -> dict[Any, di
             of_node = named.index is not None or queued
             key = f"node.{named.node}" if of_node else named.name if named.registered else made
             alone = named.registered or _has_thread(made)
-            if alone and not (queued and made.named) and held.get(key) != thread:
+            again = among is not None and held.get(key) == thread
+            if alone and not (queued and made.named) and not again:
                 for one in held:
                     found.setdefault(one, {})[key] = element.call
             thread = id(made) if _has_thread(made) else thread
             below += [] if queued else made.children
-            held = held if queued or not alone else {**held, key: thread}
+            if alone and not queued and (among is None or key in among):
+                held = {key: thread} if among is None else {**held, key: thread}
             named = made.named
         todo += [(one, held, thread) for one in below]
     return found
