@@ -232,6 +232,30 @@ def test_any_name_is_collected_once_and_bases_are_not(shout, pytest_in, no_fresh
     assert pytest_in("test_shout.py::loud::order-kept").returncode == 0
 
 
+def test_tests_of_its_own_run_beside_the_rules(shout, pytest_in, no_fresh_process):
+    write(
+        shout,
+        test_shout="""
+            import headrace
+            import pytest
+            from shout_backend import Shout
+            from shout_conformance import ShoutConformance
+            headrace.register("Shout", Shout)
+
+            class WithTests(ShoutConformance):
+                @pytest.mark.parametrize("k", [1, 2])
+                def test_the_requests(self, k):
+                    assert self.make_item(k) == {"data": "another"}
+
+            del ShoutConformance
+        """,
+    )
+    done = pytest_in("-rf")
+    assert f"2 failed, {len(rules())} passed" in done.stdout
+    assert "WithTests::test_the_requests[2]" in done.stdout
+    assert "2 failed" in pytest_in("test_shout.py::WithTests::test_the_requests").stdout
+
+
 def test_a_broken_rule_fails_once_and_those_it_blocks_are_skipped(
     shout, pytest_in, no_fresh_process
 ):

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["pytest_pycollect_makeitem"]
 
 
-def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> pytest.Collector | None:
-    """Collect a subclass of `headrace_testing.BackendConformance`, whatever its name."""
+def pytest_pycollect_makeitem(
+    collector: Any, name: str, obj: object
+) -> list[pytest.Collector] | None:
+    """Collect a subclass of `headrace_testing.BackendConformance`, whatever its name: rules, and its own tests."""
     base = sys.modules.get("headrace_testing.conformance.base")
     if base is None or not isinstance(obj, type) or not issubclass(obj, base.BackendConformance):
         return None
@@ -24,7 +26,11 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> pytest.
 
     if not getattr(obj, "expression", "") or not getattr(obj, "__test__", True):
         return None  # the class is only a base of other conformance classes
-    found: pytest.Collector = ConformanceCollector.from_parent(
-        collector, name=name, conformance=obj
-    )
+    found: list[pytest.Collector] = [
+        ConformanceCollector.from_parent(collector, name=name, conformance=obj)
+    ]
+    if any(collector.funcnamefilter(one) for one in dir(obj)):
+        import pytest
+
+        found.append(pytest.Class.from_parent(collector, name=name, obj=obj))
     return found

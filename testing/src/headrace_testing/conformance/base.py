@@ -14,8 +14,8 @@ class BackendConformance:
     """Base of conformance classes: a subclass gives the expression of a backend, and makes its requests.
 
     pytest collects every subclass that a test module defines or imports, whatever its name, with one
-    test per rule. For ``headrace conformance`` a distribution offers it as an entry point of the group
-    ``headrace.conformance`` under the name of the backend.
+    test per rule beside the test methods of its own. For ``headrace conformance`` a distribution offers it as
+    an entry point of the group ``headrace.conformance`` under the name of the backend.
 
     Attributes:
         expression: The expression of the backend that is certified, children included; rules about a class
