@@ -822,12 +822,24 @@ def test_a_door_to_a_door_is_a_door_to_the_same_node():
     assert made.count("X") == 1
 
 
-def test_a_name_that_a_definition_registers_is_seen_by_nodes_before_it():
+@pytest.mark.parametrize("table", ["owner", "global"])
+@pytest.mark.parametrize(
+    ("word", "keys"),
+    [
+        ("Z", {}),
+        ("Reflect[none,Z]", {}),
+        ("Reflect[p]", {"p": "Register(shared)[X]"}),
+        ("S[Identity,Reflect[q]]", {"q": "Reflect[p,X]", "p": "Register(shared)[X]"}),
+    ],
+)
+def test_a_name_that_is_registered_by_a_detour_is_seen_by_nodes_before_it(word, keys, table):
     source = {
         "user": {"backend": "A[shared]"},
-        "owner": {"node_entrypoint": "List[Z,Register[Batching[Y]]]"},
+        "owner": {"node_entrypoint": f"List[{word},Register[Batching[Y]]]"},
+        "global": {},
         "define": {"Z": "Register(shared)[X]"},
     }
+    source[table] |= keys
     with headrace.pipe(source) as pipe:
         assert pipe({"data": 0, "node_name": "user"})["result"] == "A[X]"
 

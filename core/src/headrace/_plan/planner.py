@@ -111,12 +111,17 @@ class Planner(Resolver):
             while todo:
                 call = todo.pop()
                 todo.extend(call.children)
-                if core_word(call.name)._registers_names and call.args:
+                word = core_word(call.name)
+                if word._registers_names and call.args:
                     homes.setdefault(str(call.args.values[0]), name)
                 definition = self.shape.definitions.get(call.name)
-                if definition is not None and call.name not in read:
-                    read.add(call.name)
-                    todo += _parsed_quietly(definition.value, name)
+                texts = {call.name: definition.value} if definition is not None else {}
+                for key in (one.name for one in call.children[: word._names]):  # of a `Reflect`
+                    found = written_key(key, name, self.shape)
+                    texts |= {f"[{key}]": found.value} if found is not None else {}
+                for mark in [one for one in texts if one not in read]:
+                    read.add(mark)
+                    todo += _parsed_quietly(texts[mark], name)
         return {**standard, **homes}
 
     def _check_definitions(self) -> None:
