@@ -155,6 +155,10 @@ TWO_BATCHINGS = (
             "DagDispatcher cannot stand in Process",
         ),
         (
+            {"backend": "h", "init": "Process[Register(h)[Identity]]"},
+            "Register cannot stand in Process",
+        ),
+        (
             {
                 "a": {"backend": "CatSplit[Identity,(or)Identity,Identity]"},
             },

@@ -27,6 +27,7 @@ class _Registering(Wiring):
     """Base of the words that register names for the whole pipeline."""
 
     _registers_names = True
+    _reaches_out = True
 
 
 class _Building(_Registering):
