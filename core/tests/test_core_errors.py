@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import threading
 import traceback
@@ -125,6 +126,18 @@ def test_an_error_that_holds_what_cannot_be_pickled_travels_as_text():
     error.__cause__ = type("Local", (Exception,), {})("why")
     again = pickle.loads(pickle.dumps(error))
     assert "Local: why" in str(again.__cause__)
+
+
+def test_an_error_of_a_class_without_a_name_is_pickled_as_its_base_with_its_code():
+    class Blurred(errors.InputError):
+        code = "blurred"
+
+    failed = errors.RequestsFailed([Blurred("too blurred", key="data", node="n"), None])
+    error, none = pickle.loads(pickle.dumps(failed)).errors
+    assert (type(error), none) == (errors.InputError, None)
+    assert (errors.code_of(error), error.key) == ("blurred", "data")
+    assert str(error) == str(failed.errors[0])
+    assert type(copy.copy(failed.errors[0])) is Blurred
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace._portable import Problem, error_text, portable, rebuild, twin_of
+from headrace._portable import Problem, error_text, portable, portable_class, rebuild, twin_of
 
 __all__ = [
     "BackendError",
@@ -66,11 +66,19 @@ class HeadraceError(Exception):
     code: ClassVar[str] = "error"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle class, args and attributes; a value that cannot be pickled is replaced by its text."""
+        """Pickle class, args and attributes; a value that cannot be pickled is replaced by its text.
+
+        A class that is found by no name, since a function has made it, is replaced by its base; its code stays.
+        """
         state = {key: portable(value) for key, value in self.__dict__.items()}
+        cls = portable_class(type(self))
+        if cls is not type(self):
+            state["code"] = code_of(self)
         if self.__cause__ is not None:
             state["__cause__"] = portable(self.__cause__)
-        return rebuild, (type(self), tuple(portable(arg) for arg in self.args), state)
+        return rebuild, (cls, tuple(portable(arg) for arg in self.args), state)
+
+    __copy__ = twin_of
 
     def __bool__(self) -> bool:
         return True  # a subclass with a __len__ must not count as no error in `if error`
