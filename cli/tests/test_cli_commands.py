@@ -461,7 +461,7 @@ def test_a_plugin_without_backends_is_not_judged(site, monkeypatch):
 
 
 def test_list_without_plugins(monkeypatch):
-    monkeypatch.setattr(registry, "_plugins", [])
+    monkeypatch.setattr(registry, "plugins", list)
     result = headrace_says("plugins", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "pip install headrace-cv" in result.stderr

@@ -173,6 +173,24 @@ def test_an_environment_variable_says_which_plugins_may_be_used(site, monkeypatc
     assert found & {"one", "two"} == usable
 
 
+def test_what_is_installed_and_allowed_is_looked_up_where_it_is_now(site, tmp_path, monkeypatch):
+    site.backend("headrace-one", "One", "hrt_one", result="1")
+    config = {"backend": "One"}
+    headrace.PipelineConfig.load(config)
+    for value, code in (("-one", "plugin_disabled"), ("", "plugin_disabled")):
+        monkeypatch.setenv("HEADRACE_PLUGINS", value)
+        assert problem(config).code == code
+    monkeypatch.delenv("HEADRACE_PLUGINS")
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 0})["result"] == "1"
+    assert problem({"backend": "Later"}).code == "unknown_backend"
+    other = tmp_path / "other"
+    other.mkdir()
+    type(site)(other).backend("headrace-later", "Later", "hrt_later")
+    monkeypatch.syspath_prepend(str(other))
+    headrace.PipelineConfig.load({"backend": "Later"})
+
+
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
@@ -218,7 +236,7 @@ def test_a_well_known_backend_says_which_distribution_to_install(
     site, name, distribution, monkeypatch
 ):
     others = [one for one in registry.plugins() if one.distribution != distribution]
-    monkeypatch.setattr(registry, "_plugins", others)
+    monkeypatch.setattr(registry, "plugins", lambda: others)
     found = problem({"backend": name, "some_option": 1})
     assert found.code == "missing_plugin"
     assert f"pip install {distribution}" in found.hint

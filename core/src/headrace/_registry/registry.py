@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -109,17 +110,21 @@ class Registry:
 
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
-        self._plugins: list[Plugin] | None = None
+        self._plugins: tuple[tuple[str | None, ...], list[Plugin]] | None = None
         self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
 
     def plugins(self) -> list[Plugin]:
-        """Give all installed plugins; the first call reads their metadata and calls their hooks."""
-        found = self._plugins
+        """Give all installed plugins; the first call reads their metadata and calls their hooks.
+
+        So does the first call after a change of ``sys.path``, where plugins are installed, or of
+        ``HEADRACE_PLUGINS``, which allows them.
+        """
+        found, where = self._plugins, (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
         # No lock is held here, since `discover` imports modules of plugins, which may wait for other threads.
         # Two threads may both discover: they find the same, and the one that assigns last wins.
-        if found is None:
-            found = self._plugins = discover()
-        return found
+        if found is None or found[0] != where:
+            found = self._plugins = where, discover()
+        return found[1]
 
     def refresh(self) -> None:
         """Forget the plugins that were discovered, so that the next call reads the metadata again."""
