@@ -54,6 +54,18 @@ def test_a_range_that_no_profile_can_have_is_told(rtx, save):
             build(rtx, model, **settings)
 
 
+@pytest.mark.parametrize(
+    ("rows", "most", "told"), [(1, 8, True), (8, 8, False), (1, None, False), ("n", 8, False)]
+)
+def test_a_max_that_a_fixed_batch_leaves_without_effect_is_a_warning(rtx, save, rows, most, told):
+    model = save(
+        [("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, [rows, 2])], [("y", T.FLOAT, [rows, 2])]
+    )
+    found = [*build(rtx, model, profiles=None, max=most).warnings]
+    assert [one for one in found if "changes nothing" in one] == found[: int(told)]
+    assert len(found) == int(told)
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_the_precision_that_was_built_is_read_back(rtx, small_net, precision):
     assert precision in count_types(build(rtx, small_net, precision=precision).layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
+from headrace_trt.logs import warn
 from headrace_trt.profiles import choose_profiles
 
 if TYPE_CHECKING:
@@ -124,6 +125,10 @@ def add_profiles(
     profiles = choose_profiles(
         network.inputs, settings.profiles, min=settings.min, max=settings.max
     )
+    # A batch that is fixed to what `max` says is no reason to warn, whichever input has that axis.
+    fixed = {length for port in network.inputs for length in port.shape[:1]}
+    if not profiles and settings.max is not None and settings.max not in (1, *fixed):
+        warn(f"`max` = {settings.max} changes nothing: no input of the model has a dynamic axis")
     shapes = {port.name: port for port in network.inputs}
     for profile in profiles:
         made = network.builder.create_optimization_profile()
