@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -510,6 +511,8 @@ def test_a_model_loader_chooses_by_the_suffix_of_the_model():
     assert [child["name"] for child in tree["children"]] == ["NeedsB"]
     assert list(tree["not_chosen"]) == ["NeedsA"]
     assert outcomes(text, [1], model="x.onnx", **{"NeedsB::only": 3}) == ["x.onnx"]
+    path = headrace.explain({"backend": "ModelLoader[(.trt)Str]", "model": Path("x.trt")})
+    assert path["nodes"]["main"]["tree"]["options"]["model"]["value"] == "x.trt"
 
 
 @pytest.mark.parametrize("suffix", [".trt", ".engine", ".PLAN"])
@@ -717,6 +720,23 @@ def test_it_is_an_error_where_no_fallback_tries_it(used):
         headrace.PipelineConfig.load({"backend": used, "define": {"Fast": "Absent"}})
     assert [(one.code, one.path) for one in caught.value.problems] == [
         ("unknown_backend", "define.Fast")
+    ]
+
+
+@pytest.mark.parametrize(
+    "trying",
+    [
+        "Fallback[Forward[node.x],Str]",
+        "Fallback[S[x.0,Absent],Str]",
+        "ModelLoader[(.a)Forward[node.x],(.b)Str]",
+    ],
+)
+def test_what_is_wrong_in_a_node_is_told_where_a_branch_only_tries_to_name_it(trying):
+    source = {"n": {"backend": trying}, "x": {"backend": "Absent"}, "model": "m.b"}
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(source)
+    assert [(one.code, one.path) for one in caught.value.problems][:1] == [
+        ("unknown_backend", "x.backend")
     ]
 
 

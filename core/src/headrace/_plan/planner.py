@@ -86,6 +86,8 @@ class Planner(Resolver):
 
     def plan_node(self, name: str) -> None:
         """Plan one node. When it is wrong, its name is registered as wrong, so that uses are no errors."""
+        # A `Fallback` may only be trying the branch that names this node: what is wrong here is wrong all the same.
+        outer, self.problems = self.problems, self.reported
         self._begun.append(name)
         self._unfinished.append(name)
         keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
@@ -98,6 +100,7 @@ class Planner(Resolver):
             self.nodes[name] = plan
         else:
             self.register_wrong(name, 0)
+        self.problems = outer
 
     def _registered_names(self) -> dict[str, str]:
         """Find the names that the nodes will register: the standard ones, and those in their texts."""

@@ -115,6 +115,7 @@ class Planning(ABC):
         refused: Why code that the configuration names may not be imported; None when it may.
 
     Attributes:
+        reported: All problems that are an error; ``problems`` are others while a branch is only tried.
         definitions: The definitions that each name may mean.
         cycles: The cycles of definitions that have been reported.
         registered: The registered instances, by name.
@@ -149,6 +150,7 @@ class Planning(ABC):
     _homes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.reported = self.problems
         self.definitions = known_definitions(self.shape.definitions, self.files, self.problems)
 
     # What `Resolver` and `Planner` add.

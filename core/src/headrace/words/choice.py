@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
@@ -31,6 +32,9 @@ __all__ = ["Fallback", "ModelLoader"]
 
 _UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency", UNBUILDABLE)
 """A problem whose code begins with one of these means that a branch cannot be built here."""
+
+_Text = Annotated[str, BeforeValidator(lambda v: os.fspath(v) if isinstance(v, os.PathLike) else v)]
+"""A text, for which a `pathlib.Path` may stand too."""
 
 _log = logging.getLogger("headrace.build")
 _NOT_HERE = "Fallback: %s cannot be built here: %s"
@@ -81,7 +85,7 @@ class ModelLoader(_Chosen):
     class Options(_Options):
         """Options of ModelLoader."""
 
-        model: str = Field(description="The model; its suffix chooses the child.")
+        model: _Text = Field(description="The model; its suffix chooses the child.")
 
     takes = (1, None)
     prefixes = ("*",)
