@@ -481,6 +481,33 @@ def test_a_deadline_runs_through_all_nodes(gate, client, expire):
         assert pipe.stats()["nodes"]["c"]["submitted"] == 0
 
 
+@pytest.mark.parametrize("way", ["deadline", "close", "shed"])
+@pytest.mark.parametrize("order", ["bc", "cb"])
+def test_who_is_freed_in_a_queue_is_told_of_the_branch_that_still_runs(
+    gate, client, expire, until, order, way
+):
+    full = {"queue_size": 1, "queue_full": "shed_oldest"}
+    config = {"a": {"backend": "Inc", "next": "b,c", **full}}
+    with headrace.pipe(config | {name: {"backend": "Gate"} for name in order}) as pipe:
+        busy = pipe.submit({"data": 0, "node_name": "b"})
+        gate.wait_entered()
+        calling = client(pipe, {"data": 1}, timeout=60)
+        gate.wait_entered()
+        until(lambda: pipe.stats()["nodes"]["b"]["waiting"] == 1)
+        if way == "deadline":
+            expire(pipe, 2)
+        elif way == "close":
+            client(pipe.close, drain=False)
+        else:
+            pipe.submit({"data": 7})
+        wanted = (errors.DeadlineExceededError, errors.ClosedError, errors.OverloadedError)
+        with pytest.raises(wanted) as caught:
+            calling.outcome()
+        assert caught.value.abandoned
+        gate.open()
+        assert busy.result(60)["result"] == 0
+
+
 def test_a_request_between_nodes_can_be_taken_back_only_while_it_waits(gate, until):
     config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
     config["c"] = {"backend": "Inc"}

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 
+FREES_CALLER = (DeadlineExceededError, ClosedError, OverloadedError)
+"""The errors that end a request at one node while a backend may run on it at another one."""
+
+
 class Called(Protocol):
     """What a caller of a node has to know of it.
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._graph.entries import EntriesOfOne, count, entry_at
+from headrace._graph.entries import FREES_CALLER, EntriesOfOne, count, entry_at
 from headrace._graph.traversal import Failure, Traversal, unable
 from headrace._portable import is_abandoned
 from headrace._scheduling.entry import (
@@ -42,9 +42,8 @@ class GraphRequest:
 
     Its owner is notified once, after the last node, and is given the entry of the call.
 
-    Two nodes of parallel branches may end at the same time, in two threads. Both threads put the end of their
-    node into a queue and then try to acquire the turn, a lock: the thread that gets it advances the traversal
-    for both, and the other thread returns at once. Only a thread that ends or gives up the request waits.
+    Two threads may end nodes of parallel branches at the same time. Both put the end into a queue and try to acquire the
+    turn, a lock. Who gets it advances the traversal for both. Only a thread that ends or gives up the request waits.
 
     Attributes:
         deadline: The deadline of the call, on the clock of ``time.monotonic()``; None for none.
@@ -69,8 +68,7 @@ class GraphRequest:
         # it may write into the request, and is told whether the request is over: then the dict is the caller's again.
         self._ended: deque[tuple[Visit, Callable[[bool], BaseException | None]]] = deque()
         self.open: dict[Entry, Scheduler] = {}
-        self._over = False
-        self._abandoned = False  # the request is over, and a backend still runs on it
+        self._over = self._abandoned = False  # abandoned: over, and a backend still runs on it
         # Filled once the request is over: the thread that pops the owner notifies it.
         self._to_notify: list[Owner] = []
 
@@ -201,8 +199,8 @@ class GraphRequest:
         self._abandoned = is_abandoned(error)
         self._over = True  # only now: what raises above ends the request too, see `_advance`
         try:
-            if self.open:
-                self._cancel_open()
+            if self.open and self._cancel_open() and isinstance(error, FREES_CALLER):
+                error.abandoned = self._abandoned = True
         finally:
             # Only now: where the entry of the call was still open, it has got the error of a cancelled one.
             self._entry.error = error
@@ -211,18 +209,20 @@ class GraphRequest:
     def _still_open(self) -> list[tuple[Entry, Scheduler]]:
         """Copy `open`, from which other threads remove entries meanwhile.
 
-        ``list(self.open)`` is one step of the interpreter. A list of ``items()`` is not: making its tuples
-        may start the garbage collector, whose finalizers may let other threads run.
+        ``list(self.open)`` is one step of the interpreter. A list of ``items()`` is not: its tuples may start the
+        garbage collector, whose finalizers may let other threads run.
         """
         found = [(entry, self.open.get(entry)) for entry in list(self.open)]
         return [(entry, scheduler) for entry, scheduler in found if scheduler is not None]
 
-    def _cancel_open(self) -> None:
+    def _cancel_open(self) -> bool:
+        """Cancel all entries that wait; tell whether a backend runs on another one."""
         together: dict[Scheduler, list[Entry]] = {}
         for entry, scheduler in self._still_open():
             together.setdefault(scheduler, []).append(entry)
         for scheduler, entries in together.items():
             scheduler.cancel_together(entries)
+        return any(entry.state == RUNNING for entry in list(self.open))
 
     def _finish(self) -> BaseException | None:
         """Put the results of the sinks into the caller's dict; give the error if one is missing."""
