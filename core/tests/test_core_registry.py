@@ -191,6 +191,17 @@ def test_what_is_installed_and_allowed_is_looked_up_where_it_is_now(site, tmp_pa
     headrace.PipelineConfig.load({"backend": "Later"})
 
 
+def test_what_is_installed_while_the_program_runs_is_found_by_the_next_configuration(site):
+    config = {"backend": "S[Later,Late]"}
+    with pytest.raises(ConfigError, match="unknown backend 'Later'"):
+        headrace.PipelineConfig.load(config)
+    hooks = "from headrace.hookspecs import hookimpl\n@hookimpl\ndef headrace_definitions():\n"
+    code = {"hrt_late": hooks + "    return {'Late': 'Later'}\n"}
+    site.backend("headrace-later", "Later", "hrt_later")
+    site.add("headrace-late", "[headrace.plugins]\nhooks = hrt_late\n", code)
+    headrace.PipelineConfig.load(config)
+
+
 @pytest.mark.parametrize(
     ("value", "hint"),
     [

@@ -15,8 +15,11 @@ from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.planner import Planner
 from headrace._portable import nearest
 from headrace._registry.imports import HOW_TO_ALLOW, refused, run_imports
-from headrace._registry.registry import Files
+from headrace._registry.registry import Files, registry
 from headrace.errors import ConfigError, PluginError, Problem
+
+_LACKS = ("unknown_backend", "unknown_policy", "unknown_probe", "missing_plugin", "plugin_")
+"""A problem whose code begins with one of these may be gone once another plugin is installed."""
 
 
 class PipelineConfig:
@@ -73,6 +76,9 @@ class PipelineConfig:
         all_names = not len(problems)
         shape = read_shape(document, problems)
         plan = Planner(shape, files, problems, all_names, why).pipeline()
+        lacks = any(one.code.startswith(_LACKS) for one in problems)
+        if lacks and registry.look_again():  # pip has been run since, in a notebook say
+            return cls._of(document, allow_import)
         problems.raise_if_any()
         config = object.__new__(cls)
         values = {"_document": document, "_shape": shape, "_plan": plan}
