@@ -1,7 +1,6 @@
 """JPEG files against OpenCV's decoder; whatever is wrong with one, its neighbours are decoded."""
 
 import io
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -72,11 +71,15 @@ def test_files_are_what_opencv_reads(bench, decoder, file):
 
 
 def test_all_rows_of_bytes_are_read():
-    def through(file):
-        return SimpleNamespace(__dlpack__=file.__dlpack__, __dlpack_device__=lambda: (1, 0))
+    class Through:
+        def __dlpack__(self, **how):
+            return row.__dlpack__(**how)
+
+        def __dlpack_device__(self):
+            return row.__dlpack_device__()
 
     row = np.frombuffer(bytearray(jpeg()), np.uint8)
-    for file in (bytearray(jpeg()), np.bytes_(jpeg()), row, row.repeat(2)[::2], through(row)):
+    for file in (bytearray(jpeg()), np.bytes_(jpeg()), row, row.repeat(2)[::2], Through()):
         assert bytes(view_of_bytes(file)) == jpeg()
 
 

@@ -466,6 +466,26 @@ def test_numbers_of_python_get_the_dtype_that_is_told_unless_a_value_would_chang
     assert "shape" in error.hint
 
 
+def test_programs_are_read_by_older_versions_of_torch_too(monkeypatch, bench, files):
+    class Older:
+        """A tree of arguments as torch 2.6 has it: the parts are an attribute."""
+
+        def __init__(self, spec):
+            self.num_leaves, self.is_leaf = spec.num_leaves, spec.is_leaf
+            self.children_specs = [Older(child) for child in children(spec)]
+
+    children = loading._children
+    monkeypatch.setattr(
+        loading,
+        "_children",
+        lambda spec: children(spec if isinstance(spec, Older) else Older(spec)),
+    )
+    one = bench()
+    request = {"data": torch.tensor([1.0, 2.0, 3.0])}
+    program = one.start(TorchModule, model=str(files / "program.bin"))
+    assert one.run(program, request)[0].shape == (2,)
+
+
 def test_integers_are_not_cast(bench):
     one = bench()
     backend = one.start(TorchModule, module=f"{HERE}Embedding", dtype="float16", shape="4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 import threading
 import warnings
@@ -156,6 +157,11 @@ def _load_script(path: Path, device: torch.device) -> Model:
     return Model("TorchScript", module, Signature(tuple(Port(a.name) for a in needed)), module)
 
 
+def _children(spec: Any) -> Any:
+    """Give the parts of a tree of arguments; older versions of torch have them as an attribute."""
+    return spec.children() if hasattr(spec, "children") else spec.children_specs
+
+
 def _load_program(path: Path, device: torch.device) -> Model:
     with path.open("rb") as file:  # as a file: torch warns of a path that does not end in .pt2
         program = torch.export.load(file)
@@ -177,8 +183,9 @@ def _load_program(path: Path, device: torch.device) -> Model:
         args, kwargs = pytree.tree_unflatten(flat, spec)
         return module(*args, **kwargs)
 
-    plain = spec.num_leaves == len(ports) and not spec.children()[1].num_leaves
-    plain = plain and all(child.is_leaf() for child in spec.children()[0].children())
+    args_spec, kwargs_spec = _children(spec)
+    plain = spec.num_leaves == len(ports) and not kwargs_spec.num_leaves
+    plain = plain and all(child.is_leaf() for child in _children(args_spec))
     signature = _signature(ports)
     least, most = _range_of(program, values[ports[0].name])
     signature = replace(signature, least=least, most=most)
@@ -229,9 +236,15 @@ def _load_package(path: Path, device: torch.device, runners: int) -> Model:
         # torch warns of a path with another suffix; it unpacks the file, so the link may go.
         named = Path(folder, "model.pt2")
         named.symlink_to(path.resolve())
-        model = torch._inductor.aoti_load_package(
-            str(named), num_runners=runners, device_index=index
-        )
+        load = torch._inductor.aoti_load_package
+        takes = inspect.signature(load).parameters  # torch 2.6 takes neither
+        if index > 0 and "device_index" not in takes:
+            raise SetupError(
+                f"torch {torch.__version__} loads AOTInductor packages for the first device only",
+                hint="`pip install --upgrade torch`, or give the model as a torch.export program.",
+            )
+        asked = {"num_runners": runners, "device_index": index}
+        model = load(str(named), **{key: asked[key] for key in asked if key in takes})
     made_for = model.get_metadata().get("AOTI_DEVICE_KEY", device.type)
     if made_for != device.type:
         raise SetupError(
@@ -240,7 +253,7 @@ def _load_package(path: Path, device: torch.device, runners: int) -> Model:
         )
     loader = model.loader
     spec, result_spec = map(pytree.treespec_loads, loader.get_call_spec())
-    args, kwargs = spec.children()
+    args, kwargs = _children(spec)
     names = [f"input_{index}" for index in range(args.num_leaves)] + list(kwargs.context or ())
     run: Callable[[list[torch.Tensor]], Any] = getattr(loader, "boxed_run", None) or loader.run
 
