@@ -49,13 +49,13 @@ def test_mermaid_has_every_node_and_edge(found):
 def test_mermaid_quotes_what_keys_contain(tmp_path):
     path = tmp_path / "odd.toml"
     path.write_text(
-        CONFIG.replace('"read[result:data],', "'read[a\"<b&:data],").replace(
+        CONFIG.replace('"read[result:data],', "'read[a\"<b&#lt;:data],").replace(
             'find[result:boxes]"', "find[result:boxes]'"
         ),
         encoding="utf-8",
     )
     text = FORMATS["mermaid"](headrace.explain(path))
-    assert '-- "a&quot;&lt;b&amp;:data" -->' in text
+    assert '-- "a&quot;&lt;b&amp;#35;lt;:data" -->' in text
 
 
 def test_dot_quotes_names_and_labels(found):

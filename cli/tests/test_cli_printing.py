@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pytest
 from pydantic import BaseModel
@@ -78,6 +79,7 @@ def test_one_request_is_one_line():
     line = as_line("a\tb", {"x": "1\n2\r3", "y": "\x1b[31m", "z": "a\u2028b"})
     assert line == "a\\tb\t1\\n2\\r3\t\\x1b[31m\ta\\u2028b"
     assert as_line("p", {}) == "p\t"
+    assert as_line("p", MappingProxyType({"x": 1, "y": "z"})) == "p\t1\tz"
     assert as_line("p", Found(Label.CAT)) == "p\tcat\t[1, 2]"
     assert escaped("ünchanged \\ text") == "ünchanged \\ text"
 
@@ -88,6 +90,7 @@ def test_one_request_is_one_line():
         ({"a": Array([[1.5, 2]], (1, 2))}, {"a": [[1.5, 2]]}),
         (b"z", "eg=="),
         ((1, [2]), [1, [2]]),
+        ([MappingProxyType({"a": MappingProxyType({1: float("nan")})})], [{"a": {"1": None}}]),
         ({1}, [1]),
         (Key(), "key"),
         (Label.CAT, "cat"),

@@ -65,7 +65,9 @@ def mermaid(found: dict[str, Any]) -> str:
     """Write a Mermaid flowchart, which many hosts show inside Markdown."""
 
     def quoted(text: str) -> str:
-        return '"' + escape(text, {'"': "&quot;"}).replace("\n", "<br/>") + '"'
+        # Mermaid reads `#quot;` as an entity, as HTML reads `&quot;`.
+        entities = {'"': "&quot;", "#": "#35;", "\n": "<br/>"}
+        return f'"{escape(text, entities)}"'
 
     names = {name: f"n{index}" for index, name in enumerate(found["nodes"])}
     lines = ["flowchart LR"]

@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -71,9 +72,11 @@ def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
 
 
 def _opened(value: Any) -> Any:
-    """Give the content of a dataclass, a pydantic model or a member of an enumeration; else the value."""
-    if isinstance(value, type):
+    """Give the content of a dataclass, a model, a mapping or a member of an enumeration; else the value."""
+    if isinstance(value, (type, dict)):
         return value
+    if isinstance(value, Mapping):
+        return dict(value)
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
@@ -107,8 +110,8 @@ def _alone(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> A
 def as_json(value: Any, *, ascii_only: bool = False, indent: int | None = None) -> str:
     """Write a value as JSON, in full: as one line, unless ``indent`` gives the spaces of a level.
 
-    Values with ``tolist`` (arrays) become nested lists, bytes become base64, dataclasses and models of
-    pydantic become objects, and a value that is no number, text, list or dict becomes its text. NaN and
+    Values with ``tolist`` (arrays) become nested lists, bytes become base64, mappings, dataclasses and models
+    of pydantic become objects, and a value that is no number, text, list or dict becomes its text. NaN and
     infinities, which JSON lacks, become null. A value that holds itself, or is nested more than 250 levels
     deep, is cut off with ``"..."``.
     """
