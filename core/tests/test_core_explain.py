@@ -147,6 +147,14 @@ def test_a_node_under_a_time_limit_is_run_by_a_runner():
     assert node["run_by"] == "runner"
 
 
+@pytest.mark.parametrize(("limited", "behind"), [("door", "caller"), ("main", "runner")])
+def test_a_second_door_is_under_the_time_limits_of_both(limited, behind):
+    nodes = {"door": {"backend": "Forward[node.main]"}, "main": {"backend": "Identity"}}
+    nodes[limited]["timeout_ms"] = 5
+    found = headrace.explain(nodes)["nodes"]
+    assert (found["door"]["run_by"], found["main"]["run_by"]) == ("runner", behind)
+
+
 def test_explain_builds_nothing():
     class Never(Many):
         def init(self, options, context):

@@ -114,10 +114,10 @@ def _asks_for(roots: Iterable[Element], named: Iterable[NamedPlan] = ()) -> list
 
 
 def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
-    door = plan.nodes[doors(plan.nodes, node.name)[-1]]
-    owned = owns_thread(door.runs)
-    keys = node.keys
-    run_by = "own thread" if owned else "runner" if keys.timeout_ms is not None else "caller"
+    chain = [plan.nodes[name] for name in doors(plan.nodes, node.name)]
+    door, keys, owned = chain[-1], node.keys, owns_thread(chain[-1].runs)
+    limited = any(one.keys.timeout_ms is not None for one in chain)
+    run_by = "own thread" if owned else "runner" if limited else "caller"
     low, high = narrowed(door.runs.range, door.keys)
     return {
         "expression": node.expression,
