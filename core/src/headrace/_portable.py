@@ -9,7 +9,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from types import TracebackType
@@ -220,15 +219,6 @@ def twin_of(error: BaseException) -> Any:
     twin.__cause__, twin.__context__ = error.__cause__, error.__context__
     twin.__suppress_context__ = error.__suppress_context__
     return twin.with_traceback(error.__traceback__)
-
-
-def portable_class(cls: type[Any]) -> type[Any]:
-    """Give a class, or its nearest base, that pickle finds by its name."""
-    for one in cls.__mro__:
-        with suppress(Exception):
-            pickle.dumps(one)
-            return one
-    return Exception
 
 
 def portable(value: Any) -> Any:

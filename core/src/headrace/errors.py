@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace._portable import Problem, error_text, portable, portable_class, rebuild, twin_of
+from headrace._portable import Problem, error_text, portable, rebuild, twin_of
 
 __all__ = [
     "BackendError",
@@ -71,7 +71,7 @@ class HeadraceError(Exception):
         A class that is found by no name, since a function has made it, is replaced by its base; its code stays.
         """
         state = {key: portable(value) for key, value in self.__dict__.items()}
-        cls = portable_class(type(self))
+        cls = next(one for one in type(self).__mro__ if portable(one) is one)
         if cls is not type(self):
             state["code"] = code_of(self)
         if self.__cause__ is not None:

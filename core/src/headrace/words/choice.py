@@ -37,7 +37,6 @@ _Text = Annotated[str, BeforeValidator(lambda v: os.fspath(v) if isinstance(v, o
 """A text, for which a `pathlib.Path` may stand too."""
 
 _log = logging.getLogger("headrace.build")
-_NOT_HERE = "Fallback: %s cannot be built here: %s"
 
 
 class _Chosen(Word):
@@ -95,8 +94,7 @@ class ModelLoader(_Chosen):
     def _plan(cls, use: Use) -> Element | None:
         """Plan the child that the suffix chooses; the others for the options that they know."""
         element, children = use.element, use.children
-        model = getattr(element.options, "model", None)
-        chosen = _by_suffix(use, model)
+        chosen = _by_suffix(use, model := getattr(element.options, "model", None))
         row = []
         for child in children:
             if child is chosen:
@@ -177,8 +175,6 @@ class Fallback(_Chosen):
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the children in order, until one can be built."""
         reasons, known = dict(element.unavailable), set(building.by_element)
-        for label, why in reasons.items():
-            _log.info(_NOT_HERE, label, why)
         for child in element.children:
             trial = replace(at, parts=at.parts.nested())
             label = _label_of(child.call, element.call.children)
@@ -190,8 +186,9 @@ class Fallback(_Chosen):
                 for key in building.by_element.keys() - known:  # not to be described
                     del building.by_element[key]
                 reasons[label] = error_text(error)
-                _log.info(_NOT_HERE, label, reasons[label])
                 continue
+            for other, why in reasons.items():
+                _log.info("Fallback: %s cannot be built here: %s", other, why)
             _log.info("Fallback: %s was chosen", label)
             backend = building.backend(element, (built,), at)
             backend.chosen, backend.reasons = label, reasons  # type: ignore[attr-defined]
@@ -204,16 +201,14 @@ class Fallback(_Chosen):
 
 
 def _nothing(name: str, reasons: Mapping[str, str]) -> str:
-    listed = "; ".join(f"{branch}: {reason}" for branch, reason in reasons.items())
-    return f"nothing in {name} can be built here: {listed}"
+    return f"nothing in {name} can be built here: {'; '.join(map(': '.join, reasons.items()))}"
 
 
 def _label_of(child: Call, children: Collection[Call]) -> str:
     """Give the name of a branch as it was written; its whole text where others have the same name."""
     uses = child.source.uses if child.source else ()  # inside Process a branch comes without
     child = next((use.call for use in uses if use.call in children), child)
-    names = [other.name for other in children]
-    return child.name if names.count(child.name) <= 1 else str(child)
+    return str(child) if [one.name for one in children].count(child.name) > 1 else child.name
 
 
 def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element | None:
