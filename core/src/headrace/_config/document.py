@@ -7,6 +7,7 @@ import re
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,9 @@ def read_document(
     """
     reader = _Reader()
     if isinstance(source, Mapping):
-        folder = Path.cwd() if base is None else Path.cwd() / Path(base).expanduser()
+        folder = Path(base or "").expanduser()
+        with suppress(OSError):  # the working directory is gone, as of a service that is replaced
+            folder = Path.cwd() / folder
         document = reader.tables(source, folder, None, ())
     elif base is not None:
         raise TypeError("base is for a dict: paths in a file are relative to that file")
