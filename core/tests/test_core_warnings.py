@@ -277,6 +277,9 @@ def test_work_that_a_backend_takes_into_its_own_thread_is_told(expression, messa
         ("imports", "import"),
         ("workers", "instance_num"),
         ("num_workers", "instance_num"),
+        ("preferred_batch_size", "batch_sizes"),
+        ("max_queue_delay", "batching_timeout"),
+        ("gpus", "device"),
         ("widht", "width"),
     ],
 )

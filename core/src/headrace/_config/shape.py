@@ -154,8 +154,10 @@ FIXED_KEYS = {
 
 _NAMES_ELSEWHERE = {
     "max": "batch_size max_batch max_batch_size",
-    "instance_num": "workers num_workers instances num_instances instance_count replicas",
-    "batching_timeout": "batch_timeout batch_timeout_ms batching_timeout_ms max_queue_delay_ms",
+    "batch_sizes": "preferred_batch_size preferred_batch_sizes",
+    "instance_num": "workers num_workers instances num_instances instance_count instance_group replicas num_replicas",
+    "batching_timeout": "batch_timeout batch_timeout_ms batching_timeout_ms max_queue_delay max_queue_delay_ms",
+    "device": "gpu gpus accelerator",
     "queue_size": "max_queue_size queue_length",
     "timeout_ms": "timeout deadline_ms",
 }
