@@ -211,11 +211,16 @@ class Place:
     def carried(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give the tensor of `give` if its rows are the ``data`` of these requests, in order; else None."""
         rows, handed = self._rows, self._handed
-        if len(rows) != len(batch) or not each_holds(batch, "data", rows):
+        if len(rows) != len(batch):
             return None
         if handed is not None and rows is handed.rows:
-            return self._whole  # rows were handed on only to requests without `request_size`
-        return None if any_has(batch, "request_size") else self._whole
+            # They were handed on only to requests without `request_size`, and only their sequence has had them since:
+            # it drops requests that have failed and keeps the others in order, so the first and the last tell.
+            same = batch[0].get("data") is rows[0] and batch[-1].get("data") is rows[-1]
+            return self._whole if same else None
+        if not each_holds(batch, "data", rows) or any_has(batch, "request_size"):
+            return None
+        return self._whole
 
     def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
         """Give samples of one shape and dtype on this device as one new tensor.
