@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace.errors import BackendError, InputError, SetupError
 from headrace_testing import BackendConformance, certify
-from headrace_testing.conformance import rules, rules_process
+from headrace_testing.conformance import ConformanceRun, rules, rules_process
 from headrace_testing.conformance.memory import shares_memory
 from headrace_testing.conformance.settings import restore, settings
 from headrace_testing.conformance.values import difference, kept
@@ -162,6 +162,17 @@ def test_arrays_are_compared_by_dtype_shape_and_numbers():
         ("Exactly 4 rows", None),
         ("exactly 4 items", (4, 4)),
         ("2 to the size of the window", (2, "what words tell")),
+        ("Any size.", (1, None)),
+        ("Unbounded", (1, None)),
+        ("at least 2", (2, None)),
+        ("min 2, max unbounded", (2, None)),
+        ("min 2, max 8", (2, 8)),
+        ("Up to 16 items.", (1, 16)),
+        ("At most 16", (1, 16)),
+        ("up to ``batch``", (1, "what words tell")),
+        ("[1, 8]", (1, 8)),
+        ("1..8", (1, 8)),
+        ("1, 2 or 4", (1, 1)),
         ("That of what is inside.", None),
         ("10 milliseconds", None),
     ],
@@ -170,6 +181,72 @@ def test_the_range_in_a_docstring_is_read(text, found):
     from headrace_testing.conformance.rules_docs import _range_of
 
     assert _range_of(text) == found
+
+
+DOCSTRINGS = {
+    "underlined": """Do something.
+
+Reads
+-----
+data : number
+    What comes.
+
+Batch
+-----
+Any size.
+""",
+    "with bullets": """Do something.
+
+Reads:
+    - `data` (number): What comes.
+Batch:
+    - 1 or more
+""",
+}
+
+
+@pytest.mark.parametrize("doc", DOCSTRINGS.values(), ids=DOCSTRINGS)
+def test_sections_of_other_styles_are_read(doc):
+    from headrace_testing.conformance.rules_docs import _range_of, entries, sections
+
+    found = sections(doc)
+    assert list(found) == ["Reads", "Batch"]
+    assert "data" in entries(found["Reads"])
+    assert "What comes." in entries(found["Reads"])["data"]
+    assert _range_of(found["Batch"]) == (1, None)
+
+
+class NamesItsKeysInSentences(headrace.Backend):
+    """Give what came.
+
+    Reads: ``data``, which may be anything.
+    Writes: the same object as ``result``.
+    Batch: any.
+    Raises: InputError, without data.
+    Source: own.
+    """
+
+    def forward(self, batch):
+        for request in batch:
+            if "data" not in request:
+                raise InputError("no data", key="data")
+            request["result"] = request["data"]
+
+
+class ForgetsAKeyInItsSentence(NamesItsKeysInSentences):
+    __doc__ = NamesItsKeysInSentences.__doc__.replace("``data``, which", "It")
+
+
+@pytest.mark.parametrize(
+    ("cls", "outcome"),
+    [(NamesItsKeysInSentences, "passed"), (ForgetsAKeyInItsSentence, "failed")],
+)
+def test_a_section_may_name_its_keys_in_a_sentence(cls, outcome):
+    headrace.register(cls.__name__, cls, replace=True)
+    made = {"expression": cls.__name__, "make_item": lambda self, k: {"data": k}}
+    with ConformanceRun(type("Made", (BackendConformance,), made)) as run:
+        assert run.verdict("docstring-keys").outcome == outcome
+        assert run.verdict("docstring-batch").outcome == "passed"
 
 
 class Constant(headrace.Backend):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from headrace_testing.conformance.claims import claims_dtype, covers_dtype, fits, shapes_of
@@ -22,10 +23,20 @@ _WORDS = "what words tell"
 SECTIONS = ("Reads", "Writes", "Batch", "Raises", "Source")
 
 _HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+(\S.*))?")
-_ENTRY = re.compile(r"([\w{}`., /-]+?):(?:\s|$)")
-_AT_LEAST = re.compile(r"(\d+|one|any number)\s+or more\b|any number\b", re.IGNORECASE)
-_FROM_TO = re.compile(r"(\d+)\s*(?:to|-|\u2013)\s*(\d+)\b", re.IGNORECASE)
-_FROM = re.compile(r"(\d+)\s+to\s", re.IGNORECASE)
+_BULLET = re.compile(r"^[-*] ", re.MULTILINE)
+_UNDERLINED = re.compile(r"^([A-Z][a-z]+)\n---+$", re.MULTILINE)
+_ENTRY = re.compile(r"([\w{}`., /-]+?)\s*(\([^()]*\)\s*)?:(?:\s|$)")
+_MAX = r"(?:up\s+to|at\s+most|max(?:imum)?\W{0,3})\s*"
+_AT_LEAST = re.compile(
+    r"(?:(\d+|one)(?:\s*\+|\s+(?:or|and)\s+more\b)|(?:at\s+least\s+|min(?:imum)?\W{0,3})(\d+|one)\b(?!\W{0,3}max(?:imum)?\W{0,3}\d)|any\b|un(?:bounded|limited)\b)",
+    re.IGNORECASE,
+)
+_FROM_TO = re.compile(
+    rf"(?:\[|\(|from\s+|min(?:imum)?\W{{0,3}})?(\d+)(?:\s*(?:to|-|\u2013|\u2026|\.\.+)|,?\s+{_MAX}|,(?=[^\])]*[\])]))\s*(\d+)\b",
+    re.IGNORECASE,
+)
+_UP_TO = re.compile(rf"{_MAX}(\d+)\b", re.IGNORECASE)
+_FROM = re.compile(rf"(?:from\s+)?(\d+)\s+to\s|{_MAX}(?=[`\w])", re.IGNORECASE)
 _CONDITION = re.compile(r"\b(where|when|if|else|unless|otherwise|depend\w*)\b", re.IGNORECASE)
 _LIMIT = re.compile(
     r"\d|\b(max|min|range|batch(es)?|at a time|most|least|models?|engines?|profiles?)\b",
@@ -46,10 +57,13 @@ def documentation(cls: type[Backend]) -> str:
 
 
 def sections(doc: str) -> dict[str, str]:
-    """Give the sections of a docstring: heading to text."""
+    """Give the sections of a docstring: heading to text. Headings may be underlined, as those of numpy are."""
+    first, *underlined = _UNDERLINED.split(doc)
+    for name, text in zip(underlined[::2], underlined[1::2], strict=True):
+        first += f"{name}:\n" + textwrap.indent(text, "    ")
     found: dict[str, list[str]] = {}
     into: list[str] | None = None
-    for line in doc.splitlines():
+    for line in first.splitlines():
         heading = _HEADING.fullmatch(line)
         if heading is not None:
             into = found.setdefault(heading[1], [])
@@ -60,7 +74,8 @@ def sections(doc: str) -> dict[str, str]:
         else:
             into = None
     return {
-        name: inspect.cleandoc("\n".join(["", *lines])).strip() for name, lines in found.items()
+        name: _BULLET.sub("", inspect.cleandoc("\n".join(["", *lines]))).strip()
+        for name, lines in found.items()
     }
 
 
@@ -72,7 +87,8 @@ def entries(text: str) -> dict[str, str]:
         entry = None if line.startswith(" ") else _ENTRY.match(line)
         if entry is not None:
             names = [name.strip().strip("`") for name in re.split(r",| and | or ", entry[1])]
-            found.update(dict.fromkeys(names, line[entry.end() :].strip()))
+            what = f"{entry[2] or ''}{line[entry.end() :]}".strip()
+            found.update(dict.fromkeys(names, what))
         elif names:
             found.update({name: f"{found[name]} {line.strip()}".strip() for name in names})
     return found
@@ -100,7 +116,7 @@ def docstring_sections(subject: Subject) -> None:
 def docstring_keys(subject: Subject) -> str | None:
     """The sections Reads and Writes must name the keys that the class declares, and no others.
 
-    Each section has one entry per key, `data: uint8 [H, W, C]`; a key that an option names is listed
+    Each section has one entry per key, `data: uint8 [H, W, C]`, or names them in a sentence; a key that an option names is listed
     under its default, its present value or the name of the option. Where nothing is read or
     written, the section says `Nothing.` A container without `reads` or `writes` of its own may say
     in words what it passes on.
@@ -108,10 +124,13 @@ def docstring_keys(subject: Subject) -> str | None:
     found = sections(documentation(subject.cls))
     for which in ("reads", "writes"):
         section = which.capitalize()
-        documented = entries(found.get(section, ""))
+        documented = set(entries(found.get(section, "")))
         if not documented and subject.children and which not in vars(subject.cls):
             continue
-        _compare(subject, which, section, set(documented))
+        if not documented:  # a sentence that names the keys
+            words = set(re.findall(r"\w+", found.get(section, "")))
+            documented = words & subject.declared(which).all
+        _compare(subject, which, section, documented)
     return None
 
 
@@ -164,8 +183,8 @@ def _holds_many(key: str, options: object) -> bool:
 def docstring_batch(subject: Subject) -> str | None:
     """The section Batch must give the range that the backend has.
 
-    It begins with the range: `1 or more`, `1 to 8`, `4`, `2 to the size of the window`; words may
-    follow. It must be the range that the backend has once it is built. Where `init` sets another
+    It begins with the range: `1 or more`, `any`, `1 to 8`, `up to 8`, `4`, `2 to the size of the window`; words
+    may follow. It must be the range that the backend has once it is built. Where `init` sets another
     range than the class declares, the section may begin with the range of the class and say on what the
     range depends: it names an option, or says "where", "else", "unless". The range of a container is not
     compared: it comes from its children.
@@ -212,14 +231,17 @@ def _range_of(text: str) -> tuple[int, int | str | None] | None:
     """Read a range; its end is `_WORDS` where it is written in words."""
     at_least = _AT_LEAST.match(text)
     if at_least is not None:
-        word = (at_least[1] or "1").lower()
+        word = (at_least[1] or at_least[2] or "1").lower()
         return (int(word) if word.isdigit() else 1), None
     between = _FROM_TO.match(text)
     if between is not None:
         return int(between[1]), int(between[2])
+    up_to = _UP_TO.match(text)
+    if up_to is not None:
+        return 1, int(up_to[1])
     begin = _FROM.match(text)
     if begin is not None:
-        return int(begin[1]), _WORDS
+        return int(begin[1] or 1), _WORDS
     one = _ONE.match(text)
     if one is not None:
         number = 1 if one[1].lower() == "one" else int(one[1])
