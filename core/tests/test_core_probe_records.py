@@ -180,6 +180,115 @@ def test_elements_are_told_by_their_path_inside_before_outside(probes):
         assert outer[0] <= started <= ended <= outer[1]
 
 
+ELSEWHERE = """
+import os
+import pickle
+
+import headrace
+
+@headrace.register("Reported")
+class Reported(headrace.Backend):
+    max = 4
+
+    def init(self, options, context):
+        self.span = context.span
+
+    def forward(self, batch):
+        if self.span is not None:
+            self.span("inside", 1.0, 2.0, f"process {os.getpid()}")
+        for request in batch:
+            request["result"] = request["data"] + "!"
+
+@headrace.register("Copied")
+class Copied(headrace.Backend):
+    takes = 1
+    builds_elsewhere = True
+
+    def init(self, options, context):
+        (self.plan,) = context.children
+        self.built = pickle.loads(pickle.dumps(self.plan)).build(own_thread=False)
+
+    def forward(self, batch):
+        if not self.plan.measures:
+            return self.built(batch)
+        outcomes, runs = self.built.measured(batch)
+        self.plan.report(pickle.loads(pickle.dumps(runs)))
+        return outcomes
+
+    def close(self):
+        self.built.close()
+"""
+
+BUILT_ELSEWHERE = [
+    "S[Identity,Process[S[Reported,Identity]],Identity]",
+    "S[Copied[S[Identity,Reported]]]",
+    "Process[Copied[Process[Reported]]]",
+]
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    path = tmp_path / "reported.py"
+    path.write_text(ELSEWHERE, encoding="utf-8")
+    return {"import": [str(path)], "max": 4}
+
+
+def tree_of(expression):
+    """Give the names of an expression as `describe` has them."""
+    children = [tree_of(child) for phase in expression.phases for child in phase]
+    return {"name": expression.name, "children": children}
+
+
+@pytest.mark.parametrize("backend", BUILT_ELSEWHERE)
+def test_elements_that_were_built_elsewhere_are_told_like_others(probes, elsewhere, backend):
+    with piped("Elements", backend=backend, **elsewhere) as pipe:
+        before = time.monotonic()
+        pipe([{"data": "a"}, {"data": "b"}])
+        with pytest.raises(headrace.errors.RequestsFailed):
+            pipe([{"data": "a"}, {"data": 1}])
+        after = time.monotonic()
+        stats = pipe.stats()
+    heard = probes()[-1].heard
+    assert {element for _, _, element, *_ in heard} == set(paths(tree_of(headrace.parse(backend))))
+    assert {(node, index, size) for node, index, _, size, *_ in heard} == {("main", 0, 2)}
+    for *_, element, _, started, ended in heard:
+        assert before <= started <= ended <= after
+        outer = element.rpartition("/")[0]
+        around = [one[-2:] for one in heard if one[2] == outer]
+        assert not outer or any(first <= started and ended <= last for first, last in around)
+    assert stats["nodes"]["main"]["failed"] == {"backend": 2}
+
+
+def test_spans_that_were_reported_elsewhere_are_told(probes, elsewhere):
+    with piped("Spans", backend="S[Identity,Process[S[Reported]]]", **elsewhere) as pipe:
+        pipe({"data": "a"})
+        (process,) = pipe.describe()["nodes"]["main"]["tree"]["children"][1:]
+    (heard,) = probes()[-1].heard
+    path, track = "S/1:Process/0:S/0:Reported", f"process {process['built']['process']}"
+    assert heard == ("main", 0, path, "inside", 1.0, 2.0, track)
+
+
+def test_nothing_is_measured_elsewhere_while_nobody_asks(elsewhere):
+    class Elements:
+        def __init__(self):
+            self.heard = []
+
+        def element_done(self, node, instance, element, *_):
+            self.heard.append(element)
+
+    probe = Elements()
+    with headrace.pipe({"backend": "Copied[Reported]", **elsewhere}) as pipe:
+        pipe({"data": "a"})
+        copied = pipe._engine._nodes["main"].elements.by_element
+        (built,) = [one.built for one in copied.values() if type(one).__name__ == "Copied"]
+        assert "forward" not in vars(built.child)
+        with headrace.hookspecs.attached(pipe, probe):
+            pipe({"data": "a"})
+        assert "forward" not in vars(built.child)
+        pipe({"data": "a"})
+    assert sorted(probe.heard) == ["Copied", "Copied/0:Reported"]
+
+
 def test_that_an_element_begins_is_told_too(probes):
     with piped("Both", backend="S[Identity]") as pipe:
         pipe({"data": 1})
@@ -267,6 +376,15 @@ def test_timings_of_elements_in_stats(probes):
         assert set(one) == {"mean", "p99"}
         assert one["mean"] >= 0
     assert before["S"]["mean"] >= before["S/1:Upper"]["mean"]
+
+
+def test_timings_of_elements_that_were_built_elsewhere(elsewhere):
+    config = {"backend": "S[Process[Reported]]", "timings": True, **elsewhere}
+    with headrace.pipe(config) as pipe:
+        pipe([{"data": "a"}, {"data": "b"}])
+        found = pipe.stats()["nodes"]["main"]["elements"]
+    assert set(found) == {"S", "S/0:Process", "S/0:Process/0:Reported"}
+    assert found["S/0:Process"]["mean"] >= found["S/0:Process/0:Reported"]["mean"] > 0
 
 
 def test_utilisation_is_the_share_of_time_with_a_batch(monkeypatch):

@@ -994,7 +994,7 @@ def test_a_start_that_hangs_is_left_by_ctrl_c_and_leaves_nothing(starts, tmp_pat
 
 
 def test_what_cannot_be_sent_and_nobody_reads_stays_here():
-    exchange = Exchange({"data", "context"}, {"data"}, None)
+    exchange = Exchange({"data", "context"}, {"data"}, None, None)
     batch = [{"data": 1, "context": threading.Lock()}, {"data": threading.Lock(), "context": 2}]
     packed, bad = pack(batch, Channel(-1, -1, _process.memory_file()), {"data", "context"})
     errors = {}

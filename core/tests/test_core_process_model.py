@@ -78,7 +78,7 @@ class HandChannel:
         if self.child.dead:
             raise EOFError
         self.message = pickle.loads(pickle.dumps(message))
-        self.batch, _ = unpack(self.message, self)
+        self.batch, _ = unpack(self.message[0], self)
         self.awaits = awaits
 
     def receive(self, timeout_s=None):
@@ -107,7 +107,7 @@ class HandChannel:
                 model.died(numbers)
                 raise EOFError
         self.awaits = False
-        return pickle.loads(pickle.dumps((0, *run(model.far, self.message, self))))
+        return pickle.loads(pickle.dumps((0, *run(model.far, *self.message, self))))
 
     def overdue(self, timeout_s, numbers):
         self.model.let_pass(timeout_s)
@@ -209,7 +209,9 @@ def process_of(model, index, limit, rerun, kill_after_ms, siblings):
     process._child = process.supervisor.child()
     process._presence.ends.append(process.supervisor.kill)
     options = Process.Options(kill_after_ms=kill_after_ms)
-    process._take({**ABOUT, "rerun": rerun}, options)
+    process._take(
+        {**ABOUT, "rerun": rerun}, options, types.SimpleNamespace(measures=False, report=list)
+    )
     process._note_range()
     siblings.members.append(process)
     return process

@@ -148,9 +148,10 @@ def headrace_probes() -> dict[str, str]:
         its place among ``children``, as ``S/1:ResizeMat``. It is called in the thread that ran it,
         before the ``batch_ran`` of its batch. For a backend that is called item by item, or again, each
         call is reported. A word that only builds others (``IoC``), or passes the batch to a thread or a
-        node, is not reported, nor are the backends inside ``Process``.
+        node, is not reported. Backends inside ``Process`` are reported by the thread that waits for the
+        process, when the answer is there: ``started`` and ``ended`` tell when they ran.
     ``element_began(node, instance, element, size)``
-        The same backend is about to run, in the same thread.
+        The same backend is about to run, in the same thread; not told of backends inside ``Process``.
     ``span_done(node, instance, element, name, started, ended, track)``
         A backend has reported work inside it or on a device by ``context.span``.
     ``instance_changed(node, instance, state)``

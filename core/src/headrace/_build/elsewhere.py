@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.elements import Build, ElementBuilder
-from headrace._build.parts import At, Parts
+from headrace._build.measuring import Measuring, Reports
+from headrace._build.parts import At, Commons, Parts
 from headrace._build.wrappers import Wrapper
 from headrace._plan.declared import OPTIONAL, keys_named
 from headrace._plan.element import Element, NodePlan, PipelinePlan
@@ -23,6 +24,7 @@ from headrace._plan.word import Word, give_threads, needed_keys
 from headrace._portable import error_text
 from headrace._registry.backends import FunctionBackend, as_backend, of_function, source_of
 from headrace._registry.imports import run_imports
+from headrace._scheduling.probes import Probes
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
@@ -58,7 +60,10 @@ class ChildPlan:
         build = builder.build
         keys = None if builder.node is None else builder.node.keys
         packed, allow_import = io.BytesIO(), build.plan.allow_import
-        content = (builder.name, keys, at.index or 0, element, build.threads, allow_import)
+        self._here: tuple[Measuring, Element, int] | None
+        self._here = (builder.measuring, element, at.index or 0)
+        spans = builder.measuring.span(element, 0) is not None
+        content = (builder.name, keys, at.index or 0, element, build.threads, allow_import, spans)
         try:
             _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(content)
         except Exception as error:
@@ -76,6 +81,20 @@ class ChildPlan:
 
     def __repr__(self) -> str:
         return f"<plan of {self.expression}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_here": None}
+
+    @property
+    def measures(self) -> bool:
+        """Whether a probe, or ``timings``, asks now for the runs of the child's backends: see `report`."""
+        return self._here is not None and self._here[0].asks(self._here[1])
+
+    def report(self, runs: list[Any]) -> None:
+        """Let probes and ``stats()`` know what `BuiltElsewhere.measured` has given, in the container's process."""
+        if self._here is not None:
+            measuring, element, index = self._here
+            measuring.report(element, index, runs)
 
     def _label(self) -> str:
         return self.name
@@ -100,7 +119,7 @@ class ChildPlan:
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
             raise SetupError(what, hint=IMPORTABLE) from error
-        name, keys, index, element, threads, allow_import = content
+        name, keys, index, element, threads, allow_import, spans = content
         if own_thread:
             give_threads(element)
         else:
@@ -109,15 +128,16 @@ class ChildPlan:
         if keys is not None:
             node = NodePlan(name, keys, {}, element, None, None)  # type: ignore[arg-type]
         plan = PipelinePlan({}, files=files, allow_import=allow_import)
-        parts = Parts()
-        builder = ElementBuilder(Build(plan, ChildPlan, threads=threads), node, parts)
+        parts, reports = Parts(), Reports(element)
+        commons = Commons(probes=reports.probes) if spans else Commons()
+        builder = ElementBuilder(Build(plan, ChildPlan, commons, threads=threads), node, parts)
         try:
             at = At.begin(parts, index=index)
             child = at.end.around(builder.element(element, at), element)
         except BaseException:
             parts.close()
             raise
-        return BuiltElsewhere(child, element, builder.by_element, parts)
+        return BuiltElsewhere(child, element, builder, reports)
 
 
 class BuiltElsewhere(Wrapper):
@@ -132,31 +152,46 @@ class BuiltElsewhere(Wrapper):
     """
 
     def __init__(
-        self, child: Backend, element: Element, built: dict[int, Backend], parts: Parts
+        self, child: Backend, element: Element, builder: ElementBuilder, reports: Reports
     ) -> None:
         super().__init__(child)
+        built = builder.by_element
         self.rerun = all(_may_rerun(one, built) for one in element.walk())  # type: ignore[misc]
         self.reads: tuple[str, ...] = tuple(sorted(_keys(element, built, "reads")))
         self.keys = _keys_to_send(self.reads)
         self.needs = needed_keys(element, built)
-        self._element, self._built = element, built
-        self._parts = parts
+        self._element, self._builder, self._reports = element, builder, reports
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child on a batch."""
         return self.child(batch)
+
+    def measured(self, batch: list[Request]) -> tuple[Outcomes, list[Any]]:
+        """Run the child on a batch, and measure its backends.
+
+        Returns:
+            The outcomes, and what `ChildPlan.report` takes: plain values.
+        """
+        runs: list[Any] = []
+        self._reports.kept = runs
+        self._builder.measuring.listen(self._reports.probes)
+        try:
+            return self(batch), runs
+        finally:
+            self._builder.measuring.listen(Probes())
+            self._reports.kept = None
 
     def describe(self) -> dict[str, Any]:
         """Give the tree of the child, as in ``Pipeline.describe()``."""
         # A process that only runs batches does not need it.
         from headrace._explain import describe_element
 
-        return describe_element(self._element, self._built)
+        return describe_element(self._element, self._builder.by_element)
 
     def close(self) -> None:
         """Close all that was built, newest first, and log errors. A second call does nothing."""
         self._state = "closed"
-        self._parts.close()
+        self._builder.parts.close()
 
 
 def _keys(element: Element, built: dict[int, Backend], what: str) -> set[str]:

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._plan.element import Element, NodePlan, takes_dependency
 from headrace._scheduling.instance import FAST_S, SAMPLED, Timings
+from headrace._scheduling.probes import GuardedProbe, Probes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace._backend import Backend
     from headrace._build.parts import Commons, ElementTimes
-    from headrace._scheduling.probes import Probes
 
     Run = Callable[..., Any]
+    Report = tuple[str, str, tuple[Any, ...]]
+    """The method of a probe, the path of the element below its root, and the arguments after that path."""
+
+_RUNS = ("element_began", "element_done")
+_REPORTED = ("element_done", "span_done")
 
 
 def paths_of(root: Element) -> dict[int, str]:
@@ -48,7 +53,7 @@ class Measuring:
     def __init__(self, node: NodePlan | None, commons: Commons) -> None:
         self._commons = commons
         self._times = commons.times
-        self._listening = False
+        self._probes = Probes()
         self._measured: list[tuple[Backend, str, Run, int, str]] = []
         self._paths: dict[int, str] = {}
         if node is not None:
@@ -76,12 +81,12 @@ class Measuring:
 
     def listen(self, probes: Probes) -> None:
         """Let these probes, and no others, hear of the runs."""
-        events = ("element_began", "element_done")
-        listening = any(map(probes.hears, events))
-        for backend, name, run, *about in self._measured if listening or self._listening else ():
+        listening, before = (any(map(one.hears, _RUNS)) for one in (probes, self._probes))
+        self._probes = probes
+        for backend, name, run, *about in self._measured if listening or before else ():
             began, done = (
                 probes.notifier(event, self._node, *about) if probes.hears(event) else None
-                for event in events
+                for event in _RUNS
             )
             if listening:
                 setattr(backend, name, _reporting(run, began, done))
@@ -90,7 +95,48 @@ class Measuring:
                 # `run` was an attribute of the instance: put it back.
                 if getattr(backend, name) != run:
                     setattr(backend, name, run)
-        self._listening = listening
+
+    def asks(self, element: Element) -> bool:
+        """Tell whether ``times`` or probes ask now for what is reported of an element that was built elsewhere."""
+        asked = self._times is not None or any(map(self._probes.hears, _REPORTED))
+        return asked and id(element) in self._paths
+
+    def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
+        """Take what `Reports` has kept of an element that was built elsewhere."""
+        root = self._paths[id(element)]
+        for event, below, about in reports:
+            path = root + below
+            if self._times is not None and event == "element_done":
+                _, started, ended = about
+                times = self._times.setdefault((self._node, instance, path), Timings())
+                times.add((ended - started) * 1000)
+            self._probes.notify(event, self._node, instance, path, *about)
+
+
+class Reports:
+    """Keeps what the backends of an element do that was built elsewhere, for `Measuring.report` where its container is.
+
+    Attributes:
+        probes: This object as the only probe.
+        kept: What has been reported; None while nobody asks.
+    """
+
+    def __init__(self, element: Element) -> None:
+        self.kept: list[Report] | None = None
+        self.probes = Probes([GuardedProbe("reports", self)])
+        self._root = len(element.name)
+
+    def element_done(self, _node: str, _instance: int, path: str, *about: Any) -> None:
+        """Keep a run of an element; see `headrace.hookspecs.headrace_probes`."""
+        self._keep("element_done", path, about)
+
+    def span_done(self, _node: str, _instance: int, path: str, *about: Any) -> None:
+        """Keep work that a backend has reported by ``context.span``."""
+        self._keep("span_done", path, about)
+
+    def _keep(self, event: str, path: str, about: tuple[Any, ...]) -> None:
+        if self.kept is not None:
+            self.kept.append((event, path[self._root :], about))
 
 
 def _reporting(run: Run, began: Run | None, done: Run | None) -> Run:

@@ -32,7 +32,7 @@ from headrace.errors import BackendError, ContractError, InputError
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable
 
-    from headrace._backend import Backend
+    from headrace._build.elsewhere import BuiltElsewhere, ChildPlan
     from headrace._checked import Answers, Outcomes
     from headrace._scheduling.entry import Entry
     from headrace.keys import Request
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Faults = dict[int, Exception]
 
-    Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str]]
+    Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str], list[Any]]
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,13 @@ class Exchange:
         keys: The keys whose values are sent.
         read: Those of ``keys`` that X reads: a request fails when the value of one cannot be pickled.
         kill_after_s: How long to wait after the last deadline of a batch; None for ever.
+        plan: The plan of X: says whether its backends are measured, and takes the durations.
     """
 
     keys: Container[str]
     read: Container[str]
     kill_after_s: float | None
+    plan: ChildPlan
 
     def run(
         self, child: Child, batch: list[Request], entries: Entries, last: float | None
@@ -85,15 +87,16 @@ class Exchange:
             packed, left = self._without(bad, packed, left, errors)
         if not left:
             return [errors.get(id(one)) for one in batch]
-        channel.send(packed, awaits=True)
+        channel.send((packed, self.plan.measures), awaits=True)
         if entries:
             # X works on copies: from now on an owner whose deadline passes may leave with its request.
             lend(entry for one in left if (entry := entries.get(id(one))) is not None)
         patience_s = None
         if last is not None and self.kill_after_s is not None:
             patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
-        reported, packed, others, lost = channel.receive(patience_s)
+        reported, packed, others, lost, runs = channel.receive(patience_s)
         child.wait_reported(reported)
+        self.plan.report(runs)
         answers, unknown = unpack(packed, channel)
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
         rows = zip(left, answers, others, wrong, strict=True)
@@ -258,24 +261,26 @@ def _serve(channel: Channel, reports: _Reports, closing: ExitStack) -> None:
         return
     reports.send("built", about)
     while True:
-        answer = run(backend, channel.receive(), channel)
+        packed, measures = channel.receive()
+        answer = run(backend, packed, measures, channel)
         channel.send((reports.count, *answer))
 
 
-def run(backend: Backend, packed: Packed, channel: Channel) -> Answer:
+def run(backend: BuiltElsewhere, packed: Packed, measures: bool, channel: Channel) -> Answer:
     """Run a batch in the child process, and make the answer.
 
     Returns:
         The new values of the requests, with the outcome of a failed request under the key None; per
         request the keys that hold what another key held, and the keys that were taken out; the text of
-        the error for each value that cannot be sent, by the number of the value.
+        the error for each value that cannot be sent, by the number of the value; the runs of backends.
     """
     requests, bad = unpack(packed, channel)
     unknown = bad or [{} for _ in requests]
     batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
+    runs: list[Any] = []
     try:
-        outcomes = backend(batch)
+        outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         what = f"{backend._label()} raised {type(error).__name__}"
         outcomes = [caused(BackendError(what, backend=backend._label()), error) for _ in batch]
@@ -288,7 +293,7 @@ def run(backend: Backend, packed: Packed, channel: Channel) -> Answer:
         answers.append(new if outcome is None else {**new, None: _noted(outcome)})
         others.append((same, gone))
     packed, lost = pack(answers, channel)
-    return packed, others, {number: error_text(error) for number, error in lost.items()}
+    return packed, others, {number: error_text(error) for number, error in lost.items()}, runs
 
 
 def _noted(error: Exception) -> Any:

@@ -135,15 +135,15 @@ class Process(Word):
         self.supervisor = Supervisor(name, first, restarts, self._presence, self._siblings.look)
         self._child = self.supervisor.start(context.cancelled)
         self._presence.ends.append(self.supervisor.kill)
-        self._take(self._child.about, options)
+        self._take(self._child.about, options, plan)
         self._siblings.members.append(self)
 
-    def _take(self, about: dict[str, Any], options: Options) -> None:
-        """Take over what the process has reported of X."""
+    def _take(self, about: dict[str, Any], options: Options, plan: Any) -> None:
+        """Take over what the process has reported of X, whose plan is ``plan``."""
         self.min, self.max, self.rerun = about["min"], about["max"], about["rerun"]  # type: ignore[misc]
         self.reads = about["needs"]
         kill_after_s = None if options.kill_after_ms is None else options.kill_after_ms / 1000
-        self._exchange = Exchange({*about["keys"]}, {*about["reads"]}, kill_after_s)
+        self._exchange = Exchange({*about["keys"]}, {*about["reads"]}, kill_after_s, plan)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run X on the batch in its process; if the process dies, each item once more if X says ``rerun``.
