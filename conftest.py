@@ -11,11 +11,24 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # How long an example takes, or is made, tells of the machine. What `--hypothesis-profile` names
 # comes after this, and takes its place.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
+
+# Some values are drawn from the constants in the modules of this repository that are loaded: what else
+# ran before in the process would decide about the cases that are to be the same each time.
+constants_of_modules = getattr(providers, "_get_local_constants", None)  # older versions draw none
+
+
+def constants() -> providers.Constants:
+    """Give the constants that generated cases are made of, besides those that hypothesis knows."""
+    return providers.Constants() if settings.default.derandomize else constants_of_modules()
+
+
+providers._get_local_constants = constants
 
 SLOW = frozenset(
     (

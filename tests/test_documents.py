@@ -10,8 +10,11 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from headrace import errors
 from headrace._config.shape import NodeKeys
@@ -325,3 +328,25 @@ def test_the_table_of_plugins_lists_their_backends():
         if name in listed:
             (row,) = [line for line in text.splitlines() if f"[`{name}`]" in line]
             assert f"`{point.name}`" in row
+
+
+def test_generated_cases_are_the_same_whatever_else_has_been_loaded(tmp_path, monkeypatch):
+    """As CONTRIBUTING says of `scripts/check`. Other cases would be drawn of the numbers of that module."""
+
+    def cases():
+        drawn = []
+
+        @settings(derandomize=True, max_examples=300, phases=[Phase.generate])
+        @given(st.integers(0, 10**30 + 7))
+        def draw(number):
+            drawn.append(number)
+
+        draw()
+        return drawn
+
+    before = cases()
+    loaded = ModuleType("of_numbers")
+    loaded.__file__ = str(tmp_path / "of_numbers.py")
+    Path(loaded.__file__).write_text(f"NUMBERS = {list(range(10**20, 10**20 + 999))}\n")
+    monkeypatch.setitem(sys.modules, "of_numbers", loaded)
+    assert cases() == before

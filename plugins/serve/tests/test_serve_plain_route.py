@@ -160,6 +160,7 @@ def test_what_a_backend_does_to_an_input_of_the_query_stays_in_its_request(servi
 
 
 def test_several_files_have_an_outcome_each(serving):
+    Upper.sizes.clear()
     server = serving({"m": {"backend": "ServeUpper", "max": 8}})
     contents = [b"a", b"bad one", b"\r\n--c\r\n", b""]
     files = [("file", (f"{n}.txt", content)) for n, content in enumerate(contents)]
