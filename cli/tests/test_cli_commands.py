@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,7 @@ def test_help(command, flag):
     result = headrace_says(*command, flag)
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: headrace")
+    assert not re.search(r"[{<]\w+[}>\[]", result.stdout.partition("\n\n")[0])
 
 
 def test_wrong_arguments_give_2():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -144,6 +145,37 @@ def test_help_of_a_command_is_its_own(train):
     assert result.output.startswith("Usage: headrace label [OPTIONS]")
     assert "Label the images of a folder." in result.output
     assert "Train models." in says("train", "--help").output
+
+
+SORT = """
+from typing import Annotated, Literal
+import typer
+
+def sort(
+    folder: str,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE")] = None,
+    limit: Annotated[float, typer.Option(min=0.0)] = 1.0,
+    name: list[str] = ["a"],
+    by: Literal["size", "date"] = "size",
+    rate: Annotated[int, typer.Option(metavar="HZ")] = 1,
+):
+    \"""Sort files.\"""
+
+app = typer.Typer(rich_markup_mode=None)
+app.command("first")(sort)
+app.command("second")(sort)
+"""
+
+
+@pytest.mark.parametrize("words", [("sort",), ("sorts", "second")])
+def test_help_names_what_arguments_and_options_stand_for_and_no_types_of_python(site, words):
+    commands(site, sort="hrt_sort:sort", sorts="hrt_sort:app")
+    (site.folder / "hrt_sort.py").write_text(SORT)
+    shown = says(*words, "--help").output
+    assert shown.startswith(f"Usage: headrace {' '.join(words)} [OPTIONS] FOLDER [FILE]...\n")
+    assert not re.search(r"<|list\[|range", shown)
+    for option in ("--limit N", "--name TEXT", "--by size|date", "--rate HZ"):
+        assert f"{option} " in shown
 
 
 def test_a_command_of_click_itself_is_run(site):

@@ -109,6 +109,17 @@ def test_a_text_is_always_a_path():
     (problem,) = problems("Show")
     assert problem.code == "no_file"
     assert "Show" in problem.message
+    assert "an expression goes under the key 'backend'" in problem.hint
+
+
+def test_a_missing_file_is_not_taken_for_an_expression_nor_for_a_file_alike_in_its_suffix_alone(
+    tmp_path,
+):
+    (tmp_path / "line.toml").write_text('backend = "Show"\n')
+    (problem,) = problems(tmp_path / "base.toml")
+    assert (problem.suggestion, problem.hint) == (None, None)
+    (problem,) = problems(tmp_path / "lines.toml")
+    assert problem.suggestion == str(tmp_path / "line.toml")
 
 
 @pytest.mark.parametrize("source", [None, 3, ["Show"], b"Show"])

@@ -11,6 +11,7 @@ import headrace
 from headrace.errors import PluginError
 from headrace_cli.arguments import CONTEXT_SETTINGS
 from headrace_cli.console import FAILED, print_message
+from headrace_cli.parameters import readable
 from headrace_cli.reporting import Command, is_usage_error, print_usage_error
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def made_command(found: Any, **settings: Any) -> Any:
             add_completion=False, rich_markup_mode=None, context_settings=CONTEXT_SETTINGS
         )
         app.command(**settings)(found)
-    return typer.main.get_command(app)
+    return readable(typer.main.get_command(app))
 
 
 def _run(command: Any, args: list[str], path: str) -> int:

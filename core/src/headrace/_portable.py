@@ -116,14 +116,15 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def nearest_file(path: Path) -> str | None:
     """Give the file beside a missing one whose name is most like its name, or is it with ``.toml``; else None.
 
-    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it.
+    Names alike in their suffix alone are not alike. A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it.
     """
     try:
         names = (one.name for one in islice(path.parent.iterdir(), 1000))
         beside = [name for name in names if name.isprintable()]
     except OSError:
         return None
-    near = nearest(path.name, beside) or next((f for f in beside if f == f"{path.name}.toml"), None)
+    alike = [one for one in beside if nearest(path.stem, [path.with_name(one).stem])]
+    near = nearest(path.name, alike) or next((f for f in beside if f == f"{path.name}.toml"), None)
     return None if near is None else str(path.with_name(near))
 
 

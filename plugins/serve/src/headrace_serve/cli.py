@@ -15,6 +15,15 @@ __all__ = ["serve"]
 _LONGEST = 1e9
 """The greatest number of seconds, or milliseconds, that an option takes; it keeps infinity out."""
 
+_PEM = "FILE.PEM"
+
+
+def _limited(value: float | None) -> float | None:
+    """Check a time; in help a limit that nobody reaches would only be in the way."""
+    if value is not None and not value <= _LONGEST:
+        raise typer.BadParameter(f"expected at most {_LONGEST:.0f}, got {value}")
+    return value
+
 
 def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     models: Annotated[
@@ -26,10 +35,12 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = None,
     models_file: Annotated[
         str | None,
-        typer.Option("--models", help="A TOML file with a table [models.NAME] for each."),
+        typer.Option(
+            "--models", metavar="FILE", help="A TOML file with a table [models.NAME] for each."
+        ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")
+        str, typer.Option(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 for all.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
     grpc_port: Annotated[
@@ -37,43 +48,66 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         typer.Option(min=0, max=65535, help="The port of gRPC; without it REST alone is served."),
     ] = None,
     keys: Annotated[
-        str | None, typer.Option(help="A TOML file with names and hashes of keys; see the page.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A TOML file with a table [NAME] per key, which has its hash: sha256 = ...",
+        ),
     ] = None,
-    tls_cert: Annotated[str | None, typer.Option(help="The certificate, PEM.")] = None,
-    tls_key: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(metavar=_PEM, help="The certificate, PEM.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar=_PEM, help="Its key, PEM.")] = None,
     tls_client_ca: Annotated[
-        str | None, typer.Option(help="Roots of the certificates that clients must have, PEM.")
+        str | None,
+        typer.Option(metavar=_PEM, help="Roots of the certificates that clients must have, PEM."),
     ] = None,
     drain_delay: Annotated[
         float,
         typer.Option(
-            min=0, max=_LONGEST, help="Seconds to go on accepting after SIGTERM, not ready."
+            metavar="SECONDS",
+            min=0,
+            callback=_limited,
+            help="Seconds to go on accepting after SIGTERM, not ready.",
         ),
     ] = 0.0,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a line per request to stderr.")
     ] = False,
     drain_timeout: Annotated[
-        float, typer.Option(min=0, max=_LONGEST, help="Seconds for requests to end after SIGTERM.")
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            callback=_limited,
+            help="Seconds for requests to end after SIGTERM.",
+        ),
     ] = 30.0,
     max_body_bytes: Annotated[
-        int, typer.Option(min=1, help="The most bytes of a body, also decompressed.")
+        int,
+        typer.Option(metavar="BYTES", min=1, help="The most bytes of a body, also decompressed."),
     ] = 64 << 20,
     max_inflight_bytes: Annotated[
-        int, typer.Option(min=1, help="The most bytes of all bodies at a time.")
+        int, typer.Option(metavar="BYTES", min=1, help="The most bytes of all bodies at a time.")
     ] = 1 << 30,
     max_connections: Annotated[
         int, typer.Option(min=1, help="The most connections at a time, of each protocol.")
     ] = 4096,
     receive_timeout: Annotated[
         float,
-        typer.Option(min=0.001, max=_LONGEST, help="Seconds in which a request must have arrived."),
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="Seconds in which a request must have arrived.",
+        ),
     ] = 60.0,
     max_connection_age: Annotated[
         float | None,
         typer.Option(
+            metavar="SECONDS",
             min=1,
-            max=_LONGEST,
+            callback=_limited,
             help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
         ),
     ] = None,
@@ -88,6 +122,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     switch_interval_ms: Annotated[
         float,
         typer.Option(
+            metavar="MS",
             min=0.01,
             max=1000,
             help="Milliseconds after which a thread is asked for the interpreter; Python's own are 5.",
@@ -95,14 +130,19 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = 1.0,
     max_timeout_ms: Annotated[
         float | None,
-        typer.Option(min=0.001, max=_LONGEST, help="Milliseconds any request may take."),
+        typer.Option(
+            metavar="MS", min=0.001, callback=_limited, help="Milliseconds any request may take."
+        ),
     ] = None,
     priority_default: Annotated[
         int, typer.Option(min=1, help="The priority of requests that say none; 1: most urgent.")
     ] = 2,
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(help="An origin, as https://host, whose pages may read answers; * for all."),
+        typer.Option(
+            metavar="ORIGIN",
+            help="An origin, as https://host, whose pages may read answers; * for all. May be repeated.",
+        ),
     ] = None,
     min_rate: Annotated[
         int, typer.Option(min=1, help="Bytes per second that a client must send, and take.")
@@ -110,13 +150,17 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is off else: repository (requests load and unload models) or shared-memory."
-            " May stand twice."
+            metavar="WHAT",
+            help="Switch on what is off: repository (clients load and unload models) or"
+            " shared-memory. May be repeated.",
         ),
     ] = None,
     manager: Annotated[
         str | None,
-        typer.Option(help="package.module:object that gives pipelines by name and version."),
+        typer.Option(
+            metavar="MODULE:OBJECT",
+            help="What gives pipelines by name and version, as package.module:object.",
+        ),
     ] = None,
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Run no code that configurations import.")
@@ -132,7 +176,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     keys and certificates again; what is wrong with them is printed, and the old ones stay. With
     --workers the signals reach all processes, and one that dies is started again. With --json a line
     on stdout tells the addresses once all listen, or what is wrong.
-    """
+
+    \b
+    Examples:
+      headrace serve line.toml
+      headrace serve size=size.toml --port 8000 --grpc-port 8001
+      headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
+    """  # noqa: D301 - typer keeps the lines after a backspace character
     from headrace_serve.limits import Limits
     from headrace_serve.running import run
     from headrace_serve.settings import Settings

@@ -94,10 +94,13 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = None,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", min=0.0, help="Seconds of load before measuring.")
+        float,
+        typer.Option(
+            "--warm-up", metavar="SECONDS", min=0.0, help="Seconds of load before measuring."
+        ),
     ] = 1.0,
     window: Annotated[
-        float, typer.Option("--window", min=0.001, help="Seconds of a window.")
+        float, typer.Option("--window", metavar="SECONDS", min=0.001, help="Seconds of a window.")
     ] = 1.0,
     stable: Annotated[
         str,
@@ -107,11 +110,18 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     ] = "5%",
     seconds: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option("--seconds", min=0.001, help="Measure so long, stable or not."),
+        typer.Option(
+            "--seconds", metavar="SECONDS", min=0.001, help="Measure so long, stable or not."
+        ),
     ] = None,
     longest: Annotated[
         float,
-        typer.Option("--longest", min=0.001, help="Seconds after which a load ends unstable."),
+        typer.Option(
+            "--longest",
+            metavar="SECONDS",
+            min=0.001,
+            help="Seconds after which a load ends unstable.",
+        ),
     ] = 30.0,
     plot_path: Annotated[
         Optional[str],  # noqa: UP045

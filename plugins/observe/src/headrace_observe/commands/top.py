@@ -35,7 +35,9 @@ def top(
         str,
         typer.Argument(metavar="URL", help="Where the probe answers, as http://127.0.0.1:9464."),
     ] = "http://127.0.0.1:9464",
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 1.0,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Seconds between looks.")
+    ] = 1.0,
     count: Annotated[
         Optional[int],  # noqa: UP045 - older typers read no other spelling
         typer.Option("--count", min=1, help="End after so many looks.", show_default="never"),

@@ -64,6 +64,7 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
         Optional[int],  # noqa: UP045 - older typers read no other spelling
         typer.Option(
             "--max-bytes",
+            metavar="BYTES",
             min=100_000,
             help="The largest size of the file; beyond it the oldest go.",
             show_default="256000000",

@@ -97,13 +97,16 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = 24,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", min=0.0, help="Seconds before each.")
+        float, typer.Option("--warm-up", metavar="SECONDS", min=0.0, help="Seconds before each.")
     ] = 0.5,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.001, help="Seconds of each.")] = 2.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="SECONDS", min=0.001, help="Seconds of each.")
+    ] = 2.0,
     how: Annotated[
         str,
         typer.Option(
             "--search",
+            metavar="climb|optuna|auto",
             help="climb (one key at a time, then two), optuna (after two climbs), or auto: "
             "optuna if installed.",
         ),

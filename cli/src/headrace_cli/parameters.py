@@ -1,0 +1,61 @@
+"""How the help of a command shows arguments and options: by what they stand for, not by Python's types."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_SHOWN = {
+    "bool": "true|false",
+    "directory": "FOLDER",
+    "file": "FILE",
+    "float": "N",
+    "int": "N",
+    "path": "PATH",
+    "str": "TEXT",
+}
+"""What stands in help in the place of a type that typer would name."""
+
+_TYPE = re.compile(r"<(?:list\[)?([^<>\]]*?)\]?(?: range)?>")
+"""How newer typers write a type behind a name: ``<list[str]>``, ``<float range>``, ``<a|b>``."""
+
+
+def readable(command: Any) -> Any:
+    """Have the help of a command, and of those below it, name no types of Python; give the command."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            _name_argument(parameter)
+        else:
+            _name_option(parameter)
+    for inner in getattr(command, "commands", {}).values():
+        readable(inner)
+    return command
+
+
+def _name_argument(argument: Any) -> None:
+    """Show an argument as its ``metavar`` says, in the usage and in the list."""
+    name = argument.metavar or argument.name.upper()
+    many = "..." if argument.nargs != 1 and not name.endswith("...") else ""
+    usage = name if argument.required or name.startswith("[") else f"[{name}]"
+    record = argument.get_help_record
+
+    def shown(ctx: Any) -> tuple[str, str] | None:
+        found = record(ctx)
+        return found and (name + many, found[1])
+
+    argument.get_help_record = shown
+    argument.get_usage_pieces = lambda ctx: [usage + many]
+
+
+def _name_option(option: Any) -> None:
+    """Show what stands behind an option without ``metavar`` as N, TEXT, FILE, or its choices."""
+    record = option.get_help_record
+
+    def shown(ctx: Any) -> tuple[str, str] | None:
+        found = record(ctx)
+        return found and (
+            _TYPE.sub(lambda match: _SHOWN.get(match[1], match[1]), found[0]),
+            found[1],
+        )
+
+    option.get_help_record = shown
