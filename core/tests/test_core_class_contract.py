@@ -8,7 +8,7 @@ from typing import TypedDict
 import pytest
 
 import headrace
-from headrace.errors import ConfigError, PluginError
+from headrace.errors import ConfigError, ContractError, PluginError
 from headrace.keys import Request  # noqa: TC001 - a name of a real one
 
 
@@ -47,6 +47,9 @@ WRONG = {
     "asynchronous_generator": ({"forward": asynchronous_generator}, "forward is asynchronous"),
     "generator": ({"forward": generator}, "forward is a generator"),
     "init": ({"init": asynchronous}, "init is asynchronous"),
+    "init_alone": ({"init": lambda self: None}, r"write def init\(self, options, context\)"),
+    "no_self": ({"forward": lambda batch: None}, r"write def forward\(self, batch\)"),
+    "close_more": ({"close": lambda self, timeout: None}, r"write def close\(self\)"),
     "reads": ({"reads": "data"}, r'reads = \("data",\)'),
     "writes": ({"writes": "mask"}, r'writes = \("mask",\)'),
     "reads_none": ({"reads": None}, "reads is None"),
@@ -73,6 +76,8 @@ RIGHT = [
     {"reads": Typed, "writes": ("result", "{key}")},
     {"reads": ["data"], "takes": (1, None), "prefixes": ("or", "key=", "*")},
     {"takes": 2, "phases": 3},
+    {"forward": lambda *args, **more: None, "init": lambda self, options, context, more=1: None},
+    {"close": staticmethod(lambda: None), "describe": classmethod(lambda cls: {})},
     {"forward": None, "forward_with_dep": lambda self, batch, dependency: dependency(batch)},
 ]
 
@@ -93,6 +98,35 @@ def test_all_that_is_wrong_is_told_at_once():
     cls = type("Odd", (), {"forward": asynchronous, "reads": "data", "phases": 0})
     with pytest.raises(PluginError, match=r"forward is asynchronous.*reads is.*phases is 0"):
         headrace.register(cls)
+
+
+async def later(data):
+    return data
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            type("Made", (), {"forward": right})(),
+            "an object of Made is no backend\n  A backend is a class: register Made",
+        ),
+        (3, "an object of int is no backend\n  A backend is a class with forward(self, batch)"),
+        (later, "the function 'later' is asynchronous"),
+    ],
+    ids=["object", "number", "asynchronous"],
+)
+def test_what_is_no_class_and_no_function_is_named_without_its_address(given, message):
+    with pytest.raises(PluginError) as caught:
+        headrace.register("Odd", given)
+    assert str(caught.value).startswith(message)
+
+
+def test_results_that_are_returned_are_told_where_to_go():
+    headrace.register("Returns", type("Returns", (), {"forward": lambda self, batch: [1]}))
+    with headrace.pipe({"backend": "Returns"}) as pipe, pytest.raises(ContractError) as caught:
+        pipe({"data": 1})
+    assert 'forward writes request["result"]' in str(caught.value)
 
 
 def test_a_backend_without_forward_is_refused():

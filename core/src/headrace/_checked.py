@@ -190,7 +190,7 @@ class Checked:
             return None
         else:
             return [None if o is None else self._wrap(without_locals(o)) for o in outcomes]
-        hint = "forward returns None, or a list with one exception or None per item"
+        hint = 'forward writes request["result"], and returns None or a list with one exception or None per item'
         return [self._located(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
 
     def _wrap(self, error: Exception) -> Exception:

@@ -147,8 +147,8 @@ class _Reader:
                 return self._refused("nesting", what, by)
             text = _text_of(resolved)
         except FileNotFoundError:
-            text = None if path.suffix == ".toml" else _NO_EXPRESSION
-            hint = "A path is relative to the file that extends it." if by else text
+            own = None if path.suffix == ".toml" else _NO_EXPRESSION
+            hint = "A path is relative to the file that extends it." if by else own
             by = {**by, "suggestion": nearest_file(path)}
             return self._refused("no_file", f"no such file: {str(path)!r}", by, hint)
         except IsADirectoryError:

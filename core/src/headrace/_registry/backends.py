@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from headrace._checked import Outcomes
     from headrace.keys import Request
 
-_METHODS = ("forward", "forward_with_dep", "init", "warm_up", "close", "describe")
+_METHODS = {
+    "forward": ("batch",),
+    "forward_with_dep": ("batch", "dependency"),
+    "init": ("options", "context"),
+    **dict.fromkeys(("warm_up", "close", "describe"), ()),
+}
+"""What is called of a backend, and with which arguments."""
 
 _made: dict[Any, type[Backend]] = {}
 """By plain class, or function of an entry point, the backend that was made of it."""
@@ -33,7 +39,11 @@ def as_backend(cls: Any) -> type[Backend]:
         return _made.get(cls) or _made.setdefault(cls, of_function(cls, batched=False))
     if not isinstance(cls, type):
         hint = "A backend is a class with forward(self, batch), or a function of data."
-        raise PluginError(f"{cls!r} is no backend", hint=hint)
+        if hasattr(cls, "forward"):
+            hint = (
+                f"A backend is a class: register {type(cls).__name__}, not an object with forward."
+            )
+        raise PluginError(f"an object of {type(cls).__name__} is no backend", hint=hint)
     if cls in _right:
         return cls
     _check_class(cls)
@@ -85,7 +95,7 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
         yield f"it has no method forward(self, batch){derives}"
-    for name in _METHODS:
+    for name, given in _METHODS.items():
         method = getattr(cls, name, None)
         if method is None:
             continue
@@ -95,6 +105,20 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
             yield f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
         elif inspect.isgeneratorfunction(method):
             yield f"{name} is a generator, which does nothing when it is called"
+        elif not _takes(inspect.getattr_static(cls, name, None), ("self", *given)):
+            yield f"{name} takes other arguments: write def {name}({', '.join(('self', *given))})"
+
+
+def _takes(method: Any, given: tuple[str, ...]) -> bool:
+    """Tell whether a method can be called with so many arguments; True where its signature is not known."""
+    try:
+        if inspect.isfunction(method):
+            inspect.signature(method, follow_wrapped=False).bind(*given)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
 
 
 def _wrong_words(cls: type[Any]) -> Iterator[str]:
@@ -218,10 +242,10 @@ def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backen
     """Make a backend class of a function, named and documented as it is."""
     if not callable(function) or isinstance(function, Backend):
         return as_backend(function)  # it raises the error
-    if is_async(function):
-        what = f"{function!r} is asynchronous, and a backend is not awaited"
-        raise PluginError(what, hint="Register a function that returns its result.")
     named = getattr(function, "__name__", type(function).__name__)
+    if is_async(function):
+        what = f"the function {named!r} is asynchronous, and a backend is not awaited"
+        raise PluginError(what, hint="Register a function that returns its result.")
     body = {
         "__doc__": inspect.getdoc(function),
         "__module__": getattr(function, "__module__", None) or "builtins",
