@@ -150,6 +150,39 @@ def test_a_path_that_is_nested_is_relative_to_the_file_that_wrote_it(tmp_path):
     assert found.nested.file == tmp_path / "m.bin"
 
 
+@pytest.mark.parametrize("place", ["file", "extends", "import", "base", "option"])
+def test_a_path_of_an_unknown_home_is_taken_as_written(place):
+    """As a shell does."""
+
+    @headrace.register("NeedsFile", replace=True)
+    class NeedsFile(headrace.Backend):
+        class Options(headrace.Options):
+            path: headrace.FilePath
+
+        def forward(self, batch):
+            """Never called."""
+
+    home = "~no-such-user-x"
+    sources = {
+        "file": f"{home}/x.toml",
+        "extends": {"extends": f"{home}/x.toml", "backend": "Identity"},
+        "import": {"import": [f"{home}/x.py"], "backend": "Identity"},
+        "base": {"extends": "x.toml", "backend": "Identity"},
+        "option": {"backend": f"NeedsFile(path='{home}/x')"},
+    }
+    keys = {"base": home} if place == "base" else {}
+    with pytest.raises(headrace.errors.ConfigError, match=f"no such file: '.*{home}/x") as caught:
+        headrace.PipelineConfig.load(sources[place], **keys)
+    assert len(caught.value.problems) == 1
+
+
+def test_the_path_of_a_configuration_may_start_at_home(tmp_path, monkeypatch):
+    (tmp_path / "x.toml").write_text('backend = "Identity"')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert headrace.PipelineConfig.load("~/x.toml").to_dict() == {"backend": "Identity"}
+
+
 def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Path, "expanduser", lambda self: Path(str(self).replace("~", str(tmp_path)))

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from headrace._portable import nearest_file, no_file
+from headrace._portable import in_home, nearest_file, no_file
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -77,13 +77,13 @@ def without_base(value: Any) -> Any:
 
 
 def _with_own_base(value: Any) -> Any:
-    return value.base / Path(value).expanduser() if isinstance(value, TextWithBase) else value
+    return value.base / in_home(value) if isinstance(value, TextWithBase) else value
 
 
 def _against_base(path: Path, info: ValidationInfo) -> Path:
     """Resolve ``path`` against the folder of the file in which it is written (``~`` is the home folder)."""
     base: Path = (info.context or {}).get("base", Path())
-    return base / path.expanduser()
+    return base / in_home(path)
 
 
 def _existing(path: Path, info: ValidationInfo) -> Path:

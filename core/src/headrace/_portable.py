@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
 
 _MOST_SHOWN = 200
@@ -100,6 +101,16 @@ def _caret(text: str, start: int, end: int) -> list[str]:
     shown = before + "".join(c if c.isprintable() else " " for c in piece) + after
     width = max(1, min(end, last) - start)
     return [f"    {shown}", f"    {' ' * (len(before) + start - first)}{'^' * width}"]
+
+
+def in_home(path: str | os.PathLike[str]) -> Path:
+    """Give a path whose leading ``~`` is the home folder; where that is unknown, the path as it is written."""
+    from pathlib import Path
+
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -16,7 +16,7 @@ from headrace._config.problems import MAX_DEPTH, Problems, key_place, shown_valu
 from headrace._expression.templates import substitute_text
 from headrace._expression.tree import MAX_DIGITS
 from headrace._options import TextWithBase, mapped
-from headrace._portable import nearest_file
+from headrace._portable import in_home, nearest_file
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -110,14 +110,14 @@ def read_document(
     """
     reader = _Reader()
     if isinstance(source, Mapping):
-        folder = Path(base or "").expanduser()
+        folder = in_home(base or "")
         with suppress(OSError):  # the working directory is gone, as of a service that is replaced
             folder = Path.cwd() / folder
         document = reader.tables(source, folder, None, ())
     elif base is not None:
         raise TypeError("base is for a dict: paths in a file are relative to that file")
     elif isinstance(source, (str, os.PathLike)):
-        document = reader.file(Path(source), (), {})
+        document = reader.file(in_home(source), (), {})
     else:
         got = type(source).__name__
         raise TypeError(f"a configuration is a dict, a path or a PipelineConfig, got {got}")
@@ -197,7 +197,7 @@ class _Reader:
         own = mapped(tables, lambda part: str.__str__(part) if isinstance(part, str) else part)
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)
-            extended = self.file(base / Path(parent).expanduser(), stack, place)
+            extended = self.file(base / in_home(parent), stack, place)
             document.top = _laid_over(document.top, extended.top)
             document.imports |= extended.imports
         document.imports |= {(item, base): file for item in self._texts(own, "import", file)}

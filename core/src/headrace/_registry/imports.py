@@ -21,7 +21,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from headrace._portable import error_text, nearest_file, no_file
+from headrace._portable import error_text, in_home, nearest_file, no_file
 from headrace._registry.registry import Files, registry
 from headrace.errors import PluginLoadError
 
@@ -55,7 +55,7 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
     for item, base in wanted:
         if item.endswith(".py") or "/" in item or os.sep in item:  # it names a file
             try:
-                path = (base / Path(item).expanduser()).resolve()
+                path = (base / in_home(item)).resolve()
                 with _alone(str(path)):
                     tables.append((str(path), _run_file(path, item)))
             except (
