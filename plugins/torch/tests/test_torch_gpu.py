@@ -171,6 +171,16 @@ def test_a_result_is_finished_when_the_call_is_over():
             assert float(host.min()) == float(host.max()) == number + 1
 
 
+def test_a_thread_inside_of_the_instance_works_on_its_stream_and_is_waited_for():
+    seen = spy("StreamSpy3")
+    words = "S[GpuTensor,BackgroundThread[S[TorchModule,StreamSpy3]],CpuTensor]"
+    with headrace.pipe({"backend": words, "module": f"{HERE}Long", "device": DEVICE}) as pipe:
+        for number in range(20):
+            result = pipe({"data": np.full(1 << 20, number, np.float32)})["result"]
+            assert float(result.min()) == float(result.max()) == number + 1
+    assert all(current == shared != 0 for current, shared, _ in seen)
+
+
 def test_what_a_caller_has_just_started_on_the_default_stream_comes_first():
     with headrace.pipe(
         {"backend": "TorchModule", "module": f"{HERE}Long", "device": DEVICE}

@@ -8,6 +8,7 @@ import threading
 import warnings
 import weakref
 from collections import namedtuple
+from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -23,9 +24,11 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace_torch import loading, memory
+from headrace_torch import loading, memory, running, warming
 from headrace_torch.loading import kind_of
 from headrace_torch.module import TorchModule
+from headrace_torch.place import Place
+from headrace_torch.signature import Port, Signature
 
 HERE = f"{__name__}:"
 
@@ -88,6 +91,25 @@ class InPlace(torch.nn.Module):
     def forward(self, x):
         x[..., :1].add_(1)
         return x * 2
+
+
+class Looks(torch.nn.Module):
+    """Notes where its inputs lie."""
+
+    seen: ClassVar[list[int]] = []
+
+    def forward(self, x):
+        Looks.seen.append(x.data_ptr())
+        return x * 2
+
+
+class NotZeros(torch.nn.Module):
+    """Writes into its input, but not into zeros."""
+
+    def forward(self, x):
+        if float(x.max()) > 1:
+            x.div_(2)
+        return x + 1
 
 
 class Constant(torch.nn.Module):
@@ -576,6 +598,67 @@ def test_a_model_that_works_in_place_changes_nothing_of_its_callers(bench, shape
             (result,) = one.run(start, {"data": data})
             assert result.tolist() == [4, 4, 6]
             assert data.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("shape", [None, "4"])
+def test_a_model_that_writes_nothing_gets_no_copies_after_its_first_request(bench, shape):
+    one = bench()
+    start = one.start(TorchModule, module=f"{HERE}Looks", shape=shape)
+    given = [torch.full((4,), float(k)) for k in range(3)]
+    Looks.seen.clear()
+    for data in given:
+        one.run(start, {"data": data})
+    assert [at == data.data_ptr() for at, data in zip(Looks.seen, given, strict=True)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_zeros_of_the_warm_up_do_not_show_that_a_model_writes_nothing(bench):
+    one = bench()
+    start = one.start(TorchModule, module=f"{HERE}NotZeros", shape="2")
+    for _ in range(2):
+        data = torch.full((2,), 6.0)
+        assert one.run(start, {"data": data})[0].tolist() == [4, 4]
+        assert data.tolist() == [6, 6]
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_graphs_are_captured_on_buffers_of_the_layout_that_was_asked_for(last):
+    captured = []
+    model = loading.Model("module", torch.nn.ReLU(), Signature((Port("x", (None, 3, 4, 5)),)))
+    runner = running.Runner(model, torch.device("cpu"), channels_last=last)
+    runner.graphs = SimpleNamespace(
+        takes=lambda *inputs: False,
+        capture=lambda call, example, sizes: captured.append((example(max(sizes)), sizes)),
+        sizes=(),
+    )
+    place = Place(torch.device("cpu"), None)
+    warming.warm(runner, model.signature, place, sizes=(None, 6), graphs=True)
+    ((inputs, sizes),) = captured
+    assert sizes == (1, 2, 4, 6)
+    assert inputs[0].shape == (6, 3, 4, 5)
+    assert inputs[0][:2].is_contiguous(memory_format=torch.channels_last) is last
+
+
+def test_compiled_code_writes_into_copies_only():
+    """torch counts no writes of an AOTInductor package; here numpy stands for its kernels."""
+
+    def call(x):
+        seen.append(x.data_ptr())
+        x.numpy()[...] = -1
+        return x + 1
+
+    seen = []
+    model = loading.Model("AOTInductor", call, Signature((Port("x"),)))
+    runner = running.Runner(model, torch.device("cpu"))
+    for _ in range(2):
+        data = torch.ones(2, 3)
+        assert runner.run([data], 2)["output"].tolist() == [[0, 0, 0]] * 2
+        assert data.tolist() == [[1, 1, 1]] * 2
+    runner.run([data], 2, new=True)  # which nobody reads again
+    assert seen[2] == data.data_ptr()
 
 
 def test_padding_that_does_not_fit_the_dtype_is_an_error_and_not_another_value(bench):

@@ -1,6 +1,7 @@
 """Arrays of other libraries come in and go out without a copy where the device is the same."""
 
 import array
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -376,6 +377,51 @@ def test_an_array_of_another_device_is_ordered_behind_its_own_library(monkeypatc
     for _ in range(3):
         found._order()
     assert waited == [found._default] * expected
+
+
+def test_each_thread_of_an_instance_has_its_place_and_its_end(monkeypatch):
+    """On a GPU the place makes the stream current: the second thread would work on the default stream, unwaited for."""
+    ran, ended = {}, []
+    monkeypatch.setattr(Place, "end", lambda self: ended.append((self, threading.get_ident())))
+    for word in (SoftmaxTensor, ContiguousTensor, ArgMaxTensor):
+
+        def run(self, batch, real=word.run):
+            ran[type(self).__name__] = self._place, threading.get_ident()
+            return real(self, batch)
+
+        monkeypatch.setattr(word, "run", run)
+    words = "S[SoftmaxTensor,BackgroundThread[ContiguousTensor],ArgMaxTensor]"
+    with headrace.pipe({"backend": words, "device": "cpu"}) as pipe:
+        assert int(pipe({"data": torch.tensor([1.0, 3, 2])})["result"]) == 1
+    assert ran["SoftmaxTensor"] == ran["ArgMaxTensor"] != ran["ContiguousTensor"]
+    assert set(ended) == set(ran.values())
+
+
+def test_only_the_thread_of_a_place_is_set_back(monkeypatch):
+    """The place of a `BackgroundThread` is closed in the thread of the instance, whose stream stays."""
+    current = {}
+    here = threading.get_ident
+    cuda = {
+        "current_device": lambda: 3,
+        "current_stream": lambda device: current.get(here(), "default"),
+        "set_device": lambda device: None,
+        "set_stream": lambda stream: current.update({here(): stream}),
+    }
+    for name, fake in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(Place, "_watch", lambda self, device: None)
+    made = []
+    stream = SimpleNamespace(synchronize=lambda: None)
+    device = torch.device("cpu")  # so that no memory of a GPU is asked for
+    other = threading.Thread(target=lambda: made.append(Place(device, stream)))
+    other.start()
+    other.join()
+    made.append(Place(device, stream))
+    assert list(current.values()) == [stream, stream]
+    made[0].close()
+    assert current[here()] is stream
+    made[1].close()
+    assert current[here()] == "default"
 
 
 def test_sync_and_pool_change_no_result(bench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,6 @@ def spans_of(context: InitContext, place: Place) -> DeviceSpans | None:
         context.at_batch_end(made.report)
         return made
 
-    key = ("headrace_torch.spans", str(place.device))
+    key = ("headrace_torch.spans", str(place.device), threading.get_ident())
     found: DeviceSpans = context.instance.get_or_create(key, make)
     return found

@@ -34,14 +34,15 @@ _LOST = (
     "illegal address",
     "illegal instruction",
     "misaligned address",
-    "unspecified launch failure",
+    "global/shared address space",
     "device-side assert",
     "hardware stack error",
     "uncorrectable ecc",
+    "uncorrectable nvlink",
     "invalid program counter",
     "launch timed out",
     "context is destroyed",
-    "unspecified launch",
+    "unspecified launch failure",
     "gpu is lost",
 )
 """Texts of CUDA errors after which the context can run nothing any more (the "sticky" errors of its runtime)."""

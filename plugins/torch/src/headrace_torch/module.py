@@ -236,13 +236,13 @@ class TorchModule(TensorBackend):
         Returns:
             Whether they were run; an error if there was not enough memory for all of them.
         """
-        whole = self._whole_of(batch)
+        whole, new = self._whole_of(batch)
         if whole is None:
             return False
         from headrace_torch.running import run_or_failure
 
         outputs = run_or_failure(
-            lambda: self._runner.run((self._cast(whole),), len(batch)), self._place.device
+            lambda: self._runner.run((self._cast(whole),), len(batch), new=new), self._place.device
         )
         if isinstance(outputs, BackendError):
             return outputs
@@ -260,20 +260,24 @@ class TorchModule(TensorBackend):
     def _cast(self, whole: torch.Tensor) -> torch.Tensor:
         return whole.to(self._dtype) if self._dtype and whole.is_floating_point() else whole
 
-    def _whole_of(self, batch: list[Request]) -> torch.Tensor | None:
-        """Give samples as one tensor that the model takes as it is; None: they have to be read one by one."""
+    def _whole_of(self, batch: list[Request]) -> tuple[torch.Tensor | None, bool]:
+        """Give samples as one tensor that the model takes as it is, and whether it is new.
+
+        None in its place: they have to be read one by one.
+        """
         if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
-            return None
+            return None, False
         if self._options.ragged == "pad" or len(batch) != self._filled(len(batch)):
-            return None  # axes may have to be padded to a multiple, or rows to be filled up
+            return None, False  # axes may have to be padded to a multiple, or rows to be filled up
         whole = self._place.carried(batch)
+        new = whole is None
         if whole is None and len(batch) > 1:
             whole = self._place.stacked(batch)
         if whole is None:
-            return None
+            return None, False
         from headrace_torch.items import fits
 
-        return whole if fits(whole, self._signature.inputs[0], self._dtype) else None
+        return (whole if fits(whole, self._signature.inputs[0], self._dtype) else None), new
 
     def _alike(
         self,
@@ -325,7 +329,7 @@ class TorchModule(TensorBackend):
             )
             for index, port in enumerate(ports)
         ]
-        outputs = self._runner.run(tensors, rows)
+        outputs = self._runner.run(tensors, rows, new=len(items) > 1)
         results: list[Any] = []
         start = 0
         for item in items:

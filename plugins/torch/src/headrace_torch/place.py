@@ -1,7 +1,7 @@
 """The place of an instance: its device, its stream, and the wait at the end of its batches.
 
-All elements of this plugin in an instance share one `Place` per device. On CUDA the place makes the
-instance's stream current in the instance's thread, so that every call of torch there goes to that stream, and
+All elements of this plugin in an instance share one `Place` per device and thread. On CUDA the place makes the
+instance's stream current in its thread, so that every call of torch there goes to that stream, and
 it waits for the stream once at the end of each batch. Other plugins find the stream in
 ``context.instance`` under ``("cuda.stream", ordinal)``: an object with ``handle`` and ``close()``.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from itertools import repeat
 from operator import attrgetter, is_
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +50,7 @@ _DTYPE = attrgetter("dtype")
 
 
 class Place:
-    """Device and stream of one instance, used by its thread alone.
+    """Device and stream of one instance, used by one thread alone: the one that made it.
 
     Attributes:
         device: The device of the instance.
@@ -78,6 +79,7 @@ class Place:
         self._one_each: list[tuple[int, int, bool]] = []
         self._waiting: Waiting | None = None
         self._before: tuple[int, torch.cuda.Stream] | None = None
+        self._thread = get_ident()
         if stream is not None:
             self._watch(device)
             self._before = torch.cuda.current_device(), torch.cuda.current_stream(device)
@@ -274,7 +276,10 @@ class Place:
         return tensor
 
     def close(self) -> None:
-        """Set the thread's device and stream back to what they were, and give the memory back to the device."""
+        """Set the thread's device and stream back to what they were, and give the memory back to the device.
+
+        In another thread nothing is set back: that is a `BackgroundThread` of the instance, which has ended.
+        """
         self._kept.clear()
         self._with_axis.clear()
         for other in self._others.values():
@@ -286,7 +291,7 @@ class Place:
             return
         try:
             self.stream.synchronize()
-            if self._before is not None:
+            if self._before is not None and self._thread == get_ident():
                 device, stream = self._before
                 torch.cuda.set_stream(stream)
                 torch.cuda.set_device(device)
@@ -354,7 +359,9 @@ def place_of(context: InitContext, default: str | None = None) -> Place:
         context.at_batch_end(place.end)
         return place
 
-    found: Place = store.get_or_create(("headrace_torch.place", str(device)), make)
+    # What stands in a `BackgroundThread` of the instance has a place of its own: the stream is made current in each
+    # thread, and each thread has its end of the batch.
+    found: Place = store.get_or_create(("headrace_torch.place", str(device), get_ident()), make)
     return found
 
 

@@ -127,10 +127,14 @@ class Runner:
         self._wanted = outputs
         self._channels_last = channels_last
         self._copies = compile_mode in _WITH_GRAPHS
-        # Whether the model writes into its inputs, which belong to callers: then each run needs copies. None until
-        # the first run has shown it.
-        self._writes: bool | None = None
+        # Whether the model writes into its inputs, which may belong to callers: then it needs copies. None until a run
+        # has shown it, which a package cannot: torch does not see what compiled code writes.
+        self._writes: bool | None = None if model.module is not None else True
         self.graphs = Graphs(device) if device.type == "cuda" else None
+
+    def warmed_up(self) -> None:
+        """Let a request show, too, whether the model writes into its inputs: zeros may take another way through it."""
+        self._writes = self._writes or None
 
     @property
     def likely_dtype(self) -> torch.dtype | None:
@@ -145,26 +149,40 @@ class Runner:
         """Call the model; give its outputs by name, which may lie on memory of inputs or weights."""
         return named_outputs(self._model.call(*tensors), self._wanted)
 
-    def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
+    def laid_out(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Give inputs in the layout of memory that was asked for."""
+        if not self._channels_last:
+            return tensors
+        return [
+            one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one
+            for one in tensors
+        ]
+
+    def run(
+        self, tensors: Sequence[torch.Tensor], rows: int, *, new: bool = False
+    ) -> dict[str, torch.Tensor]:
         """Run the model on inputs of ``rows`` rows; give its outputs by name, in new memory.
+
+        Args:
+            tensors: The inputs.
+            rows: The number of their rows.
+            new: Whether the inputs were made for this run, so that the model may write into them.
 
         Raises:
             BackendError: An output does not have the rows of the batch.
         """
-        if self._channels_last:
-            tensors = [
-                one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one
-                for one in tensors
-            ]
+        tensors = self.laid_out(tensors)
         if self.graphs is not None and self.graphs.takes(tensors, rows):
             return self._checked(self.graphs.run(tensors, rows), rows)
         if self._copies:
             torch.compiler.cudagraph_mark_step_begin()
-        if self._writes is not False:
+        before: list[int] | None = None
+        if self._writes is None or (self._writes and not new):
             tensors = _copies_of(tensors)
+            before = [one._version for one in tensors]  # 1 of a copy of an inference tensor, else 0
         outputs = self._checked(self.call(tensors), rows)
         if self._writes is None:
-            self._writes = any(one._version for one in tensors)
+            self._writes = [one._version for one in tensors] != before
         inputs = {one.untyped_storage().data_ptr() for one in tensors}
         return {name: self._owned(one, inputs) for name, one in outputs.items()}
 

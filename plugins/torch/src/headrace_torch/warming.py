@@ -66,14 +66,15 @@ def warm(
     all_known = all(port.dtype is not None for port in signature.inputs)
 
     def example(rows: int) -> tuple[torch.Tensor, ...]:
-        return tuple(
+        zeros = [
             torch.zeros(
                 (rows, *(n or 1 for n in (port.shape or ())[1:])),
                 dtype=_dtype_of(port.dtype or runner.likely_dtype, dtype),
                 device=place.device,
             )
             for port in signature.inputs
-        )
+        ]
+        return tuple(runner.laid_out(zeros))  # a graph runs on buffers of that layout, too
 
     if place.stream is not None:
         torch.cuda.reset_peak_memory_stats(place.device)
@@ -87,6 +88,7 @@ def warm(
         if captured and runner.graphs is not None:
             runner.graphs.capture(runner.call, example, chosen)
         place.wait()
+        runner.warmed_up()
     except SetupError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the model raises
