@@ -287,6 +287,33 @@ def test_a_build_ends_at_the_step_at_which_it_is_given_up(rtx, small_net, step):
     assert len(asked) <= step + 3
 
 
+@pytest.mark.parametrize("where", ["cancelled", "bar", "advance"])
+def test_what_a_function_of_the_caller_raises_ends_the_build(rtx, small_net, where, capfd):
+    """The builder's native code prints such an error and goes on."""
+
+    def fail(*_):
+        raise LookupError(where)
+
+    calls = []
+
+    def cancelled():
+        calls.append(where)
+        return len(calls) > 3 and fail()
+
+    @contextlib.contextmanager
+    def bar(total, unit):
+        yield fail
+
+    given = {
+        "cancelled": {"cancelled": cancelled},
+        "bar": {"progress": fail},
+        "advance": {"progress": bar},
+    }
+    with pytest.raises(LookupError, match=where):
+        build_plan(BuildSettings(model=small_net, profiles=(PROFILE,)), library=rtx, **given[where])
+    assert where not in capfd.readouterr().err
+
+
 def test_ctrl_c_ends_a_build_and_leaves_no_thread(rtx, small_net):
     main = threading.main_thread().ident
     sent = threading.Event()

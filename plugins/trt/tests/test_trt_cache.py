@@ -44,7 +44,15 @@ def test_a_plan_is_built_once_and_its_bytes_are_untouched(tmp_path):
 
 @pytest.mark.parametrize(
     "damage",
-    ["torn plan", "no sidecar", "torn sidecar", "sidecar of another format", "other", "a list"],
+    [
+        "torn plan",
+        "no sidecar",
+        "torn sidecar",
+        "sidecar of another format",
+        "other",
+        "a list",
+        "deep",
+    ],
 )
 def test_what_is_foreign_or_torn_is_built_anew_with_a_warning(tmp_path, caplog, damage):
     plan = tmp_path / "it.plan"
@@ -57,6 +65,8 @@ def test_what_is_foreign_or_torn_is_built_anew_with_a_warning(tmp_path, caplog, 
         sidecar.unlink()
     elif damage == "torn sidecar":
         sidecar.write_text(sidecar.read_text()[:40])
+    elif damage == "deep":
+        sidecar.write_text("[" * 100_000)
     elif damage == "a list":
         sidecar.write_text("[1]")
     elif damage == "other":
@@ -159,6 +169,34 @@ def test_everything_that_makes_an_engine_is_in_its_key(rtx, small_net, tmp_path)
     assert key(settings.with_(model=same)) != key()
 
 
+FULL = {"min": "x:1x3x8x8", "opt": "x:4x3x8x8", "max": "x:4x3x8x8"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"max": 4}, {"max": 4, "min": 1}),
+        ({"profiles": [FULL]}, {"profiles": [FULL], "min": 1, "max": 9}),
+        (
+            {"profiles": [FULL]},
+            {"profiles": [{"min": {"x": [1, 3, 8, 8]}, "max": {"x": np.array([4, 3, 8, 8])}}]},
+        ),
+        ({"mean": 1}, {"mean": np.float32([1])}),
+        (
+            {"precision": "fp16", "keep_fp32": ["conv", "fc"]},
+            {"precision": "fp16", "keep_fp32": ("fc", "conv")},
+        ),
+        (
+            {"precision": "int8", "calibration": "here/one.npz"},
+            {"precision": "int8", "calibration": Path("there/one.npz")},
+        ),
+    ],
+)
+def test_spellings_of_the_same_find_each_other_s_engine(one, other):
+    one, other = (BuildSettings(model="x.onnx", **settings) for settings in (one, other))
+    assert key_of(one.that_matter()) == key_of(other.that_matter())
+
+
 def test_files_beside_an_explicit_plan_are_left_alone(tmp_path):
     beside = tmp_path / "net.json"
     beside.write_text("mine")
@@ -198,6 +236,40 @@ def test_tactics_that_are_fixed_need_no_timing_cache(monkeypatch, rtx, small_net
     assert [one.timing_cache is None for one in asked] == [False, True]
 
 
+def test_tactics_are_recorded_by_one_build_and_found_with_it_afterwards(
+    monkeypatch, rtx, small_net, tmp_path
+):
+    """What a build records is a part of its entry's key; a file that was removed is recorded anew."""
+    from dataclasses import replace
+
+    from headrace_trt.tactics import TacticFile
+    from headrace_trt.tools.tactic_tools import exclude_tactics
+
+    path = tmp_path / "tactics.json"
+    builds = []
+
+    def build_plan(settings, **_):
+        builds.append(path.exists())
+        TacticFile("it", {"conv": "0x1:0x2"}).write(settings.tactics)
+        return built()
+
+    monkeypatch.setattr("headrace_trt.obtaining.build_plan", build_plan)
+    full = replace(rtx, name="tensorrt")
+    settings = BuildSettings(model=small_net, tactics=path)
+
+    def hit():
+        return build_engine(settings, library=full, cache_dir=tmp_path / "cache").hit
+
+    assert [hit(), hit()] == [False, True]
+    path.unlink()
+    hit()
+    assert (builds, path.exists()) == ([False, False], True)
+    exclude_tactics(path, ["0x9:0x9", "conv"])
+    hit()
+    assert builds == [False, False, True]
+    assert [hit(), len(builds)] == [True, 3]
+
+
 def test_an_explicit_file_never_serves_another_model(rtx, small_net, tmp_path, save):
     engine = tmp_path / "my.engine"
     settings = BuildSettings(
@@ -211,6 +283,14 @@ def test_an_explicit_file_never_serves_another_model(rtx, small_net, tmp_path, s
 
 
 def test_a_plan_is_never_written_over_a_file_that_was_not_built_here(rtx, small_net, tmp_path):
+    with pytest.raises(SetupError, match="names the folder"):
+        build_engine(BuildSettings(model=small_net), library=rtx, engine=tmp_path)
+    engine = tmp_path / "other.engine"
+    engine.write_bytes(b"a plan with notes of its own beside it")
+    sidecar_of(engine).write_text('{"batch": 8}')
+    with pytest.raises(SetupError, match="was not built here"):
+        build_engine(BuildSettings(model=small_net), library=rtx, engine=engine)
+    assert sidecar_of(engine).read_text() == '{"batch": 8}'
     engine = tmp_path / "trtexec.engine"
     engine.write_bytes(b"a plan of somebody else's")
     settings = BuildSettings(

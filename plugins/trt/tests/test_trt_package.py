@@ -1,5 +1,6 @@
 import ast
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -267,12 +268,46 @@ def test_settings_take_known_names_only(small_net):
         ({"calibration": "samples"}, "goes with precision = int8 or fp8"),
         ({"exclude_lean_runtime": True}, "goes with version_compatible"),
         ({"std": (1, 0, 1)}, "`std` must not be 0"),
+        ({"mean": float("nan")}, "mean must be finite numbers"),
+        ({"std": [True]}, "std must be finite numbers"),
+        ({"tf32": "no"}, "tf32 must be true or false, not 'no'"),
+        ({"optimization_level": "3"}, "optimization_level must be a whole number, not '3'"),
+        ({"max": 8.0}, "max must be a whole number"),
+        ({"mark_outputs": [3]}, "mark_outputs must be a list of texts"),
+        ({"profiles": ["x:1x3"]}, "profiles must be a list of tables"),
+        ({"tactics": 3}, "tactics must be a path, not 3"),
         ({"network": "package.module:make"}, "exactly one of `model` and `network`"),
     ],
 )
 def test_settings_that_do_not_hold_are_refused_from_python_too(small_net, settings, message):
     with pytest.raises(ValueError, match=message):
         BuildSettings(model=small_net, **settings)
+
+
+def test_settings_take_what_numpy_offers(small_net):
+    settings = BuildSettings(
+        model=small_net,
+        mean=np.array([1, 2, 3]),
+        std=np.float32(2),
+        optimization_level=np.int64(3),
+        tf32=np.bool_(False),
+        max=np.int32(8),
+    )
+    assert json.loads(json.dumps(settings.that_matter())) == {
+        "mean": [1, 2, 3],
+        "std": [2],
+        "optimization_level": 3,
+        "tf32": False,
+        "max": 8,
+    }
+
+
+@pytest.mark.parametrize("shapes", [8, None, {"x": 8}, {"x": [8.5, 3]}])
+def test_shapes_of_a_wrong_type_are_told_once(small_net, shapes):
+    config = {"backend": "TensorrtTensor", "model": str(small_net), "profiles": [{"max": shapes}]}
+    with pytest.raises(ConfigError, match="max is a text such as") as caught:
+        headrace.PipelineConfig.load(config)
+    assert [problem.path for problem in caught.value.problems] == ["main.profiles"]
 
 
 def test_settings_take_what_python_offers(small_net):

@@ -20,7 +20,9 @@ def test_shapes_as_trtexec_writes_them(text, shapes):
     assert parse_shapes(text) == shapes
 
 
-@pytest.mark.parametrize("text", ["1x3", "x:1xa", "x:1,x:2", ":1", {"x": [1, -1]}, "x:1.5"])
+@pytest.mark.parametrize(
+    "text", ["1x3", "x:1xa", "x:1,x:2", ":1", {"x": [1, -1]}, {"x": [8.5]}, "x:1.5"]
+)
 def test_what_is_no_shape(text):
     with pytest.raises(SetupError):
         parse_shapes(text)

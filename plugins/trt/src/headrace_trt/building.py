@@ -202,6 +202,8 @@ def _serialized(
 ) -> bytes:
     found = network.builder.build_serialized_network(network.definition, config)
     if found is None or shown.stopped:
+        if shown.error is not None:
+            raise shown.error
         if shown.stopped:
             raise _given_up(settings)
         raise SetupError(

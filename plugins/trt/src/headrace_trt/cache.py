@@ -7,6 +7,7 @@ built anew.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -22,7 +23,7 @@ from headrace_trt.onnx_model import hash_file
 from headrace_trt.timing import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace_trt.building import BuiltPlan
 
@@ -97,10 +98,21 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
             return CachedPlan(plan, content, True, sidecar)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         reason = f"its sidecar cannot be read ({error})"
     _log.warning("%s is not used and will be built anew: %s", plan, reason)
     return None
+
+
+def was_built_here(plan: Path) -> bool:
+    """Tell whether a file has a sidecar of Headrace's, be it torn: one that is JSON of another program's is none."""
+    try:
+        found = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, RecursionError):
+        return True
+    return isinstance(found, dict) and "plan_sha256" in found
 
 
 def origin_of(plan: Path) -> str:
@@ -113,6 +125,38 @@ def origin_of(plan: Path) -> str:
         return f"built by {asked['library']} {asked['version']}{where}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
+
+
+@contextlib.contextmanager
+def locked(file: Path, cancelled: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold the lock across processes of a file that is to be written, while others wait.
+
+    Raises:
+        SetupError: The folder cannot be written.
+        BuildCancelledError: ``cancelled()`` was true while waiting.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(file, error) from error
+    lock = FileLock(file.with_name(f".{file.name}.lock"))
+    while True:
+        try:
+            lock.acquire(timeout=_LOCK_STEP_S)
+            break
+        except Timeout:
+            if cancelled():
+                raise BuildCancelledError(
+                    f"gave up waiting for another process that builds {file}"
+                ) from None
+        except OSError as error:
+            raise _unwritable(file, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def get_or_build(
@@ -139,25 +183,7 @@ def get_or_build(
         SetupError: ``build`` has raised it, or the folder cannot be written.
         BuildCancelledError: ``cancelled()`` was true while waiting.
     """
-    from filelock import FileLock, Timeout
-
-    try:
-        plan.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(plan, error) from error
-    lock = FileLock(plan.with_name(f".{plan.name}.lock"))
-    while True:
-        try:
-            lock.acquire(timeout=_LOCK_STEP_S)
-            break
-        except Timeout:
-            if cancelled():
-                raise BuildCancelledError(
-                    f"gave up waiting for another process that builds {plan}"
-                ) from None
-        except OSError as error:
-            raise _unwritable(plan, error) from error
-    try:
+    with locked(plan, cancelled):
         found = read_entry(plan, asked)
         if found is not None:
             os.utime(sidecar_of(plan))  # the time of last use, by which trim_cache chooses
@@ -181,8 +207,6 @@ def get_or_build(
         if most_bytes is not None:
             trim_cache(plan.parent, most_bytes, keep=plan)
         return CachedPlan(plan, built.plan, False, sidecar)
-    finally:
-        lock.release()
 
 
 def trim_cache(folder: Path, most_bytes: int, *, keep: Path | None = None) -> list[Path]:

@@ -25,8 +25,8 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 def fold_image_input(
     model: onnx.ModelProto,
     *,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
+    mean: Sequence[float] | float | None = None,
+    std: Sequence[float] | float | None = None,
     image_input: bool = False,
 ) -> onnx.ModelProto:
     """Put ``(x - mean) / std`` before the image input of a model, and let it take pictures.
@@ -111,14 +111,14 @@ def _image_of(graph: onnx.GraphProto) -> onnx.ValueInfoProto:
 
 
 def _per_channel(
-    numbers: Sequence[float], channels: int | None, option: str, name: str
+    numbers: Sequence[float] | float, channels: int | None, option: str, name: str
 ) -> onnx.TensorProto:
-    if len(numbers) != 1 and channels is not None and len(numbers) != channels:
+    values = np.asarray(numbers, np.float32).reshape(1, -1, 1, 1)
+    if values.size != 1 and channels is not None and values.size != channels:
         raise SetupError(
-            f"`{option}` has {len(numbers)} numbers for {channels} channels",
+            f"`{option}` has {values.size} numbers for {channels} channels",
             hint="Give one number, or one per channel.",
         )
-    values = np.asarray(numbers, np.float32).reshape(1, -1, 1, 1)
     if option == "std" and not values.all():
         raise SetupError("`std` has a 0 in it")
     return numpy_helper.from_array(values, name)

@@ -15,17 +15,21 @@ from headrace_trt.cache import (
     file_identity,
     get_or_build,
     key_of,
+    locked,
     sidecar_of,
+    was_built_here,
 )
 from headrace_trt.library import Library, find_library
 from headrace_trt.onnx_model import content_hash, external_files
 from headrace_trt.plugin_libraries import import_object
+from headrace_trt.tactics import is_recorded
 from headrace_trt.timing import keep_apart, refuse_without_timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from headrace_trt.building import BuiltPlan
     from headrace_trt.settings import BuildSettings
 
 __all__ = ["DEFAULT_CACHE_BYTES", "build_engine", "what_is_asked"]
@@ -121,7 +125,7 @@ def build_engine(  # noqa: PLR0913 - all by name
     elif not found.is_rtx and device is not None and settings.tactics is None:
         settings = settings.with_(timing_cache=folder / timing_name(found, device))
 
-    def build() -> Any:
+    def build() -> BuiltPlan:
         return build_plan(
             settings,
             library=found,
@@ -140,18 +144,32 @@ def build_engine(  # noqa: PLR0913 - all by name
         )
     if settings.plugins and not allow_import:
         build()  # raises that imports are refused, before plugins are imported for the key
-    asked = what_is_asked(settings, found, device)
-    if settings.network is not None:
-        asked["network_built_at"] = _fresh()
-    if engine is not None:
-        if Path(engine).exists() and not sidecar_of(Path(engine)).exists():
-            raise SetupError(
-                f"`engine` names {engine}, which is there and was not built here: it has no sidecar",
-                hint="LoadTensorrtEngine loads a plan that was built elsewhere. To build one, name another file.",
-            )
-        return get_or_build(Path(engine), asked, build, cancelled=cancelled)
-    path = folder / f"{key_of(asked)}.plan"
-    return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
+
+    def kept(build: Callable[[], BuiltPlan]) -> CachedPlan:
+        asked = what_is_asked(settings, found, device)
+        if settings.network is not None:
+            asked["network_built_at"] = _fresh()
+        if engine is not None:
+            return get_or_build(Path(engine), asked, build, cancelled=cancelled)
+        path = folder / f"{key_of(asked)}.plan"
+        return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
+
+    return _recording(settings.tactics, build, kept, cancelled)
+
+
+def _recording(
+    tactics: Path | None,
+    build: Callable[[], BuiltPlan],
+    kept: Callable[[Callable[[], BuiltPlan]], CachedPlan],
+    cancelled: Callable[[], bool],
+) -> CachedPlan:
+    """Give the entry of a build; if it records tactics, which are a part of the key, the key is made afterwards."""
+    if tactics is not None and not is_recorded(tactics):
+        with locked(tactics, cancelled):
+            if not is_recorded(tactics):
+                built = build()
+                return kept(lambda: built)
+    return kept(build)
 
 
 def timing_name(library: Library, device: Mapping[str, Any]) -> str:
@@ -161,7 +179,14 @@ def timing_name(library: Library, device: Mapping[str, Any]) -> str:
 
 
 def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
-    """Refuse to write over another file that the build reads: a file of an option, external data, a plugin library."""
+    """Refuse to write over another file that the build reads: a file of an option, external data, a plugin library.
+
+    Nor is a plan written over a folder, or over a file that was not built here.
+    """
+    if engine is not None and engine.is_dir():
+        raise SetupError(
+            f"`engine` names the folder {str(engine)!r}", hint="Name a file for the plan."
+        )
     options = ("model", "calibration", "tactics", "timing_cache")
     read = {f"`{one}`": getattr(settings, one) for one in options}
     written = {
@@ -178,6 +203,11 @@ def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
     for name, path in written.items():
         if path is not None:
             keep_apart(path, {other: one for other, one in read.items() if other != name})
+    if engine is not None and engine.exists() and not was_built_here(engine):
+        raise SetupError(
+            f"`engine` names {engine}, which is there and was not built here: it has no sidecar of Headrace's",
+            hint="LoadTensorrtEngine loads a plan that was built elsewhere. To build one, name another file.",
+        )
 
 
 def _nowhere(settings: BuildSettings) -> Path:

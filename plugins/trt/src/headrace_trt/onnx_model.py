@@ -41,6 +41,8 @@ def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx
     try:
         model = onnx.load(str(path), load_external_data=weights)
     except FileNotFoundError as error:
+        if not path.exists():
+            raise SetupError(f"there is no model {path}") from error
         raise SetupError(
             f"{path}: {error}", hint="External data must lie beside the model."
         ) from error

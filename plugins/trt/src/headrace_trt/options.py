@@ -86,7 +86,23 @@ def _some(profiles: tuple[Any, ...]) -> tuple[Any, ...]:
     return profiles
 
 
-ProfileShapes = Annotated[dict[Literal["min", "opt", "max"], Shapes], AfterValidator(_profile)]
+def _spelled(profile: Any) -> Any:
+    """Refuse shapes that are neither a text nor a table of texts and lists, in words instead of one error per type."""
+    for key, shapes in profile.items() if isinstance(profile, dict) else ():
+        values = list(shapes.values()) if isinstance(shapes, dict) else []
+        right = all(isinstance(v, (str, list, tuple)) or hasattr(v, "tolist") for v in values)
+        lengths = [n for v in values if isinstance(v, (list, tuple)) for n in v]
+        right = right and all(isinstance(n, str) or hasattr(n, "__index__") for n in lengths)
+        if not isinstance(shapes, (str, dict)) or not right:
+            raise ValueError(
+                f"{key} is a text such as x:8x3x224x224, or a table of such, {{x = [8, 3, 224, 224]}}"
+            )
+    return profile
+
+
+ProfileShapes = Annotated[
+    dict[Literal["min", "opt", "max"], Shapes], BeforeValidator(_spelled), AfterValidator(_profile)
+]
 """One optimization profile: shapes as trtexec writes them, or tables of shapes by input."""
 
 

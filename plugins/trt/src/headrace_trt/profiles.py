@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -115,9 +116,10 @@ def _shape_of(name: object, value: Any) -> Shape:
         value = value.strip()
         parts: Sequence[Any] = [] if value in ("", "scalar") else value.split("x")
     else:
+        value = value.tolist() if hasattr(value, "tolist") else value
         parts = list(value) if isinstance(value, (list, tuple)) else [value]
     try:
-        shape = tuple(int(part) for part in parts)
+        shape = tuple(int(p) if isinstance(p, str) else operator.index(p) for p in parts)
     except (TypeError, ValueError):
         shape = (-1,)
     if any(length < 0 for length in shape) or any(isinstance(part, bool) for part in parts):

@@ -24,6 +24,7 @@ class BuildProgress:
         cancelled: Called at every step; True ends the build at that step.
         stopped: Whether the build is to end, or has ended, at a step.
         steps: The number of steps so far.
+        error: What ``cancelled`` or ``progress`` raised; the build ends at that step, and raises it.
     """
 
     def __init__(
@@ -34,9 +35,18 @@ class BuildProgress:
         self.cancelled = cancelled
         self.stopped = False
         self.steps = 0
+        self.error: BaseException | None = None
         self._progress = progress
         self._lock = threading.Lock()
         self._open: dict[str, tuple[AbstractContextManager[Any], Any, int]] = {}
+
+    def report(self, what: Callable[..., Any], *values: Any) -> bool:
+        """Call one of the methods below for the builder, through which no error passes; tell whether to go on."""
+        try:
+            what(*values)
+        except BaseException as error:  # noqa: BLE001 - raised again once the builder has ended
+            self.error, self.stopped = self.error or error, True
+        return not self.stopped
 
     def start(self, name: str, parent: str | None, total: int) -> None:
         """Show a phase that begins."""
@@ -47,8 +57,8 @@ class BuildProgress:
                 bar = self._progress(total, name)
                 self._open[name] = (bar, bar.__enter__(), 0)
 
-    def step(self, name: str, step: int) -> bool:
-        """Note that step ``step`` of a phase is done; tell whether to go on."""
+    def step(self, name: str, step: int) -> None:
+        """Note that step ``step`` of a phase is done."""
         with self._lock:
             self.steps += 1
             if name in self._open:
@@ -58,7 +68,6 @@ class BuildProgress:
                     self._open[name] = (bar, advance, step + 1)
         if self.stopped or self.cancelled():
             self.stopped = True
-        return not self.stopped
 
     def finish(self, name: str) -> None:
         """Remove the bar of a phase."""
@@ -85,14 +94,14 @@ def make_monitor(library: Library, progress: BuildProgress) -> Any:
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             """Begin a phase."""
-            progress.start(phase_name, parent_phase, num_steps)
+            progress.report(progress.start, phase_name, parent_phase, num_steps)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
             """End a step."""
-            return progress.step(phase_name, step)
+            return progress.report(progress.step, phase_name, step)
 
         def phase_finish(self, phase_name: str) -> None:
             """End a phase."""
-            progress.finish(phase_name)
+            progress.report(progress.finish, phase_name)
 
     return Monitor()

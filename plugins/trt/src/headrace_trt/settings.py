@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
+
+from headrace_trt.profiles import parse_shapes
 
 __all__ = ["PRECISIONS", "BuildSettings", "is_python_plugin"]
 
@@ -36,8 +40,10 @@ _NAMES: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs")
 
 _MOST_FLOAT32: Final = 3.4028234663852886e38
 
-_ELSEWHERE: Final = ("model", "engine", "cache_dir", "cache_size_bytes", "timing_cache", "library")
-"""Fields that name places, and are not part of the cache key; the key has the hash of the model's content."""
+_UNORDERED: Final = ("keep_fp32", "tactic_sources")
+
+_ELSEWHERE: Final = ("model", "calibration", "tactics", "timing_cache", "library")
+"""Fields that name places, and are not part of the cache key; the key has the content of the files that matter."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class BuildSettings:
     """All settings of a build.
 
     A wrong value, and settings that do not fit together, raise ValueError: no setting is silently ignored. Lists
-    become tuples, a single number a tuple of one, texts of files paths; ``strip`` sets ``refit``.
+    become tuples, a single number a tuple of one, texts of files paths, numbers and arrays of numpy those of Python;
+    ``strip`` sets ``refit``.
 
     Attributes:
         model: The ONNX file; None with ``network``.
@@ -110,17 +117,25 @@ class BuildSettings:
     timing_cache: Path | None = None
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            self._set(field.name, _python(getattr(self, field.name)))
         for name in _PATHS:
             value = getattr(self, name)
-            self._set(name, Path(value) if isinstance(value, str) else value)
+            self._set(name, Path(value) if isinstance(value, (str, os.PathLike)) else value)
         for name in (*_NAMES, *_PER_CHANNEL, "profiles"):
             value = getattr(self, name)
-            if isinstance(value, (str, Mapping)):
-                raise ValueError(f"{name} is a list, not {value!r}")  # noqa: TRY004
-            single = isinstance(value, (int, float))
-            self._set(name, (value,) if single else None if value is None else tuple(value))
-        self._set("refit", self.refit or self.strip)
-        problem = _wrong_value(self) or _misfit(self)
+            if isinstance(value, (int, float)) and name in _PER_CHANNEL:
+                value = (value,)
+            if value is not None and not isinstance(value, (list, tuple, set, frozenset)):
+                raise ValueError(f"{name} is a list, not {value!r}")
+            self._set(name, None if value is None else tuple(value))
+        problem = _wrong_type(self)
+        if problem is None:
+            for name in _PER_CHANNEL:
+                value = getattr(self, name)
+                self._set(name, None if value is None else tuple(map(float, value)))
+            self._set("refit", self.refit or self.strip)
+            problem = _wrong_value(self) or _misfit(self)
         if problem is not None:
             raise ValueError(problem)
 
@@ -133,17 +148,78 @@ class BuildSettings:
         return str(self.model if self.model is not None else self.network)
 
     def that_matter(self) -> dict[str, Any]:
-        """Give the settings that change the engine, JSON-able, without those at their default."""
+        """Give the settings that change the engine, JSON-able, without those at their default.
+
+        Spellings of the same are equal here, so that the word and ``headrace trt build`` find each other's engines.
+
+        Raises:
+            SetupError: Shapes in ``profiles`` cannot be read.
+        """
+        # With `profiles` the rows of a batch are not read; without, None is 1.
+        rows = ("min", "max") if self.profiles else ()
         found = {}
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in _ELSEWHERE and value != field.default:
-                found[field.name] = _plain(value)
+            name, value = field.name, getattr(self, field.name)
+            if name in (*_ELSEWHERE, *rows) or value == (1 if name in ("min", "max") else None):
+                continue
+            if value != field.default:
+                found[name] = sorted(set(value)) if name in _UNORDERED else _plain(value)
+        if self.profiles:
+            found["profiles"] = [_ranges(profile) for profile in self.profiles]
         return found
 
     def with_(self, **changes: Any) -> BuildSettings:
         """Give a copy with some settings changed."""
         return replace(self, **changes)
+
+
+def _python(value: Any) -> Any:
+    """Give numbers, texts and arrays of numpy as those of Python, also in lists."""
+    if isinstance(value, (list, tuple)):
+        return [_python(part) for part in value]
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
+
+
+def _ranges(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a profile with every range written out, however it is spelt."""
+    read = {key: parse_shapes(shapes) for key, shapes in profile.items() if shapes is not None}
+    most = read.get("max", {})
+    return {key: {**most, **read.get(key, {})} for key in ("min", "opt", "max")}
+
+
+def _is_number(value: Any, *kinds: type[float]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_KINDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+    **dict.fromkeys(_RANGES, ("a whole number", lambda value: _is_number(value, int))),
+    **dict.fromkeys(_PATHS, ("a path", lambda value: isinstance(value, Path))),
+    **dict.fromkeys(
+        _PER_CHANNEL,
+        ("finite numbers", lambda value: all(_is_number(n, int, float) for n in value)),
+    ),
+    **dict.fromkeys(
+        _NAMES, ("a list of texts", lambda value: all(isinstance(name, str) for name in value))
+    ),
+    "profiles": (
+        "a list of tables {min, opt, max}",
+        lambda value: all(isinstance(profile, Mapping) for profile in value),
+    ),
+}
+"""What the value of a field must be if it is not None."""
+
+
+def _wrong_type(settings: BuildSettings) -> str | None:
+    """Give a text about a field whose value is of a wrong type, or None."""
+    for field in fields(settings):
+        name, value = field.name, getattr(settings, field.name)
+        kind, is_right = _KINDS.get(name, ("", bool))
+        if isinstance(field.default, bool):
+            if not isinstance(value, bool):
+                return f"{name} must be true or false, not {value!r}"
+        elif kind and value is not None and not is_right(value):
+            return f"{name} must be {kind}, not {value!r}"
+    return None
 
 
 def _wrong_value(settings: BuildSettings) -> str | None:

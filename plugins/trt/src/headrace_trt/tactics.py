@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headrace_trt.library import Library
 
-__all__ = ["TacticFile", "read_tactics", "using_tactics"]
+__all__ = ["TacticFile", "is_recorded", "read_tactics", "using_tactics"]
 
 _log = logging.getLogger("headrace.trt")
 
@@ -72,6 +72,15 @@ def read_tactics(path: Path) -> TacticFile | None:
     if kind != FORMAT:
         raise _unreadable(path, f"it is of the format {kind!r}")
     return found
+
+
+def is_recorded(path: Path) -> bool:
+    """Tell whether a build with this file replays it; a build without one, or after an exclusion, records it."""
+    try:
+        found = read_tactics(path)
+    except SetupError:  # a timing cache, or a file that the build refuses
+        return True
+    return found is not None and (bool(found.chosen) or not found.excluded)
 
 
 def _unreadable(path: Path, why: str) -> SetupError:
