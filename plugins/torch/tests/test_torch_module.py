@@ -744,6 +744,22 @@ def test_memory_that_runs_out_for_one_fails_it_with_what_was_asked_for(bench):
     assert all("2 GiB" in str(error) for error in found)
 
 
+def test_memory_that_runs_out_halves_the_rows_of_one_request_too():
+    config = {"backend": "CatSplit[CatTensor,S[TorchModule,SoftmaxTensor],SplitTensor]"}
+    config |= {"module": f"{HERE}Hungry", "max": 8, "batching_timeout": 1000}
+    Hungry.tried, Hungry.most, Hungry.alive = [], 2, None
+    batch = [{"data": X[:3] + 1, "request_size": 3}, *({"data": X[i]} for i in range(3))]
+    expected = [(request["data"] * 2).softmax(-1) for request in batch]
+    with headrace.pipe(config) as pipe:
+        pipe([*batch, {"data": X[:2], "request_size": 2}])
+        assert all(torch.equal(r["result"], e) for r, e in zip(batch, expected, strict=True))
+        assert Hungry.tried == [8, 4, 2, 2, 4, 2, 2]
+        Hungry.most = 0
+        with pytest.raises(BackendError, match="tried to allocate 1 GiB"):
+            pipe({"data": X[:3], "request_size": 3})
+    assert Hungry.tried[7:] == [3, 1]
+
+
 def test_an_error_that_is_kept_keeps_no_memory(bench):
     one = bench()
     backend = one.start(TorchModule, module=f"{HERE}Hungry")

@@ -45,6 +45,14 @@ class Item:
     rows: int
     sample: bool
 
+    def halves(self) -> tuple[Item, Item]:
+        """Give the first and the second half of the rows."""
+        half = self.rows // 2
+        first, second = (
+            [one[part] for one in self.tensors] for part in (slice(half), slice(half, None))
+        )
+        return Item(tuple(first), half, False), Item(tuple(second), self.rows - half, False)
+
 
 def read_item(
     request: Mapping[str, Any],

@@ -122,7 +122,7 @@ class TorchModuleOptions(headrace.Options):
     halve_on_oom: bool = Field(
         True,
         description="A batch for which memory runs out is tried again in halves, down to single "
-        "requests (true or false).",
+        "rows (true or false).",
     )
 
     @field_validator("outputs")

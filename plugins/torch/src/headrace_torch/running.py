@@ -21,6 +21,7 @@ from headrace_torch.signature import named_outputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace_torch.items import Item
     from headrace_torch.loading import Model
 
 __all__ = ["DTYPES", "Runner", "SharedModel", "halved", "prepare_model", "run_or_failure"]
@@ -235,19 +236,19 @@ def run_or_failure(run: Callable[[], Result], device: torch.device) -> Result | 
 
 
 def halved(
-    run: Callable[[Sequence[Any]], list[Any]],
-    items: Sequence[Any],
+    run: Callable[[Sequence[Item]], list[Any]],
+    items: Sequence[Item],
     device: torch.device,
     *,
     halve: bool = True,
     tried: BackendError | None = None,
 ) -> list[Any]:
-    """Run items in one batch; if memory runs out, run them in halves, down to single items.
+    """Run items in one batch; if memory runs out, run them in halves, down to single rows.
 
     The memory of a failed run is free for the next one, since the error keeps no traceback.
 
     Args:
-        run: Runs items and gives a result for each.
+        run: Runs items and gives a result for each: a tensor, or a table of tensors by name.
         items: The items.
         device: The device on which ``run`` runs.
         halve: Whether to try halves; False: all items fail.
@@ -265,8 +266,18 @@ def halved(
         return found
     failure = found
     give_back_memory(device)
-    if len(items) == 1 or not halve:
+    if not halve or sum(item.rows for item in items) == 1:
         return [failure for _ in items]
-    half = len(items) // 2
-    first = halved(run, items[:half], device)
-    return first + halved(run, items[half:], device)
+    if len(items) > 1:
+        half = len(items) // 2
+        return halved(run, items[:half], device) + halved(run, items[half:], device)
+    # One request with several rows, such as CatSplit gathers of many.
+    parts: list[Any] = []
+    for part in items[0].halves():
+        parts += halved(run, [part], device)
+        if isinstance(parts[-1], BackendError):
+            return parts[-1:]
+    first, second = parts
+    if isinstance(first, torch.Tensor):
+        return [torch.cat([first, second])]
+    return [{name: torch.cat([first[name], second[name]]) for name in first}]
