@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 import headrace
 from headrace._registry.discovery import CORE_BACKENDS
+from headrace.keys import RESERVED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,20 +22,40 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "reference.py")
+def load_script(name="reference"):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 REFERENCE = load_script()
+API = load_script("api")
 
 
 def test_the_page_is_what_the_code_says():
     assert REFERENCE.PAGE.read_text(encoding="utf-8") == REFERENCE.page(), (
         "run: python scripts/reference.py"
     )
+
+
+def test_the_page_of_public_names_is_what_the_docstrings_say():
+    assert API.PAGE.read_text(encoding="utf-8") == API.page(), "run: python scripts/api.py"
+
+
+def test_every_public_name_says_what_it_is():
+    page = API.PAGE.read_text(encoding="utf-8")
+    parts = dict(re.findall(r"^### (.+?)(?:\(.*)?\n\n(.*)$", page, re.MULTILINE))
+    for module in map(importlib.import_module, API.MODULES):
+        for name in API.names(module):
+            assert parts[f"{module.__name__}.{name}"].strip(), name
+
+
+def test_the_table_of_reserved_keys_names_all_of_them():
+    text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
+    table = text.partition("## What a request holds")[2].partition("\n## ")[0]
+    first = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    assert {key for cell in first for key in re.findall(r"`(\w+)`", cell)} == set(RESERVED)
 
 
 def test_every_word_has_an_example():

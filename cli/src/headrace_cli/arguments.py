@@ -21,7 +21,9 @@ Config = Annotated[
         metavar="CONFIG", help="A TOML file, or a quoted expression.", show_default=False
     ),
 ]
+"""The type of a parameter that takes a configuration: give it to `source_of`."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, for programs.")]
+"""The type of a parameter for ``--json``."""
 NoImport = Annotated[
     bool,
     typer.Option(
@@ -30,6 +32,7 @@ NoImport = Annotated[
         "HEADRACE_IMPORT=0 does so too.",
     ),
 ]
+"""The type of a parameter for ``--no-import``: pass ``allow_import=not no_import`` on."""
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
     typer.Option(
@@ -40,6 +43,7 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
+"""The type of a parameter for ``--set``, which may be repeated: give it to `source_of`."""
 
 
 def group(summary: str, cls: type[Group] = Group) -> typer.Typer:

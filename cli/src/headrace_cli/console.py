@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 OK = 0
+"""The exit status of a command that did what it was asked for."""
 FAILED = 1
+"""The exit status where requests failed, or plugins or rules are broken."""
 WRONG = 2
+"""The exit status of a wrong configuration or argument, which errors of Headrace end with."""
 INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
 BROKEN_PIPE = 141
 """The exit status of a program whose reader has closed the pipe: 128 + SIGPIPE."""
 

@@ -53,7 +53,9 @@ __all__ = [
 ]
 
 hookspec = pluggy.HookspecMarker("headrace")
+"""Marks the hooks of this module; plugins do not need it."""
 hookimpl = pluggy.HookimplMarker("headrace")
+"""The decorator of a plugin's own function, which has the name of a hook."""
 
 
 @hookspec

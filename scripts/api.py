@@ -1,0 +1,166 @@
+"""Write docs/api.md, the public names of core and of what extends it, from their docstrings.
+
+python scripts/api.py            write the page
+python scripts/api.py --check    exit 1 when the page is not what the code says
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import itertools
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
+
+HEAD = """# The public names
+
+What programs, backends and plugins may use, made from the docstrings by `python scripts/api.py`. All other
+names may change. Before 1.0 a minor release may break, after a release with a warning
+([publishing](publishing.md) says what a plugin pins). `help(headrace.Backend)` shows the same in Python. The
+plain functions of the plugins are in their READMEs and in `help(headrace_cv)`, the backends in
+[the catalogue](catalogue.md) and [the words](words.md).
+"""
+
+MODULES = (
+    "headrace",
+    "headrace.errors",
+    "headrace.keys",
+    "headrace.policies",
+    "headrace.hookspecs",
+    "headrace.plugins",
+    "headrace_testing",
+    "headrace_cli.for_plugins",
+)
+
+_SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields):")
+
+
+def names(module: Any) -> list[str]:
+    """Give the public names of a module, but for modules in it."""
+    return [
+        name
+        for name in module.__all__
+        if not name.startswith("_") and not inspect.ismodule(getattr(module, name))
+    ]
+
+
+def markdown(text: str) -> str:
+    """Write a docstring as Markdown: what is in its sections becomes lists."""
+    lines: list[str] = []
+    inside = ""
+    for line in inspect.cleandoc(text).splitlines():
+        if line and not line.startswith(" "):
+            inside = ""
+        if section := _SECTION.fullmatch(line):
+            inside = section[1]
+            lines += [f"**{inside}**", ""]
+        elif line.endswith("::"):  # code follows, which Markdown wants after an empty line
+            lines += [line[:-1] if line != "::" else "", ""]
+        elif inside in {"Returns", "Yields"}:
+            lines.append(line.removeprefix("    "))
+        elif inside and (item := re.fullmatch(r"    (\S.*)", line)):
+            name, colon, rest = item[1].partition(": ")
+            named = colon and re.fullmatch(r"[\w*, ]+", name)
+            lines.append(f"- `{name}`: {rest}" if named else f"- {item[1]}")
+        elif inside and line:
+            lines.append(f"  {line.strip()}")
+        else:
+            lines.append(line)
+    written = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
+    return re.sub(r"``(.+?)``", r"`\1`", written)
+
+
+def written_below(cls_or_module: Any) -> dict[str, str]:
+    """Give the texts that stand below the assignments of a module."""
+    body = ast.parse(inspect.getsource(cls_or_module)).body
+    found = {}
+    for one, after in itertools.pairwise(body):
+        target = (
+            one.target if isinstance(one, ast.AnnAssign) else getattr(one, "targets", [None])[0]
+        )
+        if isinstance(target, ast.Name) and isinstance(after, ast.Expr):
+            text = getattr(after.value, "value", None)
+            if isinstance(text, str):
+                found[target.id] = text
+    return found
+
+
+def call_of(name: str, function: Any) -> str:
+    """Write how a function is called: its parameters with their defaults."""
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return name  # it is written in C
+    bare = [one.replace(annotation=one.empty) for one in given if one.name not in ("self", "cls")]
+    return name + re.sub(r"=<[^>]*>", "=...", str(inspect.Signature(bare)))
+
+
+def members(cls: type) -> Iterator[tuple[str, str]]:
+    """Give the public methods and properties that a class itself defines, with their docstrings."""
+    for name, member in vars(cls).items():
+        field = name in getattr(cls, "__dataclass_fields__", ())
+        if field or (name.startswith("_") and name != "__call__"):
+            continue
+        function = getattr(member, "__func__", member)
+        if inspect.isfunction(function) and function.__doc__:
+            call = call_of("" if name == "__call__" else f".{name}", function)
+            yield call, function.__doc__
+        elif isinstance(member, property) and member.__doc__:
+            yield f".{name}", member.__doc__
+
+
+def entry(module: Any, name: str) -> str:
+    """Write the part of the page about one name."""
+    found = getattr(module, name)
+    full = f"{module.__name__}.{name}"
+    if inspect.isclass(found):
+        lines = [f"### {full}", "", markdown(found.__doc__ or "")]
+        if isinstance(code := getattr(found, "code", None), str):
+            lines += ["", f"Its `code` is `{code}`."]
+        for call, text in members(found):
+            lines += ["", f"#### `{name}{call}`", "", markdown(text)]
+    elif inspect.isfunction(found):
+        lines = [f"### {call_of(full, found)}", "", markdown(found.__doc__ or "")]
+    else:
+        lines = [f"### {full}", "", markdown(text_below(module, name))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def text_below(module: Any, name: str) -> str:
+    """Give the text below the assignment of a name, in whichever module of its package that is."""
+    inside = module.__name__.partition(".")[0] + "."
+    for other in [module, *(sys.modules[n] for n in sorted(sys.modules) if n.startswith(inside))]:
+        if (text := written_below(other).get(name)) is not None:
+            return text
+    raise SystemExit(f"{module.__name__}.{name} has no text below it that says what it is")
+
+
+def page() -> str:
+    """Write the whole page."""
+    parts = [HEAD]
+    for path in MODULES:
+        module = importlib.import_module(path)
+        about = "" if path == "headrace" else markdown(module.__doc__ or "") + "\n"
+        parts += [f"## {path}\n", about] if about else [f"## {path}\n"]
+        parts += [entry(module, name) for name in names(module)]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write or check the page."""
+    text = page()
+    if "--check" in sys.argv[1:]:
+        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
