@@ -109,7 +109,7 @@ async def later(data):
     [
         (
             type("Made", (), {"forward": right})(),
-            "an object of Made is no backend\n  A backend is a class: register Made",
+            "an object of Made is no backend\n  Register the class Made",
         ),
         (3, "an object of int is no backend\n  A backend is a class with forward(self, batch)"),
         (later, "the function 'later' is asynchronous"),

@@ -184,9 +184,8 @@ def test_the_path_of_a_configuration_may_start_at_home(tmp_path, monkeypatch):
 
 
 def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        Path, "expanduser", lambda self: Path(str(self).replace("~", str(tmp_path)))
-    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
     (tmp_path / "m.bin").write_text("x")
     assert Nested(file="~/m.bin").file == tmp_path / "m.bin"
 

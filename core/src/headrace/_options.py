@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import numbers
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from headrace._portable import in_home, nearest_file, no_file
+from headrace._portable import nearest_file, no_file
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -78,6 +79,11 @@ def without_base(value: Any) -> Any:
 
 def _with_own_base(value: Any) -> Any:
     return value.base / in_home(value) if isinstance(value, TextWithBase) else value
+
+
+def in_home(path: str | os.PathLike[str]) -> Path:
+    """Give a path whose leading ``~`` is the home folder; where that is unknown, the path as it is written."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - the method of Path raises where it is unknown
 
 
 def _against_base(path: Path, info: ValidationInfo) -> Path:

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
 
 _MOST_SHOWN = 200
@@ -103,16 +102,6 @@ def _caret(text: str, start: int, end: int) -> list[str]:
     return [f"    {shown}", f"    {' ' * (len(before) + start - first)}{'^' * width}"]
 
 
-def in_home(path: str | os.PathLike[str]) -> Path:
-    """Give a path whose leading ``~`` is the home folder; where that is unknown, the path as it is written."""
-    from pathlib import Path
-
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
-
-
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Give the known name that is most like ``name``, or None when none is like it."""
     if len(name) > 200:
@@ -125,9 +114,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest_file(path: Path) -> str | None:
-    """Give the file beside a missing one whose name is most like its name, or is it with ``.toml``; else None.
+    """Give the file beside a missing one whose name, not only its suffix, is most like its name, or is it with ``.toml``; else None.
 
-    Names alike in their suffix alone are not alike. A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it.
+    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it.
     """
     try:
         names = (one.name for one in islice(path.parent.iterdir(), 1000))

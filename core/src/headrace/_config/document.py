@@ -15,8 +15,8 @@ from typing import Any
 from headrace._config.problems import MAX_DEPTH, Problems, key_place, shown_value
 from headrace._expression.templates import substitute_text
 from headrace._expression.tree import MAX_DIGITS
-from headrace._options import TextWithBase, mapped
-from headrace._portable import in_home, nearest_file
+from headrace._options import TextWithBase, in_home, mapped
+from headrace._portable import nearest_file
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):

@@ -40,9 +40,7 @@ def as_backend(cls: Any) -> type[Backend]:
     if not isinstance(cls, type):
         hint = "A backend is a class with forward(self, batch), or a function of data."
         if hasattr(cls, "forward"):
-            hint = (
-                f"A backend is a class: register {type(cls).__name__}, not an object with forward."
-            )
+            hint = f"Register the class {type(cls).__name__}, not an object with forward."
         raise PluginError(f"an object of {type(cls).__name__} is no backend", hint=hint)
     if cls in _right:
         return cls
@@ -51,14 +49,9 @@ def as_backend(cls: Any) -> type[Backend]:
         _right.add(cls)
         return cls
     if cls not in _made:
-        body = {
-            "__call__": Backend.__call__,
-            "__doc__": cls.__doc__,
-            "__module__": cls.__module__,
-            "_made_of": cls,
-        }
+        body = {"__call__": Backend.__call__, "__doc__": cls.__doc__, "__module__": cls.__module__}
         try:
-            _made.setdefault(cls, type(cls.__name__, (cls, Backend), body))
+            _made.setdefault(cls, type(cls.__name__, (cls, Backend), {**body, "_made_of": cls}))
         except TypeError as error:
             raise PluginError(f"{cls!r} is no backend: {error}") from error
     return _made[cls]
@@ -112,12 +105,9 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
 def _takes(method: Any, given: tuple[str, ...]) -> bool:
     """Tell whether a method can be called with so many arguments; True where its signature is not known."""
     try:
-        if inspect.isfunction(method):
-            inspect.signature(method, follow_wrapped=False).bind(*given)
-    except TypeError:
-        return False
-    except ValueError:
-        pass
+        inspect.signature(method, follow_wrapped=False).bind(*given)
+    except (TypeError, ValueError):
+        return not inspect.isfunction(method)
     return True
 
 

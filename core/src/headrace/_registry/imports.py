@@ -21,7 +21,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from headrace._portable import error_text, in_home, nearest_file, no_file
+from headrace._options import in_home
+from headrace._portable import error_text, nearest_file, no_file
 from headrace._registry.registry import Files, registry
 from headrace.errors import PluginLoadError
 
