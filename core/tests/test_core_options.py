@@ -5,7 +5,6 @@ from __future__ import annotations
 import decimal
 import enum
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
