@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto as T
 
 from headrace.errors import MissingDependencyError, SetupError
-from headrace_trt import BuildCancelledError, BuildSettings, build_plan
+from headrace_trt import BuildCancelledError, BuildSettings, build_plan, quantize
 from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
 from headrace_trt.library import Library, load_library
 from headrace_trt.logs import collecting, logger_for
@@ -66,6 +66,14 @@ def test_a_max_that_a_fixed_batch_leaves_without_effect_is_a_warning(rtx, save, 
     assert len(found) == int(told)
 
 
+def test_float64_that_becomes_float32_is_a_warning(rtx, save):
+    model = save(
+        [("Relu", ["x"], ["y"], {})], [("x", T.DOUBLE, ["n", 2])], [("y", T.DOUBLE, ["n", 2])]
+    )
+    (warning,) = build(rtx, model, profiles=None).warnings
+    assert "no float64: 'x'" in warning
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_the_precision_that_was_built_is_read_back(rtx, small_net, precision):
     assert precision in count_types(build(rtx, small_net, precision=precision).layers)
@@ -94,6 +102,9 @@ def test_calibration_takes_samples_without_a_batch_axis(rtx, small_net, tmp_path
         np.save(tmp_path / f"{number}.npy", sample)
     built = build(rtx, small_net, precision="int8", calibration=tmp_path)
     assert "int8" in count_types(built.layers)
+    onnx.save(quantize(onnx.load(small_net), "int8", tmp_path), tmp_path / "quantized.onnx")
+    built = build(rtx, tmp_path / "quantized.onnx", precision="int8", calibration=tmp_path)
+    assert any("`calibration` is not read" in warning for warning in built.warnings)
 
 
 def test_pictures_as_they_are_decoded(rtx, small_net):

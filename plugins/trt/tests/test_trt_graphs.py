@@ -116,6 +116,19 @@ def test_graphs_inside_nodes_and_scales_of_resizing_stay_as_they_are():
             assert np.allclose(got, expected, rtol=2e-3)
 
 
+@pytest.mark.parametrize("first", ["fp16", "bf16"])
+def test_a_graph_that_was_converted_before(small_net, x, first):
+    """Another conversion takes what is left in float32, and gives its tensors names that are free."""
+    model = load_model(small_net)
+    whole = convert_precision(model, first)
+    with pytest.raises(SetupError, match="converted already"):
+        convert_precision(whole, "fp16")
+    part = convert_precision(model, "fp16", ["matmul_*"])
+    again = convert_precision(part, "fp16")
+    (got,), (expected,) = run(again, x=x), run(model, x=x)
+    assert np.abs(got - expected).max() <= 1e-2 * np.abs(expected).max()
+
+
 def test_keeping_every_node_in_fp32_is_told_as_such(small_net):
     with pytest.raises(SetupError, match="`keep_fp32` names all that could be"):
         convert_precision(load_model(small_net), "fp16", ("*",))

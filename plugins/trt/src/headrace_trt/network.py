@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
+from headrace_trt.logs import warn
 from headrace_trt.plugin_libraries import import_object
 from headrace_trt.profiles import NetworkInput
 
@@ -68,12 +69,14 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     folds = settings.mean is not None or settings.std is not None or settings.image_input
     if settings.precision == "model" and not folds:
         written = load_model(settings.model, weights=False, inline=False)
+        _warn_of_doubles(written)
         if not written.functions and not forget_unknown_axes(written):
             return None
         model = load_model(settings.model)
         forget_unknown_axes(model)
         return model
     model = load_model(settings.model)
+    _warn_of_doubles(model)
     forget_unknown_axes(model)
     if settings.precision in ("int8", "fp8"):
         from headrace_trt.quantization import quantize
@@ -88,6 +91,18 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
 
         model = convert_precision(model, settings.precision, settings.keep_fp32)
     return model
+
+
+def _warn_of_doubles(model: onnx.ModelProto) -> None:
+    """Tell that TensorRT has no float64, since its parser takes float32 in its place and says nothing."""
+    from onnx import TensorProto
+
+    graph = model.graph
+    ports = (*graph.input, *graph.output, *graph.value_info)
+    found = [port.name for port in ports if port.type.tensor_type.elem_type == TensorProto.DOUBLE]
+    found += [tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.DOUBLE]
+    if found:
+        warn(f"TensorRT has no float64: {found[0]!r} and what is computed from it are float32")
 
 
 def make_network(

@@ -114,6 +114,7 @@ class _Conversion:
         self.kept = kept
         self.floats = _float_tensors(graph)
         self.weights = {t.name: t for t in graph.initializer}
+        self.taken = {name for node in graph.node for name in node.output} | set(self.weights)
         self.border = {v.name for v in (*graph.input, *graph.output)}
         self.produced: dict[str, bool] = {
             v.name: True for v in graph.input if v.name in self.floats
@@ -129,7 +130,7 @@ class _Conversion:
         converted = 0
         for place, node in enumerate(nodes):
             high = self._stays(place, node)
-            converted += not high and self._changes(node)
+            converted += not high and node.op_type != "Cast" and self._changes(node)
             self._set_attributes(node, high=high)
             for i, name in enumerate(node.input):
                 if name in self.floats:
@@ -178,7 +179,10 @@ class _Conversion:
         key = (name, high)
         if key not in self.needed:
             own = high if name in self.border else high is self.produced.get(name, False)
-            self.needed[key] = name if own else f"{name}/{'fp32' if high else 'low'}"
+            made = name if own else f"{name}/{'fp32' if high else 'low'}"
+            while not own and made in self.taken:
+                made += "'"
+            self.needed[key] = made
         return self.needed[key]
 
     def _rename_captured(self, inside: onnx.GraphProto) -> None:

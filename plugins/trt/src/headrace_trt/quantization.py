@@ -15,6 +15,7 @@ import onnx.version_converter
 from onnx import numpy_helper
 
 from headrace.errors import MissingDependencyError, SetupError
+from headrace_trt.logs import warn
 from headrace_trt.onnx_model import model_summary, port_of
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
         MissingDependencyError: ONNX Runtime, whose tool it is, is not installed.
     """
     if is_quantized(model):
+        if calibration is not None:
+            warn("`calibration` is not read: the graph has Q/DQ nodes of its own")
         return model
     if calibration is None:
         raise SetupError(
