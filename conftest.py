@@ -1,4 +1,4 @@
-"""How hypothesis generates, which tests are slow, where bytecode is kept, and what the collector passes by."""
+"""How hypothesis generates, which tests are slow, what they leave, and what the collector passes by."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+from headrace._registry.registry import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # How long an example takes, or is made, tells of the machine. What `--hypothesis-profile` names
 # comes after this, and takes its place.
@@ -105,6 +111,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SLOW:
             item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """Forget after a test what it has registered, so that the order of tests does not matter."""
+    local, before = registry.local, dict(registry.local)
+    yield
+    local.clear()
+    local.update(before)
 
 
 LAST_PATH = pytest.StashKey[Path]()

@@ -17,8 +17,6 @@ import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
 
-from headrace._registry.registry import registry
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,15 +29,6 @@ PIP = {
     "PIP_NO_COMPILE": "0",
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-@pytest.fixture(autouse=True)
-def registered():
-    """Forget after a test what it has registered: the tests of core come later in this process."""
-    local, before = registry.local, dict(registry.local)
-    yield
-    local.clear()
-    local.update(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,15 +23,6 @@ FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
 
 
-@pytest.fixture(autouse=True)
-def registered():
-    """Forget after a test what it has registered, so that the order of tests does not matter."""
-    local, before = registry.local, dict(registry.local)
-    yield
-    local.clear()
-    local.update(before)
-
-
 @pytest.fixture
 def takes_turns():
     """Skip a test of the fast path where the interpreter has no lock: there no call takes it."""
