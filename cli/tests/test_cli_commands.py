@@ -555,6 +555,15 @@ def test_doctor_finds_nothing_wrong(site, monkeypatch):
     assert result.stdout.splitlines()[-1].startswith("ok: ")
 
 
+def test_doctor_counts_what_is_disabled(site, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points_below(site))
+    add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
+    only(monkeypatch, "")
+    result = headrace_says("plugins", "doctor")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("; 1 of them disabled by HEADRACE_PLUGINS\n")
+
+
 @pytest.mark.parametrize(
     ("word", "name", "remedy"),
     [

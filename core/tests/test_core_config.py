@@ -1337,6 +1337,8 @@ def test_a_dict_has_no_lines():
 def test_a_pipeline_of_a_configuration_says_what_makes_it():
     with pytest.raises(TypeError, match=r"headrace\.pipe"):
         headrace.Pipeline({"backend": "Identity"})
+    with pytest.raises(TypeError, match=r"headrace\.pipe"):
+        headrace.Pipeline()
 
 
 def test_the_name_of_a_table_that_is_none_for_a_node_is_marked_whole():

@@ -139,6 +139,9 @@ def doctor(json: Json = False) -> int:
     backends = sum(len(plugin.backends) for plugin in known)
     brought = f"{counted(len(known), 'plugin')} with {counted(backends, 'backend')}"
     looked = f"{brought}, headrace {headrace.__version__}"
+    disabled = sum(plugin.state == "disabled" for plugin in known)
+    if disabled:
+        looked += f"; {disabled} of them disabled by HEADRACE_PLUGINS"
     if not known:
         print_message(_INSTALL)
     if wrong:

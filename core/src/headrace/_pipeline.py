@@ -70,7 +70,7 @@ class Pipeline:
     pipeline.
     """
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, blueprint: Blueprint | None = None) -> None:
         """Build the pipeline of a blueprint, which `headrace.pipe` makes from a configuration.
 
         Raises:

@@ -362,6 +362,7 @@ def test_top_says_who_does_not_answer():
     done = CliRunner().invoke(app, ["top", f"127.0.0.1:{port}", "--count", "1"])
     assert done.exit_code == 2
     assert "does not answer" in done.stderr
+    assert 'needs probes = ["Prometheus"]' in done.stderr
 
 
 @pytest.mark.parametrize("url", ["", "http://", "http://[::1", "ftp://host", "host:port", "h:0"])

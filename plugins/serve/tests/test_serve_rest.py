@@ -499,7 +499,15 @@ def test_what_has_no_route_is_told_so_in_json(serving, target):
         connection.sendall(f"{target} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n".encode())
         head, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
     assert int(head.split()[1]) in (404, 405)
-    assert json.loads(body)["code"] == "route"
+    told = json.loads(body)
+    assert told["code"] == "route"
+    assert ("/docs shows what there is" in told["error"]) == (b"404" in head)
+
+
+def test_a_body_without_inputs_is_told_that_there_is_nothing(serving):
+    server = serving({"m": {"backend": "Identity"}})
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json={})
+    assert answer.json()["error"] == "inputs: expected a list of objects, got nothing"
 
 
 def test_the_application_may_lie_below_a_path():

@@ -99,10 +99,10 @@ def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) ->
     if not node and len(nodes) == 1:
         (node,) = nodes
     if node not in nodes:
-        raise InputError(
-            f"--range {text}: {'which node?' if not node else f'there is no node {node!r}:'} "
-            f"there are {', '.join(nodes)}"
-        )
+        what = f"there is no node {node!r}" if node else "of which node?"
+        close = difflib.get_close_matches(node, nodes, n=1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"--range {text}: {what}; nodes are {', '.join(nodes)}.{meant}")
     return _dimension(nodes, node, key, _values(text, written))
 
 

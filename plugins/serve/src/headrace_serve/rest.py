@@ -360,7 +360,8 @@ async def _nothing(exchange: Exchange) -> Reply:
     others, own = exchange.scope["app"].routes[:-1], path.removeprefix(exchange.scope["root_path"])
     allowed = {one for route in others if route.path_regex.match(own) for one in route.methods}
     body: dict[str, Any] = {
-        "error": f"there is no route {method} {path}", "code": "route", "node": None, "id": ""
+        "error": f"there is no route {method} {path}; {exchange.scope['root_path']}/docs shows what there is",
+        "code": "route", "node": None, "id": ""
     }  # fmt: skip
     exchange.line.code = body["code"]
     if not allowed:

@@ -166,7 +166,8 @@ def _object(what: str, value: Any, keys: tuple[str, ...]) -> None:
 def _list(name: str, document: dict[str, Any], *, required: bool = False) -> list[Any]:
     found = document.get(name, None if required else [])
     if not isinstance(found, list):
-        raise InputError(name, expected="a list of objects", got=type(found).__name__)
+        got = "nothing" if found is None else type(found).__name__
+        raise InputError(name, expected="a list of objects", got=got)
     return found
 
 

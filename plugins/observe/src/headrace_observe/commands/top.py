@@ -101,7 +101,8 @@ def scrape(url: str) -> Scrape:
             raise HeadraceError(f"{url} answers {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         reason = getattr(error, "reason", error) or type(error).__name__
-        raise HeadraceError(f"{url} does not answer: {reason}") from error
+        hint = 'The pipeline that is watched needs probes = ["Prometheus"] under [global].'
+        raise HeadraceError(f"{url} does not answer: {reason}\n  {hint}") from error
     found: Scrape = {}
     with contextlib.suppress(ValueError):  # it is not the text of a probe
         for family in parser.text_string_to_metric_families(text):
