@@ -214,6 +214,15 @@ def test_fix_finds_what_a_module_behind_it_tells():
             pipe({"data": np.ones(5, np.float64)})
 
 
+@pytest.mark.parametrize("told", ["", ",shape=2x2"])
+def test_fix_goes_by_the_model_behind_it_where_there_are_two(told):
+    first, second = "module='torch.nn:Flatten'" + told, "module='torch.nn:ReLU',shape=4"
+    words = f"S[FixTensor,TorchModule({first}),FixTensor,TorchModule({second})]"
+    with headrace.pipe({"backend": words, "device": "cpu"}) as pipe:
+        result = pipe({"data": torch.tensor([[1.0, -2], [-3, 4]])})["result"]
+    assert result.tolist() == [[1, 0, 0, 4]]
+
+
 def test_softmax_argmax_topk_and_index_are_numpys(bench):
     one = bench()
     values = np.random.default_rng(0).standard_normal((2, 6)).astype(np.float32)

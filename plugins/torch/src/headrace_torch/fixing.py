@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from headrace_torch.place import Place
 
-__all__ = ["Target", "fixed", "target_of"]
+__all__ = ["WAITING", "Target", "fixed", "target_of"]
+
+WAITING = "headrace_torch.fixing"
+"""The key in a scope of the `FixTensor`s that no model has told its inputs yet."""
 
 _CHANNELS = (1, 3, 4)
 

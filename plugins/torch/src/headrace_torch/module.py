@@ -169,16 +169,22 @@ class TorchModule(TensorBackend):
         """Put the model's inputs into the scope for earlier elements (FixTensor), if all shapes are known."""
         import torch
 
+        from headrace_torch.fixing import WAITING
         from headrace_torch.tensors import dtype_name
 
         inputs: dict[str, dict[str, Any]] = {}
         for port in self._signature.inputs:
             if port.shape is None:
-                return
+                inputs.clear()
+                break
             dtype = port.dtype or (torch.float32 if self._dtype else self._runner.likely_dtype)
             name = None if dtype is None else dtype_name(dtype)
             inputs[port.name] = {"dtype": name, "shape": list(port.shape)}
-        context.scope.get_or_create("inputs", lambda: inputs)
+        if inputs:
+            context.scope.get_or_create("inputs", lambda: inputs)
+        waiting = context.scope.get(WAITING, [])
+        while waiting:
+            waiting.pop().tell(inputs)
 
     def warm_up(self) -> None:
         """Run, or capture, each batch size once, if the shapes of the inputs are known."""

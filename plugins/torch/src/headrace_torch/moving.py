@@ -13,6 +13,8 @@ from headrace_torch._fields import DtypeName, Shapes
 from headrace_torch._tensor_backend import TensorBackend, read_key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
     from typing_extensions import Self
 
@@ -263,18 +265,30 @@ class FixTensor(TensorBackend):
             return self
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the scope, into which the model, built after this element, will put its inputs."""
+        """Keep the scope, into which the model, built after this element, will put its inputs.
+
+        A `TorchModule` tells its inputs to those before it as well: of two models in one scope, only the first one's
+        are found there.
+        """
         from headrace_torch import fixing
 
         self._fixing = fixing
         self._options = options
         self._scope = context.scope
+        self._told: Any = None
         self._target: Any = None
+        waiting: list[FixTensor] = context.scope.get_or_create(fixing.WAITING, list)
+        waiting.append(self)
+
+    def tell(self, inputs: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take note of the inputs of the model behind this element."""
+        self._told = inputs
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Fix each request on its own."""
         if self._target is None:
-            self._target = self._fixing.target_of(self._scope.get("inputs"), self._options)
+            inputs = self._scope.get("inputs") if self._told is None else self._told
+            self._target = self._fixing.target_of(inputs, self._options)
         outcomes: list[Exception | None] = [None] * len(batch)
         for index, request in enumerate(batch):
             try:
