@@ -181,6 +181,19 @@ def test_a_thread_inside_of_the_instance_works_on_its_stream_and_is_waited_for()
     assert all(current == shared != 0 for current, shared, _ in seen)
 
 
+@pytest.mark.parametrize("word", ["GpuTensor", "FixTensor"])
+def test_a_word_on_the_cpu_brings_a_tensor_from_the_gpu(word):
+    with headrace.pipe({"backend": word, "device": "cpu"}) as pipe:
+        for number in range(5):
+            given = torch.zeros(1 << 20, device=DEVICE)
+            for _ in range(300):
+                given += 1
+            given += number
+            result = pipe({"data": given})["result"]
+            assert result.device.type == "cpu"
+            assert float(result.min()) == float(result.max()) == number + 300
+
+
 def test_what_a_caller_has_just_started_on_the_default_stream_comes_first():
     with headrace.pipe(
         {"backend": "TorchModule", "module": f"{HERE}Long", "device": DEVICE}

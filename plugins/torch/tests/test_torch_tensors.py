@@ -10,6 +10,7 @@ import torch
 
 import headrace
 from headrace.errors import InputError, SetupError
+from headrace_torch import transfer
 from headrace_torch.batching import CatTensor, ContiguousTensor, SplitTensor
 from headrace_torch.geometry import PadTensor
 from headrace_torch.memory import unless_lost
@@ -431,6 +432,14 @@ def test_only_the_thread_of_a_place_is_set_back(monkeypatch):
     assert current[here()] is stream
     made[1].close()
     assert current[here()] == "default"
+
+
+def test_what_comes_from_a_gpu_to_the_cpu_is_copied_on_a_stream_beside_it(monkeypatch):
+    given = SimpleNamespace(device=torch.device("cuda", 1))
+    place = Place(torch.device("cpu"), None)
+    beside = place._others[given.device] = object()
+    monkeypatch.setattr(transfer, "copied_back", lambda tensors, where: [(*tensors, where)])
+    assert transfer.moved_in(given, place) == (given, beside)
 
 
 def test_sync_and_pool_change_no_result(bench):

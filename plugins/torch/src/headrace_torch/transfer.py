@@ -27,6 +27,10 @@ def moved_in(tensor: torch.Tensor, place: Place) -> torch.Tensor:
             place.take_in(tensor)
         return tensor
     if place.stream is None:
+        if (
+            tensor.device.type == "cuda"
+        ):  # not on the default stream, on which others' work may wait
+            return copied_back([tensor], place.beside(tensor.device))[0]
         return tensor.to(place.device)
     if tensor.device.type == "cpu":
         if not tensor.is_pinned():
