@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace.words import _supervisor
+from headrace.words import _exchange, _supervisor
 from headrace.words._exchange import Exchange
 from headrace.words._supervisor import Restarts, Supervisor
 from headrace.words.process import Process, Siblings
@@ -713,20 +714,28 @@ def test_a_process_that_runs_on_after_the_last_deadline_is_killed(around):
             assert pipe({"data": 0.0})["result"] is None
 
 
-def test_items_that_nobody_waits_for_are_not_run_once_more(tmp_path, until):
+def test_items_that_nobody_waits_for_are_not_run_once_more(tmp_path, monkeypatch, expire):
     path = tmp_path / "hangs.py"
     path.write_text(HANGS, encoding="utf-8")
     backend = "S[Identity,Process(kill_after_ms=20,restart_limit=1)[Hangs]]"
     config = {"import": [str(path)], "backend": backend, "batch_sizes": [3], "pad": True}
-    with headrace.pipe({**config, "batching_timeout": 60_000}) as pipe:
+    with headrace.pipe(config) as pipe:
         before = _process_of(pipe)
-        hanging = [pipe.submit({"data": True}, timeout=2) for _ in range(3)]
-        for one in hanging:
-            with pytest.raises(DeadlineExceededError):
-                one.result(60)
-        until(lambda: _process_of(pipe) != before)
-        requests = pipe([{"data": False} for _ in range(3)])
+
+        def after_all_deadlines():
+            """The thread of the batch asks once the process has it, and again when it has been killed."""
+            expire(pipe, True)
+            return time.monotonic() + 3600
+
+        clock = types.SimpleNamespace(monotonic=after_all_deadlines)
+        with monkeypatch.context() as patched:
+            patched.setattr(_exchange, "time", clock)
+            for one in pipe.submit([{"data": True} for _ in range(3)], timeout=60):
+                with pytest.raises(DeadlineExceededError):
+                    one.result(60)
+            requests = pipe([{"data": False} for _ in range(3)])
         assert [request["result"] for request in requests] == [False] * 3
+        assert _process_of(pipe) != before
 
 
 def test_ctrl_c_ends_the_process_of_the_batch_and_the_next_request_has_another(until, takes_turns):
