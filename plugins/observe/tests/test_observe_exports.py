@@ -335,7 +335,8 @@ def test_rates_of_top_are_those_between_two_looks():
     assert (row["up"], row["instances"]) == (1, 1)
 
 
-def test_top_shows_a_pipeline_in_both_forms(probe):
+def test_top_shows_a_pipeline_in_both_forms(probe, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with served() as pipe:
         pipe([{"data": k} for k in range(8)])
         url = f"http://127.0.0.1:{probe[0].port}"

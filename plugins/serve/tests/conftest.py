@@ -80,7 +80,10 @@ def tools(pytestconfig):
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder)
             pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
-            subprocess.run([*pip, "install", "-q", "--no-compile", *requirements], check=True)
+            # A package index that is slow, or away for a moment, fails no test.
+            patient = ["--retries", "10", "--timeout", "60"]
+            install = [*pip, "install", "-q", "--no-compile", *patient, *requirements]
+            subprocess.run(install, check=True)
             (folder / "complete").touch()
         return programs
 
