@@ -555,6 +555,18 @@ def test_doctor_finds_nothing_wrong(site, monkeypatch):
     assert result.stdout.splitlines()[-1].startswith("ok: ")
 
 
+@pytest.mark.parametrize("name", ["headrace-trt", "trt", "headrace_serve"])
+@pytest.mark.parametrize("command", [("plugins", "info"), ("conformance",)])
+def test_a_known_distribution_that_is_not_installed_is_told_as_such(
+    command, name, site, monkeypatch
+):
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points_below(site))
+    result = headrace_says(*command, name)
+    distribution = "headrace-serve" if "serve" in name else "headrace-trt"
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {distribution} is not installed\n  Install it: pip")
+
+
 def test_doctor_counts_what_is_disabled(site, monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points_below(site))
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 import headrace
-from headrace.errors import ConfigError, MissingDependencyError, PluginError
+from headrace.errors import MissingDependencyError, PluginError
 from headrace_cli.arguments import Json, names_beginning
 from headrace_cli.console import (
     FAILED,
@@ -24,7 +24,7 @@ from headrace_cli.console import (
     print_drawing,
     print_message,
 )
-from headrace_cli.names import all_names, backends_named, plugins_named
+from headrace_cli.names import all_names, backends_named, plugins_named, unknown
 from headrace_cli.printing import as_json, print_json
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _named(name: str) -> list[tuple[str, Plugin]]:
             f"{found[0].distribution} brings no backends, so there is none to judge"
         )
     if not pairs:
-        raise ConfigError(headrace.plugins.why_unknown(name, all_names()))
+        raise unknown(name, all_names())
     return pairs
 
 

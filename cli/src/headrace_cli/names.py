@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace import plugins
+from headrace.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.plugins import Plugin
 
 COMMANDS = {
@@ -53,6 +56,23 @@ def plugins_named(name: str) -> list[Plugin]:
     if exact or backends_named(name):
         return exact
     return [plugin for plugin in found if plugins.qualifier(name) == plugin.plugin]
+
+
+def unknown(name: str, known: Iterable[str]) -> ConfigError:
+    """Make the error of a name that means nothing here: install what it names, or correct it.
+
+    Args:
+        name: The name of a backend, a plugin or a distribution.
+        known: Names of which the nearest one is suggested.
+    """
+    elsewhere = {
+        plugins.qualifier(one): one for one in ("headrace-serve", *plugins.KNOWN_BACKENDS.values())
+    }
+    missing = elsewhere.get(plugins.qualifier(name))
+    if missing is None:
+        return ConfigError(plugins.why_unknown(name, known))
+    hint = how_to_install(missing)
+    return ConfigError(Problem("missing_plugin", f"{missing} is not installed", hint=hint))
 
 
 def how_to_install(distribution: str) -> str:

@@ -8,12 +8,11 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-import headrace
-from headrace.errors import ConfigError, PluginError
+from headrace.errors import PluginError
 from headrace_cli.console import print_data
 from headrace_cli.doctor import examined
 from headrace_cli.findings import HOOK_NOUNS
-from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named
+from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named, unknown
 from headrace_cli.printing import as_json, print_json, shown
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def show_info(name: str, *, json: bool) -> None:
     if not found and not pairs:
         found = offered.get(name, [])
     if not found and not pairs:
-        raise ConfigError(headrace.plugins.why_unknown(name, [*all_names(), *offered]))
+        raise unknown(name, [*all_names(), *offered])
     backends = [_backend(one, plugin) for one, plugin in pairs]
     rows = [plugin.to_dict() for plugin in examined(found)[1]]
     if json:
