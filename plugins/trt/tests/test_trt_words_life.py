@@ -1,5 +1,8 @@
 """The words over time on a device of host memory: graphs, scratch memory, errors, reloads, neighbours."""
 
+import contextlib
+import threading
+
 import numpy as np
 import pytest
 from onnx import TensorProto as T
@@ -30,6 +33,57 @@ def test_cuda_graphs_are_recorded_once_per_shape_and_give_equal_answers(
     assert device.launches == launches + 1
     p.close()
     assert device.memory == {}
+
+
+def test_results_can_be_read_while_another_shape_is_recorded(device, plan, pipe, linear):
+    """A reader's copy goes to the instance's stream; on a stream that records it would become part of the graph."""
+    model, expected = linear
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    p = pipe(
+        backend="TensorrtTensor", model=str(made), max=8, cuda_graph=True, output_device="device"
+    )
+    rows = np.stack(samples(3))
+    first = p({"data": rows[0]})["result"]
+    begin, read = device.begin_capture, []
+
+    def begin_and_read(stream):
+        begin(stream)
+        reader = threading.Thread(target=lambda: read.append(first.get().copy()))
+        reader.start()
+        reader.join()
+
+    device.begin_capture = begin_and_read
+    for _ in range(2):
+        found = p({"data": rows, "request_size": 3})["result"].get()
+        assert np.allclose(found, expected(rows))
+    assert len(read) == 1
+    assert np.allclose(read[0], expected(rows[0]))
+
+
+def test_an_instance_keeps_its_stream_until_no_reader_uses_it(device, plan, pipe, linear):
+    model, expected = linear
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    p = pipe(backend="TensorrtTensor", model=str(made), output_device="device")
+    (one,) = samples(1)
+    result = p({"data": one})["result"]
+    stream = result._kind.stream
+    alive = []
+
+    class Lock(contextlib.AbstractContextManager):
+        """Notes at entry and exit whether the stream is there."""
+
+        def __enter__(self):
+            alive.append(stream.handle in device.streams)
+
+        def __exit__(self, *_):
+            alive.append(stream.handle in device.streams)
+
+    stream.lock = Lock()
+    assert np.allclose(result.get(), expected(one))
+    assert alive == [True, True]
+    p.close()
+    assert alive == [True, True, True, False]
+    assert np.allclose(result.get(), expected(one))
 
 
 @pytest.mark.parametrize("graph", [False, True])

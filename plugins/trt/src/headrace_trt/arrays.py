@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -60,12 +61,20 @@ class StreamRef:
 
     Attributes:
         handle: The ``cudaStream_t``; 0 once the instance is closed, when all its work is done.
+        lock: Held by a thread that reads a result while it uses the stream, and by the instance while it gives the
+            stream up: a reader that has taken the handle would otherwise use a stream that was ended meanwhile.
     """
 
-    __slots__ = ("handle",)
+    __slots__ = ("handle", "lock")
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
+        self.lock = threading.RLock()
+
+    def close(self) -> None:
+        """Give the stream up, once no reader uses it."""
+        with self.lock:
+            self.handle = 0
 
 
 class ArrayKind:
@@ -222,10 +231,10 @@ class DeviceArray:
     def get(self) -> NDArray[Any]:
         """Copy the array to the host, wait for the copy, and give it as a numpy array."""
         made = np.empty(self.shape, numpy_dtype(self.dtype))
-        cuda, stream = self._kind.cuda, self._kind.stream.handle
-        with cuda.on_device(self.ordinal):
-            cuda.copy(made.ctypes.data, self.pointer, self.nbytes, stream)
-            cuda.stream_synchronize(stream)
+        cuda, stream = self._kind.cuda, self._kind.stream
+        with stream.lock, cuda.on_device(self.ordinal):
+            cuda.copy(made.ctypes.data, self.pointer, self.nbytes, stream.handle)
+            cuda.stream_synchronize(stream.handle)
         return made
 
     @property
@@ -258,11 +267,12 @@ class DeviceArray:
             if dl_device is not None and dl_device[0] == dlpack.CPU:
                 return self.get().__dlpack__()
             raise BufferError("a DeviceArray is exported where it is, without a copy")
-        wanted, own = 1 if stream is None else stream, self._kind.stream.handle
-        if own and wanted not in (-1, own):
-            # The thread is the consumer's: another device may be current in it, and an event belongs to one device.
-            with self._kind.cuda.on_device(self.ordinal):
-                _wait(self._kind.cuda, wanted, own)
+        wanted, own = 1 if stream is None else stream, self._kind.stream
+        # The thread is the consumer's: another device may be current in it, and an event belongs to one device.
+        with own.lock:
+            if own.handle and wanted not in (-1, own.handle):
+                with self._kind.cuda.on_device(self.ordinal):
+                    _wait(self._kind.cuda, wanted, own.handle)
         self._note_foreign()
         device = (dlpack.CUDA, self.ordinal)
         return dlpack.export_capsule(self.pointer, self.shape, self.dtype, device, self._owner)
@@ -299,9 +309,10 @@ def read_foreign(value: Any, cuda: Cuda, stream: int, ordinal: int) -> Foreign |
         InputError: The array is on another device.
     """
     if type(value) is DeviceArray and value.ordinal == ordinal:
-        own = value._kind.stream.handle
-        if own not in (0, stream):
-            _wait(cuda, stream, own)
+        own = value._kind.stream
+        with own.lock:
+            if own.handle not in (0, stream):
+                _wait(cuda, stream, own.handle)
         return Foreign(value.pointer, value.shape, value.dtype, True, value)
     place = getattr(value, "__dlpack_device__", None)
     if place is not None:

@@ -181,14 +181,14 @@ class Execution:
             return None
         return np.zeros(self.outputs[port.name], numpy_dtype(port.dtype))
 
-    def enqueue(self) -> None:
-        """Queue the run on the stream.
+    def enqueue(self, stream: int | None = None) -> None:
+        """Queue the run on the instance's stream, or on another.
 
         Raises:
             BackendError: TensorRT refused the run.
             CudaError: There was no memory for an output whose size depends on the data.
         """
-        if not self.context.execute_async_v3(self._stream):
+        if not self.context.execute_async_v3(self._stream if stream is None else stream):
             for allocator in self._allocators.values():
                 if allocator.error is not None:  # TensorRT itself only says that it got no memory
                     raise allocator.error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError
 from headrace_trt.cuda import CudaError
+from headrace_trt.memory import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -40,6 +41,9 @@ class Recorded:
 class GraphCache:
     """The graphs of one instance, by shape; if there are too many, the one unused for longest is released.
 
+    A graph is recorded on a stream of its own and launched on the instance's. The instance's stream is known to who holds
+    a result: a copy or an event that another thread queues there during a recording would be recorded, or end it.
+
     Args:
         cuda: The CUDA runtime.
         stream: The handle of the instance's stream.
@@ -53,6 +57,7 @@ class GraphCache:
         self._most = most
         self._make = make
         self._kept: OrderedDict[Hashable, Recorded] = OrderedDict()
+        self._recording: Stream | None = None
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -78,29 +83,33 @@ class GraphCache:
         """
         if recorded.graph is None:
             # In the first run of a shape TensorRT sets up things that must not be part of the recording.
-            recorded.execution.enqueue()
-            self._cuda.stream_synchronize(self._stream)
-            recorded.graph = self._record(recorded.execution)
+            self._cuda.stream_synchronize(self._stream)  # the inputs are in place
+            if self._recording is None:
+                self._recording = Stream(self._cuda)
+            stream = self._recording.handle
+            recorded.execution.enqueue(stream)
+            self._cuda.stream_synchronize(stream)
+            recorded.graph = self._record(recorded.execution, stream)
         self._cuda.graph_launch(recorded.graph, self._stream)
 
-    def _record(self, execution: Execution) -> Any:
+    def _record(self, execution: Execution, stream: int) -> Any:
         try:
-            self._cuda.begin_capture(self._stream)
+            self._cuda.begin_capture(stream)
             try:
-                execution.enqueue()
+                execution.enqueue(stream)
             except BaseException:
-                self._abandon()
+                self._abandon(stream)
                 raise
-            return self._cuda.end_capture(self._stream)
+            return self._cuda.end_capture(stream)
         except (CudaError, BackendError) as error:
             raise BackendError(
                 f"the engine cannot be recorded as a CUDA graph: {error}",
                 hint="Set cuda_graph = false: it has steps that wait for the device.",
             ) from error
 
-    def _abandon(self) -> None:
+    def _abandon(self, stream: int) -> None:
         try:
-            self._cuda.graph_destroy(self._cuda.end_capture(self._stream))
+            self._cuda.graph_destroy(self._cuda.end_capture(stream))
         except CudaError:
             return  # ending an invalid recording raises, and discards it
 
@@ -111,3 +120,10 @@ class GraphCache:
             self._cuda.stream_synchronize(self._stream)
         for recorded in kept.values():
             recorded.close(self._cuda)
+
+    def close(self) -> None:
+        """Release all graphs, and the stream on which they were recorded."""
+        self.clear()
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.close()

@@ -390,10 +390,10 @@ class Runner:
         self._unlock()
         self._kept.clear()
         if self._graphs is not None:
-            self._graphs.clear()
+            self._graphs.close()
         if self._execution is not None:
             self._execution.close()
         self._execution = self._graphs = None
-        self._stream.handle = 0
+        self._stream.close()
         memory, self._graph_memory = self._graph_memory, None
         close_all([memory, self._inputs, self.outputs, self._arena])
