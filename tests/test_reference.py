@@ -58,6 +58,22 @@ def test_the_table_of_reserved_keys_names_all_of_them():
     assert {key for cell in first for key in re.findall(r"`(\w+)`", cell)} == set(RESERVED)
 
 
+def settings_of_others():
+    text = (ROOT / "docs" / "other_tools.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:3] for row in text.splitlines() if row.startswith("| `")]
+    return [(re.findall(r"`(\w+)`", row[0]), row[1].strip(" `")) for row in rows]
+
+
+def test_a_setting_of_another_tool_is_told_ours():
+    table = settings_of_others()
+    assert len(table) == 7
+    for theirs, ours in table:
+        for name in theirs:
+            with pytest.raises(headrace.errors.ConfigError) as caught:
+                headrace.PipelineConfig.load({"backend": "Identity", name: 1})
+            assert caught.value.problems[0].suggestion == ours
+
+
 def test_every_word_has_an_example():
     named = {example.word for example in REFERENCE.examples()}
     assert {CORE_BACKENDS[name] for name in named} == set(CORE_BACKENDS.values())
