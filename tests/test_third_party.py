@@ -53,7 +53,8 @@ def site(tmp_path_factory) -> str:
 def example(ocr_made, tmp_path_factory) -> Path:
     """A copy of the configuration and of the example it extends, prepared."""
     folder = tmp_path_factory.mktemp("examples")
-    shutil.copytree(ROOT / "examples" / "ocr", folder / "ocr", ignore=lambda *_: {"made"})
+    left_out = shutil.ignore_patterns("made", "__pycache__")  # where others may write meanwhile
+    shutil.copytree(ROOT / "examples" / "ocr", folder / "ocr", ignore=left_out)
     shutil.copytree(ocr_made, folder / "ocr" / "made")
     (folder / "third_party").mkdir()
     shutil.copyfile(FOLDER / "line.toml", folder / "third_party" / "line.toml")
