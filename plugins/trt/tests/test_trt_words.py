@@ -84,6 +84,19 @@ def test_a_profile_of_one_size_beside_another(device, plan, pipe, linear, backen
     assert np.allclose(p({"data": rows[0]})["result"], expected(rows[0]))
 
 
+@BOTH
+def test_an_engine_of_one_row_refuses_no_shape_for_its_neighbours(
+    device, plan, pipe, image, backend
+):
+    """Each request is a run of its own, so that there is no first one whose shape the others must have."""
+    model, expected = image
+    made = plan(model, {"x": ((1, 3, 4, 4), (1, 3, 8, 8), (1, 3, 16, 16))})
+    p = pipe(backend=backend, model=str(made), max=4)
+    pictures = [np.ones((3, size, size), np.float32) for size in (4, 5, 4, 6)]
+    for request, picture in zip(p([{"data": x} for x in pictures]), pictures, strict=True):
+        assert np.allclose(request["result"], expected(picture), atol=1e-5)
+
+
 def test_an_instance_with_a_profile_of_one_row_takes_what_the_expression_takes(
     device, plan, pipe, linear
 ):

@@ -87,22 +87,17 @@ def plan_runs(
     runs = []
     errors: dict[int, InputError] = {}
     for group in group_items(items, signature.inputs, by_shape=ragged == "group"):
-        members = list(group)
-        if ragged == "refuse" and len(members) > 1 and not _alike(items, group, signature.inputs):
-            members = []
-            for i in group:
-                error = refuse_ragged(items[group[0]], items[i], signature.inputs, keys or {})
-                if error is None:
-                    members.append(i)
-                else:
-                    errors[i] = error
-        for part in _within(members, items, signature):
-            if ragged == "pad":
-                unpadded = _not_padded(part, items, signature, pad_multiple, keys or {})
-                errors.update(unpadded)
-                part = [i for i in part if i not in unpadded]
-                if not part:
-                    continue
+        for part in _within(group, items, signature):
+            unfit: dict[int, InputError] = {}
+            if ragged == "refuse":
+                unfit = _unlike_first(part, items, signature.inputs, keys or {})
+            elif ragged == "pad":
+                unfit = _not_padded(part, items, signature, pad_multiple, keys or {})
+            if unfit:
+                errors.update(unfit)
+                part = [i for i in part if i not in unfit]
+            if not part:
+                continue
             rows = sum(items[i].rows for i in part)
             filled = signature.rows or max(rows, signature.low_rows)
             padding = pad_multiple if ragged == "pad" else 0
@@ -145,15 +140,14 @@ def _not_padded(
     return errors
 
 
-def _alike(items: Sequence[Item], group: Sequence[int], ports: Sequence[Port]) -> bool:
-    """Tell whether all samples of a group are of one shape."""
-    for port in ports:
-        if port.batched and None in port.shape[1:]:
-            name = port.name
-            shape = items[group[0]].tensors[name].shape[1:]
-            if any(items[i].tensors[name].shape[1:] != shape for i in group):
-                return False
-    return True
+def _unlike_first(
+    part: Sequence[int], items: Sequence[Item], ports: Sequence[Port], keys: Mapping[str, str]
+) -> dict[int, InputError]:
+    """Give errors for the items of a run whose samples have another shape than those of its first item."""
+    if len(part) == 1 or not any(port.batched and None in port.shape[1:] for port in ports):
+        return {}
+    found = ((i, refuse_ragged(items[part[0]], items[i], ports, keys)) for i in part)
+    return {i: error for i, error in found if error is not None}
 
 
 def _within(members: Sequence[int], items: Sequence[Item], signature: Signature) -> list[list[int]]:
