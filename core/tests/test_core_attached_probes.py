@@ -354,3 +354,19 @@ def test_a_pipeline_that_is_closed_within_the_block_closes_the_probe():
     assert [state for *_, state in probe.instances] == ["ready", "closed"]
     with pytest.raises(ClosedError), attached(pipe, probe):
         pass
+
+
+@pytest.mark.parametrize(
+    ("probe", "message"),
+    [
+        (object(), "object is no probe: it has no batch_done or request_done"),
+        (type("Late", (), {"request_ended": print})(), "Late is no probe"),
+        (type("Count", (), {"batch_done": print}), r"a probe is an object: attached\(pipe, Count"),
+    ],
+    ids=["object", "misspelt", "class"],
+)
+def test_what_would_hear_of_nothing_is_refused(probe, message):
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        with pytest.raises(TypeError, match=message), attached(pipe, probe):
+            pass
+        assert pipe({"data": 1})["result"] == 1

@@ -36,7 +36,7 @@ from contextlib import contextmanager
 import pluggy
 
 import headrace  # noqa: TC001 - a program may ask what the annotations mean
-from headrace._scheduling.probes import BatchRecord, BatchRequest, GuardedProbe
+from headrace._scheduling.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
     "BatchRecord",
@@ -237,7 +237,14 @@ def attached(pipeline: headrace.Pipeline, probe: object) -> Iterator[None]:
 
     Raises:
         ClosedError: The pipeline is closed.
+        TypeError: The probe is a class, or has none of the methods.
     """
+    if isinstance(probe, type):
+        raise TypeError(f"a probe is an object: attached(pipe, {probe.__name__}(...))")
+    if not any(callable(getattr(probe, name, None)) for name in PROBE_METHODS):
+        raise TypeError(
+            f"{type(probe).__name__} is no probe: it has no {' or '.join(PROBE_METHODS)}"
+        )
     guarded = GuardedProbe(type(probe).__name__, probe)
     try:
         pipeline._attach(guarded)
