@@ -2,11 +2,13 @@
 
 import contextlib
 import gc
+import itertools
 import logging
 import pickle
 import threading
 import warnings
 import weakref
+import zipfile
 from collections import namedtuple
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
@@ -24,7 +26,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace_torch import loading, memory, running, warming
+from headrace_torch import loading, memory, packages, running, warming
 from headrace_torch.loading import kind_of
 from headrace_torch.module import TorchModule
 from headrace_torch.place import Place
@@ -310,9 +312,60 @@ def test_an_aotinductor_package_runs(bench, files, net):
     with torch.no_grad():
         assert torch.allclose(one.run(backend, {"data": X, "request_size": 3})[0], net(X))
     assert backend.describe()["kind"] == "AOTInductor"
+    # Compiled code checks nothing, and takes the memory to be in the order of the axes.
+    turned = X.T.contiguous().T
+    with torch.no_grad():
+        assert torch.allclose(one.run(backend, {"data": turned, "request_size": 3})[0], net(X))
+    for wrong in (torch.ones(4), torch.ones(2), torch.ones(3, 3), torch.ones(())):
+        assert isinstance(one.error(backend, {"data": wrong}), InputError)
+    if backend.describe()["inputs"]["input_0"]["dtype"]:  # older versions of torch do not tell it
+        assert isinstance(one.error(backend, {"data": torch.ones(3).double()}), InputError)
     for option in ({"dtype": "float16"}, {"channels_last": True}, {"compile": True}):
         with pytest.raises(SetupError, match="AOTInductor"):
             bench().start(TorchModule, model=str(path), **option)
+
+
+def checks_of(index, kind, lengths, strides, least=2, most=None):
+    """The messages of the checks in a package's source, as torch writes them."""
+    head = f'ss << "input_handles[{index}]: '
+    yield f'{head}unmatched dtype, "\n   << "expected: " << expected << "(at::k{kind}), "\n;'
+    yield f'{head}dim value is too small at 0, "\n  << "expected it to be >= {least}, " << "but'
+    if most is not None:
+        yield f'{head}dim value is too large at 0, "\n  << "expected to be <= {most}, " << "but'
+    for axis, length in lengths.items():
+        yield f'{head}unmatched dim value at {axis}, "\n  << "expected: {length}, " << "but got'
+    for axis, stride in strides.items():
+        yield f'{head}unmatched stride value at {axis}, "\n  << "expected: {stride}, " << "but'
+
+
+def test_the_source_of_a_package_tells_what_it_takes(tmp_path):
+    def package(*checks):
+        with zipfile.ZipFile(tmp_path / "package.pt2", "w") as archive:
+            archive.writestr("package/data/aotinductor/model/kernel.cpp", "no checks")
+            archive.writestr(
+                "package/data/aotinductor/model/wrapper.cpp", "\n".join(itertools.chain(*checks))
+            )
+        return tmp_path / "package.pt2"
+
+    image = checks_of(0, "Half", {1: 3, 2: 8}, {1: 1, 2: 24, 3: 3}, least=3, most=8)
+    ids = checks_of(1, "Long", {}, {1: 1}, least=3, most=8)
+    path = package(image, ids)
+    found = packages.signature_of(path, ["image", "ids"])
+    assert found.inputs == (
+        Port("image", (None, 3, 8, None), torch.float16),
+        Port("ids", (None, None), torch.int64),
+    )
+    assert (found.rows, found.least, found.most) == (None, 3, 8)
+    layouts = packages.layouts_of(path, ["image", "ids"])
+    assert layouts == [torch.channels_last, torch.contiguous_format]
+    fixed = package(checks_of(0, "Float", {0: 4, 1: 2}, {0: 2, 1: 1}))
+    assert packages.signature_of(fixed, ["x"]).rows == 4
+    assert packages.signature_of(package(), ["x"]) == Signature((Port("x"),))
+    with pytest.raises(SetupError, match="'x'"):
+        packages.layouts_of(package(checks_of(0, "Float", {}, {1: 1, 2: 4})), ["x"])
+    apart = package(checks_of(0, "Float", {0: 4}, {1: 1}), checks_of(1, "Float", {0: 2}, {1: 1}))
+    with pytest.raises(SetupError, match="no common batch axis"):
+        packages.signature_of(apart, ["a", "b"])
 
 
 @pytest.mark.parametrize("weights", ["weights.bin", "checkpoint.bin", "old.bin", "safe.bin"])

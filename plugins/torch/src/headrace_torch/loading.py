@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from headrace.errors import SetupError
+from headrace_torch.packages import layouts_of, signature_of
 from headrace_torch.signature import Port, Signature
 
 if TYPE_CHECKING:
@@ -257,8 +258,12 @@ def _load_package(path: Path, device: torch.device, runners: int) -> Model:
     names = [f"input_{index}" for index in range(args.num_leaves)] + list(kwargs.context or ())
     run: Callable[[list[torch.Tensor]], Any] = getattr(loader, "boxed_run", None) or loader.run
 
-    def call(*tensors: torch.Tensor) -> Any:
-        return pytree.tree_unflatten(run(list(tensors)), result_spec)
+    layouts = layouts_of(path, names)
 
-    ports = tuple(Port(name) for name in names)
-    return Model("AOTInductor", call, Signature(ports), weight_bytes=path.stat().st_size)
+    def call(*tensors: torch.Tensor) -> Any:
+        given = zip(tensors, layouts, strict=True)
+        inputs = [one.contiguous(memory_format=layout) for one, layout in given]
+        return pytree.tree_unflatten(run(inputs), result_spec)
+
+    signature = signature_of(path, names)
+    return Model("AOTInductor", call, signature, weight_bytes=path.stat().st_size)

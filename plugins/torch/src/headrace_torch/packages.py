@@ -1,0 +1,117 @@
+"""Reads what an AOTInductor package takes: its compiled code checks no input, and reads what lies in memory.
+
+The source of that code is in the package. It has checks of dtypes, lengths and strides, which do not run unless
+an environment variable asks for them; here their error messages are read.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from typing import TYPE_CHECKING
+
+import torch
+
+from headrace.errors import SetupError
+from headrace_torch.signature import Port, Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["layouts_of", "signature_of"]
+
+_HANDLE = r"input_handles\[(\d+)\]: "
+_DTYPE = re.compile(_HANDLE + r"unmatched dtype, [^;]*?\(at::k(\w+)\)")
+_LENGTH = re.compile(_HANDLE + r'unmatched dim value at (\d+), "\s*<< "expected: (\d+)')
+_STRIDE = re.compile(_HANDLE + r'unmatched stride value at (\d+), "\s*<< "expected: (\d+)')
+_LEAST = re.compile(_HANDLE + r'dim value is too small at 0, "\s*<< "expected it to be >= (\d+)')
+_MOST = re.compile(_HANDLE + r'dim value is too large at 0, "\s*<< "expected to be <= (\d+)')
+
+_DTYPES = {
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Double": torch.float64,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Short": torch.int16,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+}
+"""The dtypes by their names in C++."""
+
+
+def _source(path: Path) -> str:
+    """Give the C++ source of the package's code; ``""`` if the package has none."""
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".cpp")]
+        texts = [archive.read(name).decode(errors="replace") for name in names]
+    return next((text for text in texts if "input_handles[0]: " in text), "")
+
+
+def _numbers(pattern: re.Pattern[str], source: str) -> list[dict[int, int]]:
+    """Give per input the numbers that a check of it has, by axis."""
+    found: dict[int, dict[int, int]] = {}
+    for index, axis, number in pattern.findall(source):
+        found.setdefault(int(index), {})[int(axis)] = int(number)
+    return [found.get(index, {}) for index in range(max(found, default=-1) + 1)]
+
+
+def signature_of(path: Path, names: Sequence[str]) -> Signature:
+    """Give the inputs of a package, with dtypes, shapes and the range of the batch size as far as its source tells.
+
+    Args:
+        path: The package.
+        names: The names of its inputs, in order.
+
+    Raises:
+        SetupError: The inputs have no common batch axis.
+    """
+    source = _source(path)
+    dtypes = {int(index): _DTYPES.get(name) for index, name in _DTYPE.findall(source)}
+    lengths, strides = _numbers(_LENGTH, source), _numbers(_STRIDE, source)
+    ports = []
+    for index, name in enumerate(names):
+        fixed = lengths[index] if index < len(lengths) else {}
+        steps = strides[index] if index < len(strides) else {}
+        rank = max([*fixed, *steps], default=-1) + 1
+        shape = tuple(fixed.get(axis) for axis in range(rank)) or None
+        ports.append(Port(name, shape, dtypes.get(index)))
+    if any(port.shape is None for port in ports):
+        return Signature(tuple(Port(port.name, None, port.dtype) for port in ports))
+    first = {port.shape[0] for port in ports if port.shape}
+    if len(first) > 1:
+        raise SetupError(
+            "the inputs of the package have no common batch axis: "
+            + ", ".join(f"{port.name} {port.text()}" for port in ports),
+            hint="Compile it with the same dynamic first axis in all inputs.",
+        )
+    least = max((int(number) for _, number in _LEAST.findall(source)), default=1)
+    most = min((int(number) for _, number in _MOST.findall(source)), default=None)
+    # A lower bound of 2 is none: torch notes it for every dynamic axis.
+    return Signature(tuple(ports), first.pop(), least if least > 2 else 1, most)
+
+
+def layouts_of(path: Path, names: Sequence[str]) -> list[torch.memory_format]:
+    """Give the layout of memory in which the compiled code reads each input, whatever strides the tensor has.
+
+    Raises:
+        SetupError: The package was compiled for another layout than those of contiguous or channels-last tensors.
+    """
+    strides = _numbers(_STRIDE, _source(path))
+    layouts = []
+    for index, name in enumerate(names):
+        steps = strides[index] if index < len(strides) else {}
+        last = max(steps, default=0)
+        if steps.get(last, 1) == 1:
+            layouts.append(torch.contiguous_format)
+        elif last == 3 and steps.get(1) == 1:
+            layouts.append(torch.channels_last)
+        else:
+            raise SetupError(
+                f"the package was compiled for an input {name!r} whose memory is not in the order of its axes",
+                hint="Compile it with contiguous example inputs.",
+            )
+    return layouts
