@@ -186,6 +186,7 @@ FULL = {"min": "x:1x3x8x8", "opt": "x:4x3x8x8", "max": "x:4x3x8x8"}
             {"precision": "fp16", "keep_fp32": ["conv", "fc"]},
             {"precision": "fp16", "keep_fp32": ("fc", "conv")},
         ),
+        ({"plugins": ["here/it.so"]}, {"plugins": ("/there/it.so",)}),
         (
             {"precision": "int8", "calibration": "here/one.npz"},
             {"precision": "int8", "calibration": Path("there/one.npz")},

@@ -366,6 +366,13 @@ def test_differences_of_nan_shape_and_zero():
     assert found[1].relative == pytest.approx(0.1 / 2.1)
 
 
+@pytest.mark.parametrize("name", ["it.plan", "IT.PLAN", "it.Engine"])
+def test_a_plan_is_known_by_its_suffix_in_any_case(tmp_path, name):
+    (tmp_path / name).write_bytes(b"not from here")
+    with pytest.raises(SetupError, match="cannot be looked into"):
+        inspect_file(tmp_path / name)
+
+
 def test_files_of_tactics(tmp_path):
     path = tmp_path / "tactics.json"
     with pytest.raises(SetupError, match="no file"):

@@ -102,10 +102,10 @@ def inspect_command(
     as_json: Json = False,
 ) -> None:
     """Show what is in an ONNX file (nodes and types) or a plan (profiles, layers, tactics)."""
-    from headrace_trt.tools.inspecting import PLAN_SUFFIXES, as_page, inspect_file
+    from headrace_trt.tools.inspecting import as_page, inspect_file, is_plan
 
     _keep_apart(html, file)
-    if file.suffix not in PLAN_SUFFIXES:
+    if not is_plan(file):
         loading = {"library": library != "auto", "device": device, "trust-engine": trust_engine}
         _only_of_a_plan(file, [name for name, given in loading.items() if given])
     report = inspect_file(file, library=library, device=device, trust=trust_engine)
@@ -284,10 +284,10 @@ def _engine(
     file: Path, build: Mapping[str, Any], *, device: str | None, trust: bool
 ) -> Iterator[tuple[Engine, Cuda]]:
     """Give the engine of a plan, or of a model that is built first."""
-    from headrace_trt.tools.inspecting import PLAN_SUFFIXES
+    from headrace_trt.tools.inspecting import is_plan
     from headrace_trt.tools.opening import engine_of_settings, open_engine
 
-    if file.suffix in PLAN_SUFFIXES:
+    if is_plan(file):
         unread = sorted(name for name in build if name != "library")
         if unread:
             raise SetupError(

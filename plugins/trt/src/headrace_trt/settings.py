@@ -164,6 +164,8 @@ class BuildSettings:
                 continue
             if value != field.default:
                 found[name] = sorted(set(value)) if name in _UNORDERED else _plain(value)
+        if self.plugins:  # the content of a library is a part of the key by itself
+            found["plugins"] = [p if is_python_plugin(p) else Path(p).name for p in self.plugins]
         if self.profiles:
             found["profiles"] = [_ranges(profile) for profile in self.profiles]
         return found

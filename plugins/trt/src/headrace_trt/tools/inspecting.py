@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from headrace_trt.engine import Engine
 
 __all__ = [
-    "PLAN_SUFFIXES",
     "as_page",
     "inspect_engine",
     "inspect_file",
     "inspect_onnx",
     "inspect_plan",
+    "is_plan",
 ]
 
-PLAN_SUFFIXES: Final = (".trt", ".engine", ".plan")
+_PLAN_SUFFIXES: Final = (".trt", ".engine", ".plan")
+
+
+def is_plan(path: Path) -> bool:
+    """Tell by the suffix, in any case, whether a file is a plan; others are models."""
+    return path.suffix.lower() in _PLAN_SUFFIXES
 
 
 def inspect_file(
@@ -38,7 +43,7 @@ def inspect_file(
     Raises:
         SetupError: The file cannot be read.
     """
-    if path.suffix in PLAN_SUFFIXES:
+    if is_plan(path):
         return inspect_plan(path, library=library, device=device, trust=trust)
     return inspect_onnx(path)
 
