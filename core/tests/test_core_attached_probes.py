@@ -64,8 +64,8 @@ def test_what_is_asked_within_the_block_is_heard_whichever_way(shortcut):
     def ask_in_every_way(pipe, first):
         pipe({"data": first})
         pipe([{"data": first + 1}, {"data": first + 2}])
-        pipe.submit({"data": first + 3}).result(20)
-        pipe({"data": first + 4}, timeout=20)
+        pipe.submit({"data": first + 3}).result(60)
+        pipe({"data": first + 4}, timeout=60)
         asyncio.run(pipe.call_async({"data": first + 5}))
         thread = threading.Thread(target=pipe, args=({"data": first + 6},))
         thread.start()
@@ -169,7 +169,7 @@ def test_ctrl_c_in_a_reentrant_probe_gives_everything_back(method, asks):
             with pytest.raises(KeyboardInterrupt):
                 pipe(asks)
             assert pipe({"data": 3})["result"] == 3
-        assert pipe.submit({"data": 4}).result(20)["result"] == 4
+        assert pipe.submit({"data": 4}).result(60)["result"] == 4
         stats = pipe.stats()["nodes"]["main"]
         assert stats["waiting"] == 0
         assert not any(instance["busy"] for instance in stats["instances"])
@@ -195,7 +195,7 @@ def test_whoever_waits_while_a_probe_comes_or_goes_is_answered(gate, client, unt
         gate.open()
         for one in (running, *waiting):
             one.outcome()
-        assert [future.result(20)["result"] for future in futures] == [6, 7]
+        assert [future.result(60)["result"] for future in futures] == [6, 7]
         stack.close()
         assert pipe.stats()["nodes"]["main"]["ok"] == 8
         assert is_plain(pipe)

@@ -95,7 +95,7 @@ def test_close_without_drain_fails_what_waits_and_lets_what_runs_end(gate, clien
         second.outcome()
     assert not caught.value.abandoned
     assert request == {"data": "second"}
-    assert isinstance(future.exception(timeout=20), ClosedError)
+    assert isinstance(future.exception(timeout=60), ClosedError)
     gate.open()
     assert first.outcome()["result"] == "first"
     closing.outcome()
@@ -154,7 +154,7 @@ def test_close_fails_those_who_wait_for_room(gate, client, waiting):
     calling = client(pipe, {"data": "outside too"})
     waiting(pipe, 3)
     closing = client(pipe.close)
-    assert isinstance(submitting.outcome().exception(timeout=20), ClosedError)
+    assert isinstance(submitting.outcome().exception(timeout=60), ClosedError)
     with pytest.raises(ClosedError):
         calling.outcome()
     gate.open()
@@ -169,14 +169,14 @@ def test_when_the_time_is_over_all_that_are_open_fail_and_close_comes_back(
 ):
     pipe = headrace.pipe({"backend": "OwnGate" if way == "own thread" else "Gate"})
     if way == "submit":
-        waiter = client(pipe.submit({"data": "hung"}).result, timeout=20)
+        waiter = client(pipe.submit({"data": "hung"}).result, timeout=60)
     else:
-        waiter = client(pipe, {"data": "hung"}, timeout=20 if way == "timeout" else None)
+        waiter = client(pipe, {"data": "hung"}, timeout=60 if way == "timeout" else None)
     gate.wait_entered()
     queued = pipe.submit({"data": "queued"})
     pipe.close(timeout=0.05)
     assert pipe.stats()["state"] == "closed"
-    assert isinstance(queued.exception(timeout=20), ClosedError)
+    assert isinstance(queued.exception(timeout=60), ClosedError)
     assert not queued.exception().abandoned
     if way != "neighbour":  # whose own thread is inside the forward that hangs
         with pytest.raises(ClosedError) as caught:
@@ -184,7 +184,7 @@ def test_when_the_time_is_over_all_that_are_open_fail_and_close_comes_back(
         assert caught.value.abandoned
     assert gate.closed == 0
     gate.open()
-    waiter.join(20)
+    waiter.join(60)
     assert not waiter.is_alive()
 
 
@@ -221,7 +221,7 @@ def test_close_from_a_thread_that_runs_a_batch_refuses_entry_and_returns_at_once
     if way == "call":
         assert pipe({"data": "close"})["result"] == "close"
     else:
-        assert pipe.submit({"data": "close"}).result(timeout=20)["result"] == "close"
+        assert pipe.submit({"data": "close"}).result(timeout=60)["result"] == "close"
     with pytest.raises(ClosedError):
         pipe({"data": 1})
     pipe.close()  # waits for what the other one has put off
@@ -239,7 +239,7 @@ def test_close_from_a_callback_comes_back(gate):
         ended.set()
 
     pipe.submit({"data": 1}).add_done_callback(close)
-    assert ended.wait(20)
+    assert ended.wait(60)
     assert pipe.stats()["state"] == "closed"
 
 
@@ -248,10 +248,10 @@ def test_no_thread_is_left_after_close(gate, threads_named):
     for backend in ("Gate", "OwnGate"):
         pipe = headrace.pipe({"backend": backend, "instance_num": 2})
         for future in [pipe.submit({"data": k}) for k in range(8)]:
-            future.result(timeout=20)
+            future.result(timeout=60)
         pipe.close()
         for thread in threads_named("headrace-main"):
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -263,7 +263,7 @@ def test_no_thread_of_an_entrypoint_is_left_after_close(threads_named):
         assert any("entrypoint" in thread.name for thread in threads), threads
     for thread in threads:
         if thread.name.startswith(("headrace-main", "headrace-entrypoint")):
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -272,7 +272,7 @@ def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, wai
         running = pipe.submit({"data": 1})
         gate.wait_entered()
         queued = pipe.submit({"data": 2})
-        letting = client(lambda: (queued.exception(timeout=20), gate.open()))
+        letting = client(lambda: (queued.exception(timeout=60), gate.open()))
         raise ZeroDivisionError
     letting.outcome()
     assert isinstance(queued.exception(), ClosedError)
@@ -288,7 +288,7 @@ def test_the_last_reference_dropped_drains_and_closes(gate):
     gc.collect()
     assert gone() is None
     gate.open()
-    assert [future.result(timeout=20)["result"] for future in futures] == [0, 1, 2]
+    assert [future.result(timeout=60)["result"] for future in futures] == [0, 1, 2]
     gate.wait_closed()
 
 

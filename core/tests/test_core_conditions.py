@@ -537,7 +537,7 @@ def tunable(gate):
 def test_the_options_are_args_or_keys_of_the_node(tunable):
     with headrace.pipe({"backend": "Gate", "max": 8, "batch_policy": "Tunable(3)"}) as pipe:
         for future in pipe.submit([{"data": k} for k in range(3)]):
-            future.result(20)
+            future.result(60)
         assert list(map(len, tunable.batches)) == [3]
     config = {"backend": "Gate", "max": 8, "batch_policy": "Tunable", "least": 1}
     with headrace.pipe(config) as pipe:
@@ -552,7 +552,7 @@ def test_the_node_s_sizes_hold_though_the_options_of_the_policy_name_none(tunabl
     config = {"backend": "Gate", "batch_sizes": [1, 2], "batch_policy": "Tunable(3)"}
     with headrace.pipe(config) as pipe:
         futures = pipe.submit([{"data": k} for k in range(3)])
-        futures[0].result(20)
+        futures[0].result(60)
         pipe.close()
     assert all(future.result(0) for future in futures)
     assert sorted(map(len, tunable.batches)) == [1, 2]
@@ -570,7 +570,7 @@ def test_a_full_queue_runs_what_a_condition_would_keep(tunable, client):
     config = {"backend": "Gate", "max": 8, "batch_policy": "Never", "queue_size": 3}
     with headrace.pipe(config) as pipe:
         futures = pipe.submit([{"data": k} for k in range(7)])
-        assert [future.result(20)["result"] for future in futures[:6]] == [0, 1, 2, 3, 4, 5]
+        assert [future.result(60)["result"] for future in futures[:6]] == [0, 1, 2, 3, 4, 5]
         assert not futures[6].done()
 
 
@@ -583,7 +583,7 @@ def test_a_function_sees_what_waits(tunable, waiting):
         slow = pipe.submit({"data": "slow"})
         waiting(pipe, 1)
         pipe({"data": "urgent"}, priority=1)
-        assert slow.result(20)
+        assert slow.result(60)
     assert tunable.batches == [["urgent", "slow"]]
 
 
@@ -596,7 +596,7 @@ def test_a_function_that_raises_fails_what_waits_and_nobody_hangs(tunable):
         with pytest.raises(ContractError, match=r"the policy .* raised ZeroDivisionError"):
             pipe({"data": 1})
         for future in pipe.submit([{"data": 2}, {"data": 3}]):
-            future.exception(20)
+            future.exception(60)
 
 
 def test_free_instances_are_those_of_the_node(gate, waiting):
@@ -611,9 +611,9 @@ def test_free_instances_are_those_of_the_node(gate, waiting):
         second = pipe.submit({"data": "one is"})
         waiting(pipe, 1)
         gate.let_go()
-        first.result(20)
+        first.result(60)
         gate.open()
-        second.result(20)
+        second.result(60)
     assert gate.batches == [["both are free"], ["one is"]]
 
 

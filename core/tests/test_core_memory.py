@@ -21,7 +21,7 @@ import pytest
 import headrace
 from headrace.errors import BackendError, ConfigError, HeadraceError, RequestsFailed, SetupError
 
-LATE_S = 20.0
+LATE_S = 60.0
 
 
 class Works(headrace.Backend):

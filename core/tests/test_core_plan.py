@@ -1279,7 +1279,7 @@ def test_an_instance_that_only_init_names_is_called_by_one_thread_at_a_time():
     source = {"main": {"backend": "Late", "init": "Register(shared)[Alone]", "instance_num": 2}}
     with headrace.pipe(source) as pipe:
         futures = pipe.submit([{"data": 1}, {"data": 2}])
-        assert [future.result(20)["result"] for future in futures] == [1, 2]
+        assert [future.result(60)["result"] for future in futures] == [1, 2]
     assert met == []
 
 

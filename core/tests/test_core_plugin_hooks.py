@@ -120,7 +120,7 @@ def test_one_policy_for_both_keys_shares_what_it_knows(turns, gate):
         futures += pipe.submit([{"data": k} for k in range(3, 9)])
         pipe.submit([{"data": k} for k in range(9, 12)])
         for future in futures:
-            future.result(20)
+            future.result(60)
         pipe.close(drain=False)
         stats = pipe.stats()["nodes"]["main"]
     assert set(map(len, gate.batches)) == {1, 2}
@@ -151,11 +151,11 @@ def test_a_batch_policy_alone_and_a_dispatch_policy_alone(turns, gate):
     config = {"backend": "Gate", "max": 4, "instance_num": 3}
     with headrace.pipe({**config, "batch_policy": "OnlyBatch"}) as pipe:
         for future in pipe.submit([{"data": k} for k in range(5)]):
-            future.result(20)
+            future.result(60)
     assert set(map(len, gate.batches)) == {1}
     with headrace.pipe({**config, "dispatch_policy": "OnlyDispatch"}) as pipe:
         for number in range(5):
-            pipe.submit({"data": number}).result(20)
+            pipe.submit({"data": number}).result(60)
             batches = [one["batches"] for one in pipe.stats()["nodes"]["main"]["instances"]]
         assert batches == [0, 0, 5]
 

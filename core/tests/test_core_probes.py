@@ -364,7 +364,7 @@ def test_every_way_to_ask_is_heard_of_with_its_outcome(probes, shortcut):
         with pytest.raises(RequestsFailed):
             asyncio.run(pipe.call_async([{"data": n} for n in range(6)]))
         asyncio.run(pipe.call_async({"data": 2}))
-        pipe({"data": 2}, timeout=20)
+        pipe({"data": 2}, timeout=60)
         assert heard(probe) == counted(pipe) == {"ok": 12, "backend": 11, "no_result": 1}
         assert sum(size for _, _, size, _ in probe.batches) == 24
         assert len(probe.batches) == pipe.stats()["nodes"]["main"]["batches"]
@@ -419,12 +419,12 @@ def test_a_full_queue_is_heard_of(probes, gate, client, waiting):
         old = pipe.submit({"data": "old"})
         new = pipe.submit({"data": "new"})
         with pytest.raises(OverloadedError):
-            old.result(20)
+            old.result(60)
         with pytest.raises(OverloadedError):
             pipe({"data": "low"}, priority=-1)
         assert heard(probe) == {"overloaded": 2}
         gate.open()
-        new.result(20)
+        new.result(60)
     assert heard(probe) == {"overloaded": 2, "ok": 2}
 
 
@@ -542,7 +542,7 @@ def test_close_without_drain_is_heard_of_before_the_probe_is_closed(probes, gate
     closing = client(pipe.close, drain=False)
     for future in futures:
         with pytest.raises(ClosedError):
-            future.result(20)
+            future.result(60)
     gate.open()
     closing.outcome()
     running.outcome()
@@ -557,7 +557,7 @@ def test_a_hung_batch_that_outlives_the_pipeline_is_not_heard_of(probes, gate, c
     gate.wait_entered()
     pipe.close(timeout=0)
     with pytest.raises(ClosedError):
-        future.result(20)
+        future.result(60)
     assert heard(probe) == {"closed": 1}
     assert probe.closed == 1
     gate.open()
@@ -574,7 +574,7 @@ def test_batches_of_several_are_heard_of_with_their_size_and_errors(probes, gate
         bad = pipe.submit([{"data": "bad"}, {"data": 5}])
         gate.open()
         for future in (first, *good, *bad):
-            future.exception(20)
+            future.exception(60)
         sizes = [(size, [type(e).__name__ for e in errors]) for *_, size, errors in probe.batches]
         nothing = ["NoneType"]
         assert sizes == [(1, nothing), (4, nothing * 4), (2, ["BackendError"] * 2)]
@@ -606,9 +606,9 @@ def test_each_node_of_a_graph_is_heard_of(probes, way, shortcut):
                 if way == "call":
                     pipe(request)
                 elif way == "submit":
-                    pipe.submit(request).result(20)
+                    pipe.submit(request).result(60)
                 elif way == "timeout":
-                    pipe(request, timeout=20)
+                    pipe(request, timeout=60)
                 else:
                     asyncio.run(pipe.call_async(request))
             except HeadraceError:
@@ -631,7 +631,7 @@ def test_elements_of_each_are_requests_of_their_node(probes, way, shortcut):
     with headrace.pipe(config) as pipe:
         (probe,) = probes()
         request = {"data": 0, "boxes": [2, 3, 4]}
-        pipe(request) if way == "call" else pipe.submit(request).result(20)
+        pipe(request) if way == "call" else pipe.submit(request).result(60)
         assert request["result"] == [2, None, 4]
         assert heard(probe, "a") == {"ok": 1}
         assert heard(probe, "b") == counted(pipe, "b") == {"ok": 2, "backend": 1}
@@ -654,7 +654,7 @@ def test_a_weight_that_a_backend_spoils_is_heard_of_at_the_next_node(probes):
     }
     with headrace.pipe(config) as pipe:
         (probe,) = probes()
-        for ask in (pipe, lambda request: pipe.submit(request).result(20)):
+        for ask in (pipe, lambda request: pipe.submit(request).result(60)):
             with pytest.raises(InputError):
                 ask({"data": 1})
         assert heard(probe, "b") == counted(pipe, "b") == {"input": 2}
@@ -693,7 +693,7 @@ def test_a_probe_that_fails_harms_no_request_and_is_counted_and_logged_once(
         caplog.at_level(logging.WARNING, "headrace.probes"),
         piped({"backend": "Half"}, "Bad", "Recorder") as pipe,
     ):
-        for ask in (pipe, lambda r: pipe.submit(r).result(20), lambda r: pipe(r, timeout=20)):
+        for ask in (pipe, lambda r: pipe.submit(r).result(60), lambda r: pipe(r, timeout=60)):
             request = {"data": 2}
             ask(request)
             assert request["result"] == 2
@@ -727,9 +727,9 @@ def test_whatever_a_probe_raises_is_only_counted(probes, error, way):
         if way == "call":
             pipe(request)
         elif way == "submit":
-            pipe.submit(request).result(20)
+            pipe.submit(request).result(60)
         else:
-            pipe(request, timeout=20)
+            pipe(request, timeout=60)
         assert request["result"] == 1
         assert pipe.stats()["probes"]["Bad"]["errors"] == 2
         assert pipe({"data": 2})["result"] == 2
@@ -747,7 +747,7 @@ def test_ctrl_c_in_a_probe_reaches_the_main_thread_and_gives_everything_back(
             pipe({"data": 1})
         bad.raises = ValueError()
         assert pipe({"data": 2})["result"] == 2
-        assert pipe.submit({"data": 3}).result(20)["result"] == 3
+        assert pipe.submit({"data": 3}).result(60)["result"] == 3
         stats = pipe.stats()["nodes"]["main"]
         assert stats["waiting"] == 0
         assert not any(instance["busy"] for instance in stats["instances"])
@@ -767,7 +767,7 @@ def test_a_probe_may_ask_for_stats(probes, way, shortcut, gate, client):
             assert states == ["ready"]
             gate.open()
         elif way == "submit":
-            pipe.submit({"data": 1}).result(20)
+            pipe.submit({"data": 1}).result(60)
         else:
             pipe({"data": 1} if way == "call" else [{"data": 1}, {"data": 2}])
         assert states
@@ -789,9 +789,9 @@ def test_close_in_a_probe_comes_back_at_once(probes, way, shortcut, client, meth
     if way == "call":
         answer = client(pipe, {"data": 1}).outcome()
     elif way == "submit":
-        answer = pipe.submit({"data": 1}).result(20)
+        answer = pipe.submit({"data": 1}).result(60)
     else:
-        answer = client(pipe, {"data": 1}, timeout=20).outcome()
+        answer = client(pipe, {"data": 1}, timeout=60).outcome()
     assert answer["result"] == 1
     assert closed == ["closing"]
 
@@ -808,7 +808,7 @@ def test_a_probe_may_send_requests_to_its_own_pipeline(probes, until):
 
         probe.on_request = once
         pipe({"data": "outer"})
-        assert futures[1].result(20)["result"] == "inner"
+        assert futures[1].result(60)["result"] == "inner"
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
 
 
@@ -820,15 +820,15 @@ def test_a_slow_probe_holds_one_answer_and_instance_and_not_the_others(probes):
         def slow(node, request, started, ended, error):
             if request["data"] == "slow":
                 inside.set()
-                assert leave.wait(20)
+                assert leave.wait(60)
 
         probe.on_request = slow
         future = pipe.submit({"data": "slow"})
-        assert inside.wait(20)
+        assert inside.wait(60)
         assert not future.done()
-        assert pipe.submit({"data": "quick"}).result(20)["result"] == "quick"
+        assert pipe.submit({"data": "quick"}).result(60)["result"] == "quick"
         leave.set()
-        assert future.result(20)["result"] == "slow"
+        assert future.result(60)["result"] == "slow"
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
 
 
@@ -839,7 +839,7 @@ def test_many_threads_are_heard_of_exactly(probes, client, shortcut):
         def some(first):
             for number in range(first, first + 50):
                 try:
-                    pipe({"data": 2 * number}, timeout=20 if number % 3 == 0 else None)
+                    pipe({"data": 2 * number}, timeout=60 if number % 3 == 0 else None)
                     pipe({"data": 2 * number + 1})
                 except HeadraceError:
                     pass
@@ -863,19 +863,19 @@ def test_no_request_ends_before_it_arrived_whoever_reports_it(probes, client):
         def reports():
             if reporter not in ([], [threading.get_ident()]) and node.settled:
                 settled.set()
-                assert heard_of.wait(20)
+                assert heard_of.wait(60)
             report()
 
         def meanwhile(node_, request, started, ended, error):
             if request["data"] == "first":
                 reporter.append(threading.get_ident())
-                others.append(client(pipe, {"data": "later"}, timeout=20))
-                assert settled.wait(20)
+                others.append(client(pipe, {"data": "later"}, timeout=60))
+                assert settled.wait(60)
             elif reporter == [threading.get_ident()]:
                 heard_of.set()
 
         probe.on_request, node._notify_owners = meanwhile, reports
-        assert pipe.submit({"data": "first"}).result(20)["result"] == "first"
+        assert pipe.submit({"data": "first"}).result(60)["result"] == "first"
         assert others[0].outcome()["result"] == "later"
         assert heard_of.is_set()
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
@@ -887,7 +887,7 @@ def test_probes_hear_of_new_instances_after_a_reload(probes, shortcut):
         pipe({"data": 2})
         pipe.reload("main", {"instance_num": 2})
         pipe({"data": 4})
-        assert pipe.submit({"data": 6}).result(20)["result"] == 6
+        assert pipe.submit({"data": 6}).result(60)["result"] == 6
         assert heard(probe) == counted(pipe) == {"ok": 3}
         assert len(probe.batches) == 3
         assert len(probes()) == 1

@@ -85,7 +85,7 @@ def test_after_a_failure_data_is_the_callers_and_there_is_no_result(way):
             elif way == "list":
                 pipe([request])
             elif way == "timeout":
-                pipe(request, timeout=20)
+                pipe(request, timeout=60)
             elif way == "submit":
                 pipe.submit(request).result()
             else:
@@ -193,14 +193,14 @@ def test_any_number_that_is_no_bool_is_a_time_and_any_whole_one_a_priority():
         for number in (Fraction(20), np.float32(20), np.int64(20)):
             assert pipe({"data": 1}, timeout=number)["result"] == 1
             pipe.reload("main", {}, timeout=number)
-        assert pipe.submit({"data": 1}, priority=np.int8(3)).result(20)["result"] == 1
+        assert pipe.submit({"data": 1}, priority=np.int8(3)).result(60)["result"] == 1
         pipe.close(timeout=np.float32(20))
 
 
 DOORS = {
     "call": lambda pipe, request: pipe(request),
     "list": lambda pipe, request: pipe([request]),
-    "submit": lambda pipe, request: pipe.submit(request).result(20),
+    "submit": lambda pipe, request: pipe.submit(request).result(60),
     "call_async": lambda pipe, request: asyncio.run(pipe.call_async(request)),
 }
 
@@ -403,7 +403,7 @@ def test_greater_priority_goes_first_and_equals_in_order_of_arrival(gate, client
         waiting(pipe, 6)
         gate.open()
         first.outcome()
-        concurrent.futures.wait(futures, timeout=20)
+        concurrent.futures.wait(futures, timeout=60)
         assert [batch[0] for batch in gate.batches] == ["first", 1, 4, 0, 2, 5, 3]
 
 
@@ -425,7 +425,7 @@ def test_submit_comes_back_at_once_and_the_future_gives_the_dict(gate):
         assert not future.done()
         assert future.running()
         gate.let_go()
-        assert future.result(timeout=20) is request
+        assert future.result(timeout=60) is request
 
 
 def test_cancel_is_true_only_while_queued_and_frees_its_slot(gate):
@@ -442,7 +442,7 @@ def test_cancel_is_true_only_while_queued_and_frees_its_slot(gate):
             queued.result()
         other = pipe.submit({"data": "other"})
         gate.open()
-        assert other.result(timeout=20)["result"] == "other"
+        assert other.result(timeout=60)["result"] == "other"
         assert not running.cancelled()
         assert running.result()["result"] == "running"
         assert not running.cancel()
@@ -488,15 +488,15 @@ def test_a_callback_that_never_ends_keeps_nobody_waiting(gate):
 
     def hang(future):
         begun.set()
-        hold.wait(20)
+        hold.wait(60)
 
     with headrace.pipe({"backend": "Gate"}) as pipe:
         futures = [pipe.submit({"data": k}) for k in range(3)]
         for future in futures:
             future.add_done_callback(hang)
         gate.open()
-        assert begun.wait(20)
-        assert [future.result(timeout=20)["result"] for future in futures] == [0, 1, 2]
+        assert begun.wait(60)
+        assert [future.result(timeout=60)["result"] for future in futures] == [0, 1, 2]
         assert pipe({"data": 9})["result"] == 9
         hold.set()
 
@@ -515,7 +515,7 @@ def test_callbacks_that_raise_or_call_the_pipeline_do_no_harm(gate, caplog):
 
     with headrace.pipe({"backend": "Gate"}) as pipe:
         pipe.submit({"data": 1}).add_done_callback(again)
-        assert ended.wait(20)
+        assert ended.wait(60)
     assert got == ["again"]
 
 
@@ -645,12 +645,12 @@ def test_shed_oldest_fails_the_oldest_of_the_lowest_priority(gate):
         high = pipe.submit({"data": "high"}, priority=1)
         low = pipe.submit({"data": "low"})
         newer = pipe.submit({"data": "newer"})
-        assert isinstance(low.exception(timeout=20), OverloadedError)
+        assert isinstance(low.exception(timeout=60), OverloadedError)
         lowest = pipe.submit({"data": "lowest"}, priority=-1)
-        assert isinstance(lowest.exception(timeout=20), OverloadedError)
+        assert isinstance(lowest.exception(timeout=60), OverloadedError)
         gate.open()
         for future in (running, high, newer):
-            assert "result" in future.result(timeout=20)
+            assert "result" in future.result(timeout=60)
 
 
 def test_shed_oldest_also_fails_who_has_gone_on_and_waits_at_another_node(gate, waiting):
@@ -667,15 +667,15 @@ def test_shed_oldest_also_fails_who_has_gone_on_and_waits_at_another_node(gate, 
         low = pipe.submit({"data": "low"})
         waiting(pipe, 2, node="second")
         newer = pipe.submit({"data": "newer"})
-        error = low.exception(timeout=20)
+        error = low.exception(timeout=60)
         assert isinstance(error, OverloadedError)
         assert (error.queue_size, error.waiting, error.node) == (2, 2, "first")
         waiting(pipe, 2, node="second")
         lowest = pipe.submit({"data": "lowest"}, priority=-1)
-        assert isinstance(lowest.exception(timeout=20), OverloadedError)
+        assert isinstance(lowest.exception(timeout=60), OverloadedError)
         gate.open()
         for future in (running, high, newer):
-            assert "result" in future.result(timeout=20)
+            assert "result" in future.result(timeout=60)
         stats = pipe.stats()["nodes"]
         assert stats["first"]["failed"] == {"overloaded": 1}
         assert stats["second"]["failed"] == {"overloaded": 1}
@@ -692,9 +692,9 @@ def test_wait_blocks_submit_until_there_is_room_first_come_first_served(gate, cl
             waiting(pipe, 1 + k)
         assert all(c.is_alive() for c in blocked)
         gate.open()
-        assert running.result(timeout=20)
+        assert running.result(timeout=60)
         for k, one in enumerate(blocked, 1):
-            assert one.outcome().result(timeout=20)["result"] == k
+            assert one.outcome().result(timeout=60)["result"] == k
         assert gate.batches == [["running"], [0], [1], [2], [3]]
 
 
@@ -704,7 +704,7 @@ def test_waiting_for_room_counts_against_the_deadline(gate, client):
         gate.wait_entered()
         pipe.submit({"data": "queued"})
         late = pipe.submit({"data": "late"}, timeout=0.05)
-        assert isinstance(late.exception(timeout=20), DeadlineExceededError)
+        assert isinstance(late.exception(timeout=60), DeadlineExceededError)
         with pytest.raises(DeadlineExceededError):
             pipe({"data": "late"}, timeout=0.05)
         gate.open()
@@ -715,9 +715,9 @@ def test_running_requests_do_not_count_against_the_queue(gate):
     with headrace.pipe(config) as pipe:
         futures = [pipe.submit({"data": k}) for k in range(4)]
         gate.wait_entered(2)
-        assert isinstance(futures[3].exception(timeout=20), OverloadedError)
+        assert isinstance(futures[3].exception(timeout=60), OverloadedError)
         gate.open()
-        assert [f.result(timeout=20)["result"] for f in futures[:3]] == [0, 1, 2]
+        assert [f.result(timeout=60)["result"] for f in futures[:3]] == [0, 1, 2]
 
 
 # Statistics.

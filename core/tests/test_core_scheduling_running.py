@@ -53,8 +53,8 @@ def test_a_caller_with_a_timeout_a_future_and_a_coroutine_never_run_a_backend(ga
 
     gate.shut = False
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        pipe({"data": 1}, timeout=20)
-        pipe([{"data": 1}], timeout=20)
+        pipe({"data": 1}, timeout=60)
+        pipe([{"data": 1}], timeout=60)
         pipe.submit({"data": 2}).result()
         asyncio.run(pipe.call_async({"data": 3}))
         assert threading.get_ident() not in gate.idents
@@ -75,9 +75,9 @@ def test_there_is_at_most_one_runner_per_instance(gate, runners):
         assert len(runners()) == 2
         gate.open()
         for future in futures:
-            future.result(timeout=20)
+            future.result(timeout=60)
         for k in range(20):
-            pipe.submit({"data": k}).result(timeout=20)
+            pipe.submit({"data": k}).result(timeout=60)
         assert len(runners()) <= 2
 
 
@@ -93,7 +93,7 @@ def test_a_list_or_a_burst_keeps_all_instances_busy(gate, client, way):
         if run is not None:
             run.outcome()
         for future in futures:
-            future.result(timeout=20)
+            future.result(timeout=60)
         assert [r["result"] for r in requests] == list(range(6))
 
 
@@ -159,7 +159,7 @@ def test_a_backend_that_owns_its_thread_is_run_by_it(gate, backend, runners):
 def test_a_lingering_batch_leaves_when_its_time_is_over_whoever_waits(gate, client, way):
     gate.shut = False
     hold = threading.Event()
-    gate.calls["first"] = lambda: hold.wait(20)
+    gate.calls["first"] = lambda: hold.wait(60)
     config = {"backend": "Gate", "instance_num": 2, "max": 8, "batching_timeout": 30}
     with headrace.pipe(config) as pipe:
         first = client(pipe, {"data": "first"})
@@ -169,9 +169,9 @@ def test_a_lingering_batch_leaves_when_its_time_is_over_whoever_waits(gate, clie
         elif way == "list":
             assert pipe([{"data": 1}, {"data": 2}])[1]["result"] == 2
         elif way == "timeout":
-            assert pipe({"data": 1}, timeout=20)["result"] == 1
+            assert pipe({"data": 1}, timeout=60)["result"] == 1
         else:
-            assert pipe.submit({"data": 1}).result(timeout=20)["result"] == 1
+            assert pipe.submit({"data": 1}).result(timeout=60)["result"] == 1
         assert len(gate.batches) == 2
         hold.set()
         first.outcome()
@@ -213,8 +213,8 @@ def test_a_request_to_an_idle_node_does_not_wait_for_the_company_that_one_before
         gate.wait_entered()
         assert pipe.submit({"data": "given up"}).cancel()
         gate.open()
-        assert first.result(20)["result"] == "first"
-        assert pipe.submit({"data": 1}).result(20)["result"] == 1
+        assert first.result(60)["result"] == "first"
+        assert pipe.submit({"data": 1}).result(60)["result"] == 1
 
 
 def test_below_min_the_last_item_is_repeated_with_pad_and_refused_without(gate):
@@ -317,7 +317,7 @@ def test_max_counts_weights(gate, client, waiting):
         gate.open()
         first.outcome()
         for future in futures:
-            future.result(timeout=20)
+            future.result(timeout=60)
         assert gate.batches == [["first"], [3], [2, 2], [1], [4]]
 
 
@@ -334,12 +334,12 @@ def test_what_is_no_exception_reaches_the_owner_and_the_instance_goes_on(gate, e
         with pytest.raises(raw):
             pipe({"data": "bad"})
         with pytest.raises(BackendError) as caught:
-            pipe.submit({"data": "bad"}).result(timeout=20)
+            pipe.submit({"data": "bad"}).result(timeout=60)
         assert caught.value.__cause__ is error
         with pytest.raises(BackendError):
-            pipe({"data": "bad"}, timeout=20)
+            pipe({"data": "bad"}, timeout=60)
         assert pipe({"data": 1})["result"] == 1
-        assert pipe.submit({"data": 2}).result(timeout=20)["result"] == 2
+        assert pipe.submit({"data": 2}).result(timeout=60)["result"] == 2
         assert pipe.stats()["state"] == "ready"
         counts = node(pipe)
         assert counts["submitted"] == counts["ok"] + 3
@@ -359,7 +359,7 @@ def test_in_a_callers_own_thread_system_exit_is_raw_and_its_neighbours_get_backe
         first.outcome()
         with pytest.raises(SystemExit):
             bad.outcome()
-        assert isinstance(neighbour.exception(timeout=20), BackendError)
+        assert isinstance(neighbour.exception(timeout=60), BackendError)
         assert pipe({"data": 1})["result"] == 1
 
 
@@ -378,7 +378,7 @@ def test_a_call_into_the_same_pipeline_that_would_wait_for_its_own_instance_is_r
     gate.calls["outer"] = again
     with headrace.pipe({"backend": backend.get(way, "Gate")}) as pipe:
         if way == "submit":
-            assert pipe.submit({"data": "outer"}).result(timeout=20)["result"] == "outer"
+            assert pipe.submit({"data": "outer"}).result(timeout=60)["result"] == "outer"
         else:
             assert pipe({"data": "outer"})["result"] == "outer"
         assert len(inner) == 1
@@ -435,9 +435,9 @@ def test_a_backend_cannot_wait_for_room_that_its_own_instance_is_to_make(gate, u
     }
     with headrace.pipe({"backend": "Gate", "queue_size": 2} if nodes == "one" else graph) as pipe:
         assert pipe({"data": "outer"})["result"] == "outer"
-        assert [f.result(20)["result"] for f in futures[:2]] == [0, 1]
+        assert [f.result(60)["result"] for f in futures[:2]] == [0, 1]
         with pytest.raises(ContractError, match="own pipeline"):
-            futures[2].result(20)
+            futures[2].result(60)
         assert pipe.stats()["nodes"]["main"]["failed"] == {"contract": 1}
 
 
@@ -468,7 +468,7 @@ def test_all_that_wait_fail_where_no_thread_can_be_started(gate, client, waiting
         assert first.outcome()["result"] == "first"
         for future in futures:
             with pytest.raises(BackendError, match="no thread could be started"):
-                future.result(20)
+                future.result(60)
         assert pipe({"data": "again"})["result"] == "again"
 
 
@@ -483,7 +483,7 @@ def test_an_instance_whose_thread_dies_fails_its_batch_and_degrades_the_state(ga
         assert raising(ctypes.c_ulong(victim), ctypes.py_object(SystemExit)) == 1
         outcomes = [pipe.submit({"data": k}) for k in range(8)]
         for future in outcomes:
-            assert future.exception(timeout=20) is None or isinstance(
+            assert future.exception(timeout=60) is None or isinstance(
                 future.exception(), BackendError
             )
         until(lambda: pipe.stats()["state"] == "degraded")
@@ -500,7 +500,7 @@ def test_when_the_last_instance_has_died_requests_are_refused(gate, until):
         pipe({"data": 1})
         raising = ctypes.pythonapi.PyThreadState_SetAsyncExc
         raising(ctypes.c_ulong(gate.idents[0]), ctypes.py_object(SystemExit))
-        pipe.submit({"data": 2}).exception(timeout=20)
+        pipe.submit({"data": 2}).exception(timeout=60)
         until(lambda: pipe.stats()["state"] == "degraded")
         assert not pipe.ready
         for call in (lambda: pipe({"data": 1}), lambda: pipe.submit({"data": 1}).result()):
@@ -515,17 +515,17 @@ def test_a_runner_that_dies_fails_what_it_had_and_another_takes_its_place(gate, 
         drive, hit = driver.drive, threading.Barrier(2)
 
         def dies(me, work):
-            hit.wait(20)
+            hit.wait(60)
             raise SystemExit
 
         monkeypatch.setattr(driver, "drive", dies)
         futures = [pipe.submit({"data": k}) for k in range(2)]
         for future in futures:
             with pytest.raises(BackendError, match="died") as raised:
-                future.result(20)
+                future.result(60)
             assert isinstance(raised.value.__cause__, SystemExit)
         monkeypatch.setattr(driver, "drive", drive)
-        assert pipe.submit({"data": "after"}).result(20)["result"] == "after"
+        assert pipe.submit({"data": "after"}).result(60)["result"] == "after"
         assert pipe.stats()["state"] == "ready"
 
 
@@ -546,8 +546,8 @@ def test_what_waits_for_a_runner_is_run_although_one_dies(gate, waiting):
         gate.wait_entered()
         second = pipe.submit({"data": "second"})
         gate.open()
-        assert [first.result(20)["result"], second.result(20)["result"]] == ["first", "second"]
-        assert pipe.submit({"data": "third"}).result(20)["result"] == "third"
+        assert [first.result(60)["result"], second.result(60)["result"]] == ["first", "second"]
+        assert pipe.submit({"data": "third"}).result(60)["result"] == "third"
         assert asked[0] not in workers._alive
 
 
@@ -617,7 +617,7 @@ def test_a_policy_that_breaks_fails_the_requests_and_kills_nothing(gate, key, wa
                 elif way == "list":
                     pipe([{"data": 1}])
                 else:
-                    pipe.submit({"data": 1}).result(timeout=20)
+                    pipe.submit({"data": 1}).result(timeout=60)
 
 
 def test_a_policy_that_takes_more_than_waits_gets_what_there_is_within_max(gate):
@@ -632,7 +632,7 @@ def test_a_policy_that_asks_to_be_asked_at_once_does_not_spin(gate):
     Spins.asked = 0
     with headrace.pipe({"backend": "Gate", "batch_policy": "Spins"}) as pipe:
         assert pipe({"data": 1})["result"] == 1
-        assert pipe.submit({"data": 1}).result(timeout=20)["result"] == 1
+        assert pipe.submit({"data": 1}).result(timeout=60)["result"] == 1
 
 
 def test_a_class_named_for_both_keys_is_made_once(gate):
