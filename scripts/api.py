@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
@@ -119,7 +120,7 @@ def entry(module: Any, name: str) -> str:
     """Write the part of the page about one name."""
     found = getattr(module, name)
     full = f"{module.__name__}.{name}"
-    if inspect.isclass(found):
+    if inspect.isclass(found) and not isinstance(found, GenericAlias):  # both, in Python 3.10
         lines = [f"### {full}", "", markdown(found.__doc__ or "")]
         if isinstance(code := getattr(found, "code", None), str):
             lines += ["", f"Its `code` is `{code}`."]

@@ -578,6 +578,8 @@ def test_a_device_that_is_lost_takes_the_instance_out(device, start, one_to_one,
     monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", fails)
     (error,) = backend([{"data": ROWS[0]}])
     assert isinstance(error, InstanceLostError)
+    timed_out = "CUDA failure 702: the launch timed out and was terminated"
+    assert isinstance(cuda.lost_device(RuntimeError(timed_out)), InstanceLostError)
     assert cuda.lost_device(RuntimeError("CUDA failure 2: out of memory")) is None
 
 

@@ -37,6 +37,7 @@ _NON_BLOCKING = 1
 _LOST = (
     "cudaErrorIllegalAddress",
     "cudaErrorLaunchFailure",
+    "cudaErrorLaunchTimeout",
     "cudaErrorHardwareStackError",
     "cudaErrorIllegalInstruction",
     "cudaErrorMisalignedAddress",
@@ -47,7 +48,12 @@ _LOST = (
 )
 """Errors after which a CUDA context can run nothing any more."""
 
-_SAID = ("illegal memory access", "device-side assert", "unspecified launch failure")
+_SAID = (
+    "illegal memory access",
+    "device-side assert",
+    "unspecified launch failure",
+    "launch timed out",
+)
 """Texts in ONNX Runtime's errors that mean such an error."""
 
 
