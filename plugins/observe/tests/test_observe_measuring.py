@@ -226,6 +226,15 @@ def test_windows_with_little_in_them_do_not_agree():
     assert agree(windows, 0.01)
 
 
+def test_windows_in_which_all_fails_agree():
+    windows = [Window(k, k + 1) for k in range(3)]
+    for window in windows:
+        window.failed["input"] = 50
+    assert agree(windows, 0.01)
+    windows[1].latencies.append(0.1)
+    assert not agree(windows, 1.0)
+
+
 def test_random_arrays_are_what_the_text_says():
     made = random_array("uint8:4x5x3", seed=1)
     assert (made.shape, made.dtype.name) == ((4, 5, 3), "uint8")

@@ -112,7 +112,7 @@ def agree(windows: list[Window], tolerance: float, *, by_rate: bool = True) -> b
     """Tell whether windows agree in throughput and median latency.
 
     In an open loop the throughput follows the arrivals, which vary by chance, so with ``by_rate = False`` only
-    the median latencies are compared.
+    the median latencies are compared. Windows in which every request failed agree: more time would show no more.
 
     Args:
         windows: The windows to compare.
@@ -120,7 +120,7 @@ def agree(windows: list[Window], tolerance: float, *, by_rate: bool = True) -> b
         by_rate: Whether the throughput is compared, too.
     """
     if not all(one.tells and one.latencies for one in windows):
-        return False
+        return all(one.tells and not one.latencies for one in windows)
     rows = [[percentile(sorted(one.latencies), 50) for one in windows]]
     if by_rate:
         rows.append([one.throughput_rps for one in windows])
