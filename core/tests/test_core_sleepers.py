@@ -67,12 +67,18 @@ class CountingSignal(Signal):
         super().__init__()
         self.event = event
         self.wakes = 0
+        self._sleeps = threading.Semaphore(0)
+
+    def wait(self):
+        """Wait for the next sleep: who finds its answer there before has no reason to sleep."""
+        assert self._sleeps.acquire(timeout=LATE_S)
 
     def sleep(self, timeout_s=None):
         if self.event is not None:
             event, self.event = self.event, None
             assert event.wait(LATE_S)
             raise Interrupted
+        self._sleeps.release()
         woken = super().sleep(timeout_s)
         self.wakes += 1
         return woken
@@ -135,8 +141,8 @@ def test_the_caller_wakes_up_once_for_the_whole_way(clients, signals):
     signal = CountingSignal()
     with headrace.pipe(CHAIN) as pipe:
         signals.append(signal)
-        request = {"data": 1}
-        assert clients.submit(pipe, request).result(LATE_S) == {"data": 1, "result": 4}
+        request = {"data": 1, "a": signal.wait}
+        assert clients.submit(pipe, request).result(LATE_S) == {**request, "result": 4}
         assert signal.wakes == 1
         assert counts(pipe) == dict.fromkeys("abc", (1, 1, 0))
 
@@ -174,7 +180,12 @@ def test_where_callers_run_what_waits_the_caller_takes_its_request_on_itself(cli
     with headrace.pipe(config) as pipe:
         signals += [signal, signal]
         ident = []
-        request = {"data": 1, "b": lambda: ident.append(threading.current_thread().name)}
+        request = {
+            "data": 1,
+            "a": signal.wait,
+            "b": lambda: ident.append(threading.current_thread().name),
+            "c": signal.wait,
+        }
         assert clients.submit(pipe, request).result(LATE_S)["result"] == 4
         assert ident[0].startswith("ThreadPoolExecutor")
         assert signal.wakes == 2
