@@ -17,6 +17,8 @@ from pathlib import Path
 from types import GenericAlias
 from typing import Any
 
+from generated import write_or_check
+
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 
 HEAD = """# The public names
@@ -136,7 +138,9 @@ def entry(module: Any, name: str) -> str:
 def text_below(module: Any, name: str) -> str:
     """Give the text below the assignment of a name, in whichever module of its package that is."""
     inside = module.__name__.partition(".")[0] + "."
-    for other in [module, *(sys.modules[n] for n in sorted(sys.modules) if n.startswith(inside))]:
+    found = getattr(module, name)
+    loaded = [sys.modules[path] for path in sorted(sys.modules) if path.startswith(inside)]
+    for other in [module, *(one for one in loaded if getattr(one, name, None) is found)]:
         if (text := written_below(other).get(name)) is not None:
             return text
     raise SystemExit(f"{module.__name__}.{name} has no text below it that says what it is")
@@ -153,15 +157,5 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def main() -> int:
-    """Write or check the page."""
-    text = page()
-    if "--check" in sys.argv[1:]:
-        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from generated import write_or_check
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
@@ -154,15 +155,5 @@ def page() -> str:
     return "\n".join([HEAD, *(part(folder) for folder in folders())])
 
 
-def main() -> int:
-    """Write or check the page."""
-    text = page()
-    if "--check" in sys.argv[1:]:
-        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

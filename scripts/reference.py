@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from generated import write_or_check
+
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import registry
 
@@ -116,16 +118,5 @@ def page() -> str:
     return "\n".join([HEAD, *(word(name) for name in words())])
 
 
-def main() -> int:
-    """Write or check the page."""
-    text = page()
-    if "--check" in sys.argv[1:]:
-        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def load_script():
-    spec = importlib.util.spec_from_file_location("catalogue", ROOT / "scripts" / "catalogue.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-CATALOGUE = load_script()
+import catalogue
 
 
 def test_the_page_is_what_the_code_says():
-    assert CATALOGUE.PAGE.read_text(encoding="utf-8") == CATALOGUE.page(), (
+    assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page(), (
         "run: python scripts/catalogue.py"
     )
 
 
 def test_every_backend_of_every_distribution_is_on_the_page():
-    text = CATALOGUE.PAGE.read_text(encoding="utf-8")
+    text = catalogue.PAGE.read_text(encoding="utf-8")
     from headrace._registry.discovery import CORE_BACKENDS
 
     for name in CORE_BACKENDS:
         assert f"### {name}\n" in text or f"`{name}`" in text
-    for folder in CATALOGUE.folders():
-        about = CATALOGUE.project(folder)
+    for folder in catalogue.folders():
+        about = catalogue.project(folder)
         assert f"## {about['name']} {about['version']}\n" in text
         for name in about.get("entry-points", {}).get("headrace.backends", {}):
             assert f"### {name}\n" in text
@@ -40,7 +27,7 @@ def test_every_backend_of_every_distribution_is_on_the_page():
 def test_every_option_is_on_the_page_with_its_meaning():
     from headrace._registry.registry import registry
 
-    text = " ".join(CATALOGUE.PAGE.read_text(encoding="utf-8").split())
+    text = " ".join(catalogue.PAGE.read_text(encoding="utf-8").split())
     for name in ("DecodeMat", "LetterBoxMat", "NMS", "OnnxTensor", "Loop"):
         (spec,) = registry.find(name)
         for option, field in spec.load().Options.model_fields.items():

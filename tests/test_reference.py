@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 import sys
 from pathlib import Path
 
+import api
 import pytest
+import reference
 
 import headrace
 from headrace._registry.discovery import CORE_BACKENDS
@@ -22,32 +23,21 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def load_script(name="reference"):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-REFERENCE = load_script()
-API = load_script("api")
-
-
 def test_the_page_is_what_the_code_says():
-    assert REFERENCE.PAGE.read_text(encoding="utf-8") == REFERENCE.page(), (
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), (
         "run: python scripts/reference.py"
     )
 
 
 def test_the_page_of_public_names_is_what_the_docstrings_say():
-    assert API.PAGE.read_text(encoding="utf-8") == API.page(), "run: python scripts/api.py"
+    assert api.PAGE.read_text(encoding="utf-8") == api.page(), "run: python scripts/api.py"
 
 
 def test_every_public_name_says_what_it_is():
-    page = API.PAGE.read_text(encoding="utf-8")
+    page = api.PAGE.read_text(encoding="utf-8")
     parts = dict(re.findall(r"^### (.+?)(?:\(.*)?\n\n(.*)$", page, re.MULTILINE))
-    for module in map(importlib.import_module, API.MODULES):
-        for name in API.names(module):
+    for module in map(importlib.import_module, api.MODULES):
+        for name in api.names(module):
             assert parts[f"{module.__name__}.{name}"].strip(), name
 
 
@@ -75,15 +65,15 @@ def test_a_setting_of_another_tool_is_told_ours():
 
 
 def test_every_word_has_an_example():
-    named = {example.word for example in REFERENCE.examples()}
+    named = {example.word for example in reference.examples()}
     assert {CORE_BACKENDS[name] for name in named} == set(CORE_BACKENDS.values())
 
 
-@pytest.mark.parametrize("example", REFERENCE.examples(), ids=lambda example: example.word)
+@pytest.mark.parametrize("example", reference.examples(), ids=lambda example: example.word)
 def test_an_example_gives_what_it_says(example):
     config = tomllib.loads(example.config)
     if "backend" not in config and not any(isinstance(part, dict) for part in config.values()):
         config = {"main": config}
-    config["import"] = [str(REFERENCE.DOCS / "words_backends.py")]
+    config["import"] = [str(reference.DOCS / "words_backends.py")]
     with headrace.pipe(config) as pipe:
         assert pipe(dict(example.request))["result"] == example.result

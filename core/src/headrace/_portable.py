@@ -114,7 +114,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest_file(path: Path) -> str | None:
-    """Give the file beside a missing one whose name, not only its suffix, is most like its name, or is it with ``.toml``; else None.
+    """Give the file beside a missing one that was perhaps meant: of a similar name, or of its name with ``.toml``.
 
     A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it.
     """

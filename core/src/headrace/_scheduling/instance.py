@@ -202,7 +202,7 @@ class Instance(Counts):
         busy_s: How long batches have run, in seconds; a batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
         limits: The keys under which its batches are cut and filled up; set by its node.
-        presence: Tells whether the backend is lost, or away for now.
+        presence: Tells whether the backend is lost, or away until it is started again.
         away: Whether the node keeps the instance from the free ones, since its backend is away.
         retired: Wakes the thread that closes the instance after its last batch; None while in service.
     """

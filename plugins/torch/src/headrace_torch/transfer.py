@@ -27,9 +27,8 @@ def moved_in(tensor: torch.Tensor, place: Place) -> torch.Tensor:
             place.take_in(tensor)
         return tensor
     if place.stream is None:
-        if (
-            tensor.device.type == "cuda"
-        ):  # not on the default stream, on which others' work may wait
+        if tensor.device.type == "cuda":
+            # The default stream would wait for work of others there.
             return copied_back([tensor], place.beside(tensor.device))[0]
         return tensor.to(place.device)
     if tensor.device.type == "cpu":
