@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -74,6 +75,12 @@ SLOW = frozenset(
     )
 )
 """Modules whose tests ``./dev test --quick`` leaves out, besides single tests marked ``slow``."""
+
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start: those that
+# interrupt a process would wait for it in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Tests start hundreds of interpreters. Where none may write bytecode beside the sources, as in many

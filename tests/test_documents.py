@@ -242,6 +242,16 @@ def test_the_mistakes_of_the_readme_are_reported_as_it_prints_them(tmp_path):
     assert (done.returncode, done.stderr) == (2, printed)
 
 
+def test_the_pipeline_for_a_gpu_of_the_readme_is_checked_where_there_is_none(tmp_path):
+    (file,) = (text for text in blocks(ROOT / "README.md", "toml") if "pictures.toml" in text)
+    (tmp_path / "pictures.toml").write_text(file)
+    (tmp_path / "resnet50.onnx").touch()
+    command = [sys.executable, "-m", "headrace", "check", "pictures.toml", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    wanted = {"ok": True, "problems": [], "warnings": [], "nodes": ["decode", "classify"]}
+    assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
+
+
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_a_document_is_run_by_some_test(command):
     if command in RUN_ELSEWHERE or re.match(r"(python -m )?pip install ", command):
