@@ -59,7 +59,7 @@ def test_a_server_that_drains_says_so_to_who_watches(serving, channel):
     assert [next(answers).status for answers in seen] == [NOT_SERVING, NOT_SERVING]
 
 
-def test_a_call_whose_message_does_not_come_is_answered(serving, channel):
+def test_calls_whose_messages_do_not_come_are_answered(serving, channel):
     limits = Limits(receive_timeout_s=0.05)
     server = serving({"m": {"backend": "Identity"}}, grpc_port=0, limits=limits)
     ask = channel(server).stream_unary("/inference.GRPCInferenceService/ModelInfer")
@@ -69,11 +69,16 @@ def test_a_call_whose_message_does_not_come_is_answered(serving, channel):
         never.wait(60)
         yield b""
 
-    with pytest.raises(grpc.RpcError) as caught:
-        ask(messages(), timeout=60)
+    # Two at a time, one that ends before its time is over, and a further one after all have ended.
+    late = [ask.future(messages(), timeout=60) for _ in range(2)]
+    assert channel(server).unary_unary("/inference.GRPCInferenceService/ServerLive")(b"")
+    for call in late:
+        assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    late.append(ask.future(messages(), timeout=60))
+    for call in late:
+        assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert dict(call.trailing_metadata())["code"] == "receive_timeout"
     never.set()
-    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert dict(caught.value.trailing_metadata())["code"] == "receive_timeout"
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\x0a\xff", b"\x0a\x05ab"])

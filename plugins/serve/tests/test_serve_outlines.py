@@ -1,14 +1,16 @@
-"""Requests that say in JSON what one before has said: each has its own bytes, and its own faults."""
+"""Requests that say what one before has said, in JSON or over gRPC: each has its own bytes, and its own faults."""
 
 from __future__ import annotations
 
 import json
 
+import grpc
 import httpx
 import numpy as np
 import pytest
 
 import headrace
+from headrace_serve.grpc_messages import message
 from headrace_serve.outlines import Outline, Outlines
 
 SERVED = {
@@ -21,6 +23,11 @@ SERVED = {
         "config": {"backend": "Identity"},
         "inputs": {"x": {"datatype": "FP32", "shape": [2], "each": False}},
         "outputs": {"y": {"datatype": "FP32", "shape": [2]}},
+    },
+    "long": {
+        "config": {"backend": "Identity"},
+        "inputs": {"x": {"datatype": "FP32", "shape": [-1, 2], "each": False}},
+        "outputs": {"y": {"datatype": "FP32", "shape": [-1, 2]}},
     },
     "texts": {"backend": "ServePicky", "max": 4},
 }
@@ -104,6 +111,68 @@ def test_what_comes_beside_the_json_is_not_kept(serving):
         url = f"{server.url}/v2/models/m/infer"
         assert httpx.post(url, content=head.encode() + raw, headers=headers).status_code == 200
     assert seen == [{"traceparent": "00-a-b-01"}, None, {"traceparent": "00-c-d-01"}]
+
+
+@pytest.fixture
+def infer(serving):
+    """Give a function that sends a call of gRPC, and gives its response or its status with the text."""
+    server = serving(SERVED, grpc_port=0)
+    with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+        response = message("inference.ModelInferResponse")
+        method = channel.unary_unary(
+            "/inference.GRPCInferenceService/ModelInfer",
+            request_serializer=lambda made: made.SerializeToString(),
+            response_deserializer=response.FromString,
+        )
+
+        def call(model, shape, *raw, name="x", datatype="FP32", parameters=(), **more):
+            made = message("inference.ModelInferRequest")(model_name=model, **more)
+            one = made.inputs.add(name=name, datatype=datatype, shape=shape)
+            for key, size in parameters:
+                one.parameters[key].int64_param = size
+            made.raw_input_contents.extend(raw)
+            try:
+                return method(made, timeout=60)
+            except grpc.RpcError as error:
+                return error.code().name, error.details()
+
+        yield call
+
+
+@pytest.mark.parametrize("rows", [1, 10_000])  # a large message is parsed without its tensors
+def test_each_call_has_its_own_tensors_id_and_checks(infer, rows):
+    for number in range(4):
+        data = np.full((rows, 2), number, "<f4").tobytes()
+        identifier = f"call {number}" if number % 2 else ""
+        got = infer("long", [rows, 2], data, id=identifier)
+        assert (got.id, list(got.raw_output_contents)) == (identifier, [data])
+    for wrong in ((data[:-4],), (data + b"four",), (b"",), (data, data)):
+        assert infer("long", [rows, 2], *wrong)[0] == "INVALID_ARGUMENT"
+    assert infer("other", [rows, 2], data)[0] == "INVALID_ARGUMENT"
+    for _ in range(3):
+        status, text = infer("long", [rows, 2], data, name="z")
+        assert (status, "'z'" in text) == ("INVALID_ARGUMENT", True)
+    assert list(infer("long", [rows, 2], data).raw_output_contents) == [data]
+
+
+def test_elements_of_calls_are_read_anew(infer):
+    def elements(*texts):
+        return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+
+    def ask(raw):
+        return infer("texts", [2], raw, name="data", datatype="BYTES")
+
+    for two in ((b"ab", b"cd"), (b"a", b"bcd"), (b"longer than before", b"")):
+        assert len(ask(elements(*two)).outputs) == 1
+    assert ask(elements(b"bad", b"x"))[0] == "INVALID_ARGUMENT"
+    assert ask(elements(b"one"))[0] == "INVALID_ARGUMENT"
+
+
+def test_what_a_call_says_of_its_own_tensor_is_held_against_it(infer):
+    for _ in range(2):
+        assert infer("rows", [1, 2], bytes(8), parameters=[("binary_data_size", 8)]).outputs
+        status, text = infer("rows", [1, 2], bytes(8), parameters=[("binary_data_size", 9)])
+        assert (status, "binary_data_size" in text) == ("INVALID_ARGUMENT", True)
 
 
 @pytest.mark.parametrize(("count", "kept"), [(256, 256), (257, 1)])

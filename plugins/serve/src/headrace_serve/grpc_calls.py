@@ -36,11 +36,56 @@ _LONGEST_TEXT_BYTES = 1500
 """The most bytes of an error's text in the metadata of an answer, whose size clients limit."""
 
 
+class _Receiving:
+    """Cancels the tasks of calls whose messages do not come in time.
+
+    All calls have the same time, so the one that began first is due first, and one timer looks at that one alone:
+    a timer of its own for each call would cost the event loop one more turn.
+
+    Args:
+        seconds: The time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, task: asyncio.Task[Any]) -> None:
+        """Count the time from now on for a task, until `end`."""
+        loop = task.get_loop()
+        self._due[task] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._look, loop)
+
+    def is_late(self, task: asyncio.Task[Any]) -> bool:
+        """Tell whether the task was cancelled here."""
+        return task in self._late
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """Stop counting the time for a task."""
+        self._due.pop(task, None)
+        self._late.discard(task)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        for task, due in list(self._due.items()):
+            left = due - loop.time()
+            if left > 0.001:
+                self._timer = loop.call_later(left, self._look, loop)
+                return
+            del self._due[task]
+            self._late.add(task)
+            task.cancel()
+
+
 class Calls:
     """Makes handlers of calls for a service."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._receiving = _Receiving(service.limits.receive_timeout_s)
 
     def unary(
         self,
@@ -118,25 +163,18 @@ class Calls:
             InputError: The call has no message.
         """
         task: Any = asyncio.current_task()
-        late = False
-
-        def end() -> None:
-            nonlocal late
-            late = True
-            task.cancel()
-
-        seconds = self._service.limits.receive_timeout_s
-        timer = asyncio.get_running_loop().call_later(seconds, end)
+        self._receiving.begin(task)
         try:
             data = await context.read()
         except asyncio.CancelledError:
-            if not late:
+            if not self._receiving.is_late(task):
                 raise
             if hasattr(task, "uncancel"):  # from Python 3.11 on a task counts its cancellations
                 task.uncancel()
+            seconds = self._service.limits.receive_timeout_s
             raise NotReceivedError(f"the request was not received within {seconds:g} s") from None
         finally:
-            timer.cancel()
+            self._receiving.end(task)
         if data is grpc.aio.EOF:
             raise InputError("the call has no message")
         found: bytes = data
@@ -250,9 +288,11 @@ def _headers(context: Any) -> dict[str, str]:
 
 def _model_of(request: Any) -> str:
     """Give the name of the model that a request is for, ``""`` if it names none."""
-    names = ("model_name", "name", "service")  # of inference, of description, of health
-    name: str = next(filter(None, (getattr(request, one, "") for one in names)), "")
-    return name
+    for one in ("model_name", "name", "service"):  # of inference, of description, of health
+        name: str = getattr(request, one, "")
+        if name:
+            return name
+    return ""
 
 
 def _retry_details(code: int, text: str, seconds: int) -> bytes:

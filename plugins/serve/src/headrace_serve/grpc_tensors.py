@@ -11,6 +11,7 @@ from headrace_serve.datatypes import DATATYPES, from_bytes, from_json
 from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.grpc_messages import message
 from headrace_serve.messages import Answer, Asked, Tensor
+from headrace_serve.outlines import Outline
 from headrace_serve.tensors import (
     UNSUPPORTED_PARAMETERS,
     check_items,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace_serve.models import Model
-    from headrace_serve.shared_memory import Access
+    from headrace_serve.shared_memory import Access, Place
 
 __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
 
@@ -62,24 +63,22 @@ class Received:
         message: The message; a large one is parsed without ``raw_input_contents``.
         raw: The entries of ``raw_input_contents``.
         size: The bytes of the message as it was received.
+        model_name, id: Those of the message.
     """
 
     def __init__(self, request: Any, raw: list[Any], size: int) -> None:
         self.message = request
         self.raw = raw
         self.size = size
+        self.model_name: str = request.model_name
+        self.id: str = request.id
 
-    @property
-    def model_name(self) -> str:
-        """The name of the model that the request is for."""
-        name: str = self.message.model_name
-        return name
-
-    @property
-    def id(self) -> str:
-        """The identifier of the request."""
-        identifier: str = self.message.id
-        return identifier
+    def outline(self) -> bytes:
+        """Give the bytes of the message without its id and its raw tensors, which it then has no more."""
+        self.message.ClearField("id")
+        self.message.ClearField("raw_input_contents")
+        written: bytes = self.message.SerializeToString()
+        return written
 
 
 def read_message(data: bytes) -> Received:
@@ -142,6 +141,10 @@ def read_request(
         UnsupportedError: The message asks for a part of the protocol that this server does not have.
     """
     request, raw = received.message, received.raw
+    written = received.outline() if raw else b""
+    known = model.messages.get(written)
+    if known is not None and len(known.inputs) == len(raw):
+        return _filled(known, received, timeout_s)
     sent = [one for one in request.inputs if not _is_placed(one)] if raw else ()
     if raw and len(raw) != len(sent):
         raise InputError(f"raw_input_contents has {len(raw)} entries for {len(sent)} inputs")
@@ -153,8 +156,21 @@ def read_request(
             inputs.append(_placed(one, access))
         else:
             inputs.append(_tensor(one, next(left) if raw else None))
-    names = []
-    places = {}
+    names, places = _outputs(request, access)
+    parameters = {name: _value(name, one) for name, one in request.parameters.items()}
+    if parameters.pop(_BINARY, True) is not True:
+        raise InputError(f"parameter {_BINARY!r}", expected="true: all tensors of gRPC are binary")
+    asked = Asked(inputs, names or None, received.id, parameters, timeout_s, places)
+    if raw and not places and not any(one.parameters for one in request.inputs):
+        said = [(t.name, t.datatype, t.shape, len(r)) for t, r in zip(inputs, raw, strict=True)]
+        model.messages.keep(written, Outline(said, asked.outputs, dict(parameters), None))
+    return asked
+
+
+def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place]]:
+    """Read the names of the outputs that a message asks for, and the places in shared memory of some."""
+    names: list[str] = []
+    places: dict[str, Place] = {}
     for output in request.outputs:
         if output.parameters:
             given = {name: _value(name, one) for name, one in output.parameters.items()}
@@ -165,10 +181,17 @@ def read_request(
         if output.name in names:
             raise InputError(f"output {output.name!r} is there twice")
         names.append(output.name)
-    parameters = {name: _value(name, one) for name, one in request.parameters.items()}
-    if parameters.pop(_BINARY, True) is not True:
-        raise InputError(f"parameter {_BINARY!r}", expected="true: all tensors of gRPC are binary")
-    return Asked(inputs, names or None, request.id, parameters, timeout_s, places)
+    return names, places
+
+
+def _filled(outline: Outline, received: Received, timeout_s: float | None) -> Asked:
+    """Give what a message asks for, from the outline of an earlier one and its own id and raw tensors."""
+    inputs = [
+        Tensor(name, datatype, shape, from_bytes(name, datatype, shape, data))
+        for (name, datatype, shape, _), data in zip(outline.inputs, received.raw, strict=True)
+    ]
+    parameters = dict(outline.parameters)
+    return Asked(inputs, outline.outputs, received.id, parameters, timeout_s, outline=outline)
 
 
 def _is_placed(one: Any) -> bool:

@@ -55,7 +55,7 @@ class Model:
         queue_size: The most requests that may wait; None: the server refuses none early, since there are several
             entry nodes, or newcomers shed the oldest.
         timed: Whether the pipeline has the probe that times each request.
-        outlines: The outlines of earlier inferences over REST.
+        outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
         queries: The queries of earlier requests of the plain route.
         inside: The number of requests that this server has admitted and not answered.
         receiving: The number of these requests whose bodies are still being received.
@@ -89,6 +89,7 @@ class Model:
             raise
         self.limits = entry.limits
         self.outlines: Outlines[Outline] = Outlines()
+        self.messages: Outlines[Outline] = Outlines()
         self.queries: Outlines[Any] = Outlines()
         self.counts = counts or Counts()
 
