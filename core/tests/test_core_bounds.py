@@ -253,6 +253,32 @@ def test_close_fails_who_waits_for_room_behind_a_front(gate, client, waiting):
     assert [f.result(60)["result"] for f in (running, queued)] == ["held", "queued"]
 
 
+@pytest.mark.parametrize("front", ["DagDispatcher", "BackgroundThread[DagDispatcher]"])
+@pytest.mark.parametrize("how", ["cancel", "deadline", "close"])
+def test_who_waits_behind_such_a_front_is_taken_out_of_the_queue(gate, front, how):
+    config = {
+        "global": {"entrypoint": front},
+        "a": {"backend": "Gate", "queue_size": 1, "queue_full": "reject"},
+    }
+    with headrace.pipe(config) as pipe:
+        held(pipe, gate)
+        waits = pipe.submit({"data": "waits"}, timeout=0.01 if how == "deadline" else None)
+        if how == "cancel":
+            assert waits.cancel()
+        elif how == "deadline":
+            error = waits.exception(60)
+            assert isinstance(error, errors.DeadlineExceededError)
+            assert error.abandoned is False
+        else:
+            assert isinstance(pipe.submit({"data": "more"}).exception(60), errors.OverloadedError)
+            pipe.close(drain=False, timeout=0.01)
+            error = waits.exception(60)
+            assert isinstance(error, errors.ClosedError)
+            assert not getattr(error, "abandoned", False)
+        gate.open()
+    assert gate.batches == [["held"]]
+
+
 @pytest.mark.parametrize("full", ["reject", "shed_oldest"])
 def test_who_finds_the_front_taken_meets_the_bound_of_the_entry_there(
     gate, waiting, monkeypatch, full

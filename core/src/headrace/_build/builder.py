@@ -168,8 +168,11 @@ class Builder(Build):
         else:
             # The front calls nodes and does not batch, so many threads may be inside it at a time: it gets
             # FRONT_WIDTH instances of one request each, all of the same backend.
+            # A front with a thread of its own takes one request at a time: the others wait in the queue, where
+            # they can be withdrawn.
             most = None if front.max == 1 else front.max
-            scheduler = schedule([Instance(i, front, most=most) for i in range(FRONT_WIDTH)])
+            width = 1 if isinstance(front, InThread) else FRONT_WIDTH
+            scheduler = schedule([Instance(i, front, most=most) for i in range(width)])
             scheduler.need(needed_keys(root, builder.by_element))
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
 

@@ -14,7 +14,7 @@ from headrace._build.builder import Builder
 from headrace._build.callees import NodeCall, NotCallable
 from headrace._build.wrappers import Guarded
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
-from headrace._graph.route import Links, is_graph
+from headrace._graph.route import Links
 from headrace._pipeline import Pipeline, without_inner_frames
 from headrace._pipeline_config import PipelineConfig
 from headrace._plan.word import word_of
@@ -67,10 +67,12 @@ def compose(config: PipelineConfig, progress: ProgressFactory = no_progress) -> 
 
 def _blueprint(config: PipelineConfig, builder: Builder, of_nodes: Builder) -> Blueprint:
     plan, build = config._plan, of_nodes.node
+    walks = plan.entrypoint is not None and word_of(plan.entrypoint.cls)._walks
     return Blueprint(
         nodes={name: _node(plan, node, partial(build, name)) for name, node in plan.nodes.items()},
         order=tuple(plan.order),
-        front=_front(plan, builder),
+        front=_front(plan, builder, walks=walks),
+        walks=walks,
         probes={
             one.text: _Factory(f"the probe {one.text} of {one.distribution}", one.cls, one.options)
             for one in plan.probes
@@ -96,10 +98,10 @@ def _node(
     return NodeBlueprint(plan.links[node.name], build, batch, other, limits_of(node))
 
 
-def _front(plan: PipelinePlan, builder: Builder) -> NodeBlueprint | None:
+def _front(plan: PipelinePlan, builder: Builder, *, walks: bool) -> NodeBlueprint | None:
     """Give the front of the pipeline; None where a graph does the same without a front."""
     front = plan.entrypoint
-    if front is None or (word_of(front.cls)._walks and is_graph(plan.links)):
+    if front is None or walks:
         return None
     following = {name for links in plan.links.values() for name in links.next}
     entries = [node.keys for name, node in plan.nodes.items() if name not in following]

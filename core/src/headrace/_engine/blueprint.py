@@ -148,6 +148,7 @@ class Blueprint:
         nodes: The nodes by name, each after the nodes that it calls.
         order: The names of the nodes in file order.
         front: The front of the pipeline, which stands before all nodes; None for none.
+        walks: Whether the configuration asks for a walk through the graph, even if that is one node.
         probes: The factories of the probes, by the names that ``stats()`` gives the probes.
         listen: Called with the probes, before the nodes are built.
         queues: The named queues; building a node may add some.
@@ -161,6 +162,7 @@ class Blueprint:
     nodes: Mapping[str, NodeBlueprint]
     order: Sequence[str]
     front: NodeBlueprint | None = None
+    walks: bool = False
     probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     listen: Callable[[Any], None] = lambda _: None
     queues: Mapping[str, NamedQueue] = field(default_factory=dict)
@@ -177,8 +179,8 @@ class Blueprint:
 
     @property
     def is_graph(self) -> bool:
-        """Whether a request may go through more than one call of one node."""
-        return is_graph(self.links)
+        """Whether requests walk through a graph, and not through one call of one node."""
+        return self.walks or is_graph(self.links)
 
 
 # Building a pipeline from its blueprint.
