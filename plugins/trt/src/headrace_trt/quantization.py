@@ -19,7 +19,7 @@ from headrace_trt.logs import warn
 from headrace_trt.onnx_model import model_summary, port_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -135,6 +135,33 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
             hint="Give a folder or .npz of samples in `calibration`, or a model that was quantized"
             " explicitly (ModelOpt or ONNX Runtime write such models).",
         )
+    tool = _tool(precision)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    ports = [port_of(value) for value in model.graph.input if value.name not in weights]
+    ranks = {port["name"]: len(port["shape"] or ()) for port in ports}
+    samples = (
+        {
+            name: array[None] if array.ndim + 1 == ranks[name] else array
+            for name, array in one.items()
+        }
+        for one in read_samples(calibration, tuple(ranks))
+    )
+    try:
+        if precision == "fp8":
+            model = _with_fp8_operators(model)
+        quantized = _calibrated(tool, model, samples, floats=precision == "fp8")
+    except Exception as error:  # whatever the tool raises
+        raise SetupError(
+            f"ONNX Runtime's quantization tool failed: {type(error).__name__}: {error}",
+            hint="Do the samples fit the inputs of the model?",
+        ) from error
+    if not is_quantized(quantized):
+        raise SetupError(f"the model has no layer that can be computed in {precision}")
+    return _as_fp8(quantized) if precision == "fp8" else quantized
+
+
+def _tool(precision: str) -> Any:
+    """Import ONNX Runtime's module for quantization."""
     try:
         from onnxruntime import quantization
     except ImportError as error:
@@ -143,63 +170,63 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
             distribution="headrace-trt",
             hint='`pip install "headrace-trt[calibration]"` brings it.',
         ) from error
-    weights = {tensor.name for tensor in model.graph.initializer}
-    ports = [port_of(value) for value in model.graph.input if value.name not in weights]
-    ranks = {port["name"]: len(port["shape"] or ()) for port in ports}
-    samples = iter(read_samples(calibration, tuple(ranks)))
+    return quantization
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+
+def _calibrated(
+    tool: Any,
+    model: onnx.ModelProto,
+    samples: Iterator[dict[str, NDArray[Any]]],
+    *,
+    floats: bool,
+) -> onnx.ModelProto:
+    """Run the tool: give the model with Q/DQ nodes whose scales cover what the samples reach.
+
+    Args:
+        tool: What `_tool` gives.
+        model: The model.
+        samples: Arrays by the name of their input, each with its batch axis.
+        floats: Whether weights stay floats, with nodes that quantize them, of which fp8 can be made; they are quantized
+            per tensor then, else per channel.
+    """
+
+    class Reader(tool.CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, NDArray[Any]] | None:
-            sample = next(samples, None)
-            return (
-                None
-                if sample is None
-                else {
-                    name: array[None] if array.ndim + 1 == ranks[name] else array
-                    for name, array in sample.items()
-                }
-            )
+            return next(samples, None)
 
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-trt-"))
-        source, made = Path(folder, "model.onnx"), Path(folder, "quantized.onnx")
-        try:
-            # The tool prints to stdout, and its first warning would add a handler to the root logger for good. Both
-            # belong to the calling program, so stdout is redirected, and the root logger has a handler meanwhile.
-            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            root, own = logging.getLogger(), logging.NullHandler()
-            root.addHandler(own)
-            stack.callback(root.removeHandler, own)
-            if precision == "fp8":
-                model = _with_fp8_operators(model)
-            onnx.save(model, str(source), save_as_external_data=True, location="model.weights")
-            quantization.quantize_static(
-                str(source),
-                str(made),
-                Reader(),
-                quant_format=quantization.QuantFormat.QDQ,
-                per_channel=precision == "int8",
-                activation_type=quantization.QuantType.QInt8,
-                weight_type=quantization.QuantType.QInt8,
-                calibrate_method=quantization.CalibrationMethod.MinMax,
-                op_types_to_quantize=["Conv", "ConvTranspose", "Gemm", "MatMul"],
-                extra_options={
-                    "ActivationSymmetric": True,
-                    "WeightSymmetric": True,
-                    "QuantizeBias": False,
-                    # For fp8 the weights stay floats, with nodes that quantize them: fp8 is made from the originals.
-                    "AddQDQPairToWeight": precision == "fp8",
-                },
-            )
-            quantized = onnx.load(str(made))
-        except Exception as error:  # whatever the tool raises
-            raise SetupError(
-                f"ONNX Runtime's quantization tool failed: {type(error).__name__}: {error}",
-                hint="Do the samples fit the inputs of the model?",
-            ) from error
-    if not is_quantized(quantized):
-        raise SetupError(f"the model has no layer that can be computed in {precision}")
-    return _as_fp8(quantized) if precision == "fp8" else quantized
+    with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder, _quiet():
+        source, made = str(Path(folder, "model.onnx")), str(Path(folder, "quantized.onnx"))
+        onnx.save(model, source, save_as_external_data=True, location="model.weights")
+        tool.quantize_static(
+            source,
+            made,
+            Reader(),
+            quant_format=tool.QuantFormat.QDQ,
+            per_channel=not floats,
+            activation_type=tool.QuantType.QInt8,
+            weight_type=tool.QuantType.QInt8,
+            calibrate_method=tool.CalibrationMethod.MinMax,
+            op_types_to_quantize=["Conv", "ConvTranspose", "Gemm", "MatMul"],
+            extra_options={
+                "ActivationSymmetric": True,
+                "WeightSymmetric": True,
+                "QuantizeBias": False,
+                "AddQDQPairToWeight": floats,
+            },
+        )
+        return onnx.load(made)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the tool prints, and the handler that its first warning adds for good, from the calling program."""
+    root, own = logging.getLogger(), logging.NullHandler()
+    root.addHandler(own)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        root.removeHandler(own)
 
 
 def _with_fp8_operators(model: onnx.ModelProto) -> onnx.ModelProto:
