@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -72,9 +73,50 @@ class OnnxTensor(headrace.Backend):
         from headrace_ort import builds
 
         onnxruntime = builds.import_runtime()
-        from headrace_ort import collate, items, providers, session, signature
+        from headrace_ort import collate, items, session, signature
 
         self._collate, self._read = collate, items.read_item
+        self._options = options
+        self._place: Any = None
+        log_level, opened = self._open(options, context)
+        run_options = partial(session.run_options, log_level)
+        self._run_options = run_options()
+        self._signature = signature.read_signature(
+            self._session,
+            outputs=options.outputs,
+            unbatched=options.unbatched,
+            batch_axis=options.batch_axis,
+        )
+        signature.refuse_unknown("inputs", options.inputs, self._signature.inputs)
+        self._keys = _keys(self._signature, options.inputs)
+        self.reads = tuple(dict.fromkeys(self._keys.values()))
+        if options.ragged == "pad":
+            collate.check_padding(self._signature.inputs, options.pad_value)
+        # If the model fixes the shape of all samples, `_alike` need not compare their shapes.
+        batched = (port for port in self._signature.inputs if port.batched)
+        self._refuses = options.ragged == "refuse" and any(port.exact is None for port in batched)
+        self._set_range()
+        self._bind(options, context, run_options)
+        context.scope.get_or_create("inputs", self._inputs_for_scope)
+        self._built = {
+            "onnxruntime": onnxruntime.__version__,
+            "model": str(options.model),
+            "providers": list(self._session.get_providers()),
+            **opened,
+            "output_device": options.output_device,
+            "cuda_graphs": [],
+        }
+
+    def _open(
+        self, options: OnnxOptions, context: headrace.InitContext
+    ) -> tuple[str, dict[str, Any]]:
+        """Open the session, or take the one that the instances share.
+
+        Returns:
+            The level of the logs of its runs, and what `describe` gives of how it was opened.
+        """
+        from headrace_ort import providers, session
+
         chosen = self._choose(options, context)
         on_cpu = [name for name, _ in chosen] == [providers.CPU]
         threads = options.intra_op_threads or context.threads
@@ -83,7 +125,6 @@ class OnnxTensor(headrace.Backend):
         if share is None:
             share = on_cpu and threads == 1
         log_level = options.log_level or ("fatal" if on_cpu else "error")
-        self._place: Any = None
         if chosen[0][0] in providers.ON_CUDA:
             from headrace_ort.on_device import place_of
 
@@ -110,29 +151,7 @@ class OnnxTensor(headrace.Backend):
             named = (*key, repr(how), repr(sorted(options.session_config.items())))
         with self._on_device:
             self._session = context.shared.get_or_create(named, make) if share else make()
-        self._run_options = session.run_options(log_level)
-        self._options = options
-        self._signature = signature.read_signature(
-            self._session,
-            outputs=options.outputs,
-            unbatched=options.unbatched,
-            batch_axis=options.batch_axis,
-        )
-        signature.refuse_unknown("inputs", options.inputs, self._signature.inputs)
-        self._keys = _keys(self._signature, options.inputs)
-        self.reads = tuple(dict.fromkeys(self._keys.values()))
-        if options.ragged == "pad":
-            collate.check_padding(self._signature.inputs, options.pad_value)
-        # If the model fixes the shape of all samples, `_alike` need not compare their shapes.
-        batched = (port for port in self._signature.inputs if port.batched)
-        self._refuses = options.ragged == "refuse" and any(port.exact is None for port in batched)
-        self._set_range()
-        self._bind(options, context, lambda: session.run_options(log_level))
-        context.scope.get_or_create("inputs", self._inputs_for_scope)
-        self._built = {
-            "onnxruntime": onnxruntime.__version__,
-            "model": str(options.model),
-            "providers": list(self._session.get_providers()),
+        return log_level, {
             "provider_options": {
                 name: {key: value for key, value in values.items() if key != "user_compute_stream"}
                 for name, values in chosen
@@ -140,8 +159,6 @@ class OnnxTensor(headrace.Backend):
             "intra_op_threads": threads,
             "spinning": options.session_config.get(session.SPINNING, str(int(spinning))) == "1",
             "shared_session": share,
-            "output_device": options.output_device,
-            "cuda_graphs": [],
         }
 
     def _choose(
