@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -16,14 +16,14 @@ from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._plan.planning import Planning, plain_value
 from headrace._portable import error_text, nearest
-from headrace._registry.discovery import CORE_POLICIES, KNOWN_PROBES, how_to_install, imported, load
+from headrace._registry.discovery import KNOWN_PROBES, how_to_install
 from headrace._registry.registry import Offer, registry
 from headrace._scheduling.probes import PROBE_METHODS
-from headrace.errors import ConfigError, PluginError
+from headrace.errors import ConfigError
 from headrace.policies import BatchPolicy, DispatchPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -262,71 +262,49 @@ def _named(
 ) -> NamedPlan | None:
     """Find the class that a text names, and check its options; report all problems."""
     call = planning.read(text, source)
-    offer = None if call is None else _offer(planning, kind, call)
-    if call is None or offer is None:
+    offers = [] if call is None else registry.find(call.name, planning.files, kind.hook)
+    cls = None if call is None else _class(planning, kind, call, offers)
+    if call is None or cls is None:
         planning.parameters.unresolved += 1
         return None
-    cls: Any = offer.cls
-    model = getattr(cls, "Options", None)
+    model, (offer,) = getattr(cls, "Options", None), offers
     options, _ = OptionsReader(call, model or Options, planning, offer.plugin).read(given)
     if options is None:
         return None
     stated = None if model is None else options
-    return NamedPlan(text.strip(), call.args, cls, stated, offer.distribution, offer.version)
+    by = (offer.distribution, offer.version) if offer.cls is None else ("", "")
+    return NamedPlan(text.strip(), call.args, cls, stated, *by)
 
 
-def _offer(planning: Planning, kind: Kind, call: Call) -> Offer | None:
-    """Give the offer that a name means, with its class; None where that is wrong, which is reported."""
-    try:
-        offer = _find(planning, kind, call.name)
-    except PluginError as error:
-        planning.add(error.code, error.what, call, hint=error.hint)
-        return None
+def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) -> Any:
+    """Give the class that a name means; None where that is wrong, which is reported."""
     if call.phases:
         planning.add("arity", f"the {kind.noun} {call.name} takes nothing in [ ]", call)
-    if offer is not None and kind.has(offer.cls):
-        lacks = kind.lacks(offer.cls)
-        if lacks is None:
-            return offer
-        planning.add("contract", f"the {kind.noun} {call.name} is wrong: {lacks}", call)
-    elif offer is not None:
-        what = f"{offer.path!r} of {offer.distribution}" if offer.path else repr(call.name)
+    if not offers:
+        if kind is PROBE or planning.all_names:
+            _report_unknown(planning, kind, call)
+        return None
+    cls = planning.load(call, offers, kind.noun)
+    if cls is None:
+        return None
+    if not kind.has(cls):
+        what = f"{offers[0].path!r} of {offers[0].distribution}"
+        what = what if offers[0].cls is None else repr(call.name)
         hint = _offered(planning, kind)[1]
         planning.add(kind.noun, f"{what} is no {kind.wanted}", call, hint=hint)
-    elif kind is PROBE or planning.all_names:
-        _report_unknown(planning, kind, call)
-    return None
-
-
-def _find(planning: Planning, kind: Kind, name: str) -> Offer | None:
-    """Find the offer of a name, with the object that should be its class; None for an unknown name.
-
-    Raises:
-        PluginError: Two plugins offer the name, or its class cannot be imported.
-    """
-    if kind.base is not None:
-        for known, cls in _without_plugins(planning):
-            if name in (known, f"headrace:{known}" if known in CORE_POLICIES else known):
-                return Offer(name, cls=cls)
-    offer = registry.find_offer(kind.hook, kind.noun, name)
-    if offer is None:
         return None
-    what = f"the {kind.noun} {offer.name!r} of {offer.distribution}"
-    return replace(offer, cls=load(offer.path, offer.distribution, what))
-
-
-def _without_plugins(planning: Planning) -> Iterator[tuple[str, Any]]:
-    """Give what core, the imported files and the program itself have registered, in this order."""
-    yield from ((name, imported(path)) for name, path in CORE_POLICIES.items())
-    for table in (*(table for _, table in planning.files), registry.local):
-        yield from table.items()
+    lacks = kind.lacks(cls)
+    if lacks is not None:
+        planning.add("contract", f"the {kind.noun} {call.name} is wrong: {lacks}", call)
+    return cls if lacks is None else None
 
 
 def _offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
     """Give the names of a kind, and a sentence that lists them."""
     known = {offer.name for offer in registry.offers(kind.hook)}
-    if kind.base is not None:
-        known.update(name for name, cls in _without_plugins(planning) if kind.has(cls))
+    registered = [registry.local, *(table for _, table in planning.files)]
+    for table in registered if kind.base is not None else ():
+        known.update(name for name, cls in table.items() if kind.has(cls))
     are = f"There are: {', '.join(sorted(known))}." if known else f"No plugin offers a {kind.noun}."
     return sorted(known), are
 

@@ -15,9 +15,10 @@ from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, pla
 from headrace._portable import nearest
 from headrace._registry.discovery import CORE_BACKENDS
 from headrace._registry.registry import Files, Offer, registry
+from headrace.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace._backend import Backend
     from headrace._config.document import Written
@@ -225,6 +226,23 @@ class Planning(ABC):
         near = nearest(name, known)
         hint = f"There are: {', '.join(known)}." if known else None
         self.add(code, f"no {what} is called {call.name!r}", call, suggestion=near, hint=hint)
+
+    def load(self, call: Call, offers: Sequence[Offer], noun: str = "backend") -> type[Any] | None:
+        """Give the class that a name means; None where two offer it or it cannot be imported, which is reported."""
+        if len(offers) > 1:
+            ways = [f"{offer.plugin}:{call.part}" for offer in offers]
+            hint = f"Write {' or '.join(ways)}."
+            if len(set(ways)) < len(ways):
+                hint = "Give one of them another name, or import only one."
+            message = f"{call.name!r} is offered by {' and '.join(o.distribution for o in offers)}"
+            self.add("ambiguous", message, call, hint=hint)
+        else:
+            try:
+                return offers[0].load(noun)
+            except PluginError as error:
+                self.add(error.code, error.what, call, hint=error.hint)
+        self.parameters.unresolved += 1
+        return None
 
     def refuse_cycle(self, call: Call) -> bool:
         """Report a name that an unfinished node will register: that node needs itself. False for any other."""

@@ -30,8 +30,6 @@ from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace._backend import Backend
     from headrace._expression.tree import Call
 
@@ -60,7 +58,10 @@ class Resolver(Planning):
             return None
         if len(defined) == 1 and not specs:
             return self._expand(call, defined[0], scope)
-        cls = self._class([*defined, *specs], call, scope)
+        offers = [*defined, *specs]
+        if not offers:
+            self._unknown(call, scope)
+        cls = self.load(call, offers) if offers else None
         if cls is None:
             # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
             # are no backends that could be planned.
@@ -260,28 +261,6 @@ class Resolver(Planning):
         before = len(self.problems)
         word._check(use)
         return element if len(self.problems) == before else None
-
-    # The class behind a name.
-
-    def _class(self, offers: Sequence[Offer], call: Call, scope: Scope) -> type[Backend] | None:
-        """Give the class behind a name; None where that is not possible, which is reported."""
-        if not offers:
-            self._unknown(call, scope)
-            return None
-        if len(offers) > 1:
-            ways = [f"{offer.plugin}:{call.part}" for offer in offers]
-            hint = f"Write {' or '.join(ways)}."
-            if len(set(ways)) < len(ways):
-                hint = "Give one of them another name, or import only one."
-            message = f"{call.name!r} is offered by {' and '.join(o.distribution for o in offers)}"
-            self.add("ambiguous", message, call, hint=hint)
-        else:
-            try:
-                return offers[0].load()
-            except PluginError as error:
-                self.add(error.code, error.what, call, hint=error.hint)
-        self.parameters.unresolved += 1
-        return None
 
     def _unknown(self, call: Call, scope: Scope) -> None:
         """Report an unknown name, and count the options of the name that was probably meant as known."""

@@ -20,6 +20,7 @@ from headrace._registry.discovery import (
     Plugin,
     discover,
     how_to_install,
+    load,
     load_backend,
 )
 from headrace.errors import PluginError, Problem
@@ -27,11 +28,11 @@ from headrace.errors import PluginError, Problem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from headrace._backend import Backend
 
 _lock = threading.RLock()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_POLICIES = ("batch_policies", "dispatch_policies")
 C = TypeVar("C", bound="Callable[..., Any]")
 
 Files = tuple[tuple[str, dict[str, type[Any]]], ...]
@@ -63,21 +64,37 @@ class Offer:
         """Whether the module of the class is imported already."""
         return self.cls is not None or self.path.partition(":")[0] in sys.modules
 
-    def load(self) -> type[Backend]:
-        """Give the class, and import it if need be; it raises as `headrace.plugins.Plugin.backend` does."""
+    def load(self, noun: str = "backend") -> type[Any]:
+        """Give the class, and import it if need be; it raises as `headrace.plugins.Plugin.backend` does.
+
+        Args:
+            noun: What the class is to be, for errors; only a backend is also checked here.
+        """
         from headrace._registry.backends import as_backend
 
+        if noun != "backend":
+            what = f"the {noun} {self.name!r} of {self.distribution}"
+            return self.cls or load(self.path, self.distribution, what)
         if self.cls is not None:
             return as_backend(self.cls)
         return load_backend(self.name, self.path, self.distribution)
 
 
-def _brought(plugins: Iterable[Plugin], name: str) -> list[Offer]:
+def _brought(plugins: Iterable[Plugin], name: str, table: str) -> list[Offer]:
+    found = ((one, one.backends if table == "backends" else one.hooks[table]) for one in plugins)
     return [
-        Offer(name, one.plugin, one.distribution, one.version, one.backends[name])
-        for one in plugins
-        if one.usable and name in one.backends
+        Offer(name, one.plugin, one.distribution, one.version, paths[name])
+        for one, paths in found
+        if one.usable and name in paths
     ]
+
+
+def _may_mean(cls: type[Any], table: str) -> bool:
+    """Tell whether a name may mean a registered class where an entry of ``table`` is looked for.
+
+    No probe is registered. A backend in the place of a policy is an error that says so.
+    """
+    return table in _POLICIES or (table == "backends" and not is_policy(cls))
 
 
 def is_policy(cls: Any) -> bool:
@@ -197,28 +214,32 @@ class Registry:
         finally:
             stack.pop()
 
-    def find(self, name: str, files: Files = ()) -> list[Offer]:
-        """Give every backend that ``name``, perhaps ``plugin:Name``, may mean here.
+    def find(self, name: str, files: Files = (), table: str = "backends") -> list[Offer]:
+        """Give everything that ``name``, perhaps ``plugin:Name``, may mean here.
 
         Args:
             name: The name as written in an expression.
             files: The files that the configuration imports, and what each has registered.
+            table: What is looked for: ``backends``, or a table of the hooks: ``probes``, ...
         """
         plugin, _, part = name.rpartition(":")
-        nearest_first = self._candidates(part, files)
+        nearest_first = self._candidates(part, files, table)
         if plugin:
             return [spec for specs in nearest_first for spec in specs if spec.plugin == plugin]
         return next((specs for specs in nearest_first if specs), [])
 
-    def _candidates(self, name: str, files: Files) -> list[list[Offer]]:
+    def _candidates(self, name: str, files: Files, table: str) -> list[list[Offer]]:
         """Give what core, imported files, the process and plugins have under a name, in this order."""
-        classes = {path: table[name] for path, table in files if name in table}
-        found = [(path, cls) for path, cls in classes.items() if not is_policy(cls)]
-        imported = [Offer(name, Path(path).stem, path, cls=cls) for path, cls in found]
+        # A policy of core for the other key is found as well: the error says that it is none for this one.
+        tables = _POLICIES if table in _POLICIES else (table,)
+        core = [one for its in tables for one in _brought([CORE], name, its)]
+        found = [(path, classes[name]) for path, classes in files if name in classes]
+        may = [(path, cls) for path, cls in found if _may_mean(cls, table)]
+        imported = [Offer(name, Path(path).stem, path, cls=cls) for path, cls in may]
         cls = self.local.get(name)
-        known = cls is not None and not is_policy(cls)
+        known = cls is not None and _may_mean(cls, table)
         local = [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
-        return [_brought([CORE], name), imported, local, _brought(self.plugins(), name)]
+        return [core, imported, local, _brought(self.plugins(), name, table)]
 
     def names(self, files: Files = ()) -> list[str]:
         """Give every name that may stand in an expression."""
@@ -251,34 +272,12 @@ class Registry:
     # What plugins offer through their hooks.
 
     def offers(self, table: str) -> list[Offer]:
-        """Give every entry of one table of the hooks: ``definitions``, ``probes``, ..."""
+        """Give every entry of core and of plugins in a table of the hooks: ``definitions``, ``probes``, ..."""
         return [
             Offer(name, one.plugin, one.distribution, one.version, path)
-            for one in self.plugins()
+            for one in (CORE, *self.plugins())
             for name, path in one.hooks[table].items()
         ]
-
-    def find_offer(self, table: str, noun: str, name: str) -> Offer | None:
-        """Find the offer of ``name``, perhaps ``plugin:Name``; None for an unknown name.
-
-        Args:
-            table: The table of the hooks.
-            noun: The word for what the table holds, for the error.
-            name: The name as written.
-
-        Raises:
-            PluginError: Two plugins offer the name.
-        """
-        plugin, _, part = name.rpartition(":")
-        named = [offer for offer in self.offers(table) if offer.name == part]
-        same = [offer for offer in named if plugin in ("", offer.plugin)]
-        if len(same) < 2:
-            return same[0] if same else None
-        names = " and ".join(offer.distribution for offer in same)
-        written = " or ".join(f"{offer.plugin}:{part}" for offer in same)
-        what = f"the {noun} {part!r} is offered by {names}"
-        hint = f"Write {written}, or disable one of them with HEADRACE_PLUGINS."
-        raise PluginError(what, hint=hint)
 
     def node_entrypoint(self) -> tuple[str, str] | None:
         """Give the expression of nodes that a plugin sets, with its distribution.
