@@ -28,8 +28,8 @@ class Twice(Word):
     @classmethod
     def _plan(cls, use):
         name, inside = use.children
-        key = use.name(name)
-        if key is None or key.startswith("no"):
+        key = name.name
+        if key.startswith("no"):
             use.add("twice", f"{key!r} is no name for this", name)
             return None
         child = use.child(inside)

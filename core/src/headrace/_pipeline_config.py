@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -22,13 +23,12 @@ _LACKS = ("unknown_backend", "unknown_policy", "unknown_probe", "missing_plugin"
 """A problem whose code begins with one of these may be gone once another plugin is installed."""
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class PipelineConfig:
     """A configuration that has been read, merged and checked as a whole.
 
     It is frozen and can be pickled; the other process checks it again with its own plugins.
     """
-
-    __slots__ = ("_allow_import", "_document", "_plan", "_shape")
 
     _document: Document
     _shape: Shape
@@ -81,9 +81,8 @@ class PipelineConfig:
             return cls._of(document, allow_import)
         problems.raise_if_any()
         config = object.__new__(cls)
-        values = {"_document": document, "_shape": shape, "_plan": plan}
-        for name, value in {**values, "_allow_import": allow_import}.items():
-            object.__setattr__(config, name, value)
+        parts = {"_document": document, "_shape": shape, "_plan": plan}
+        vars(config).update(parts, _allow_import=allow_import)
         return config
 
     @staticmethod
@@ -164,12 +163,6 @@ class PipelineConfig:
     def nodes(self) -> tuple[str, ...]:
         """The names of the nodes, in file order."""
         return tuple(self._plan.order)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"a PipelineConfig is frozen: cannot set {name!r}")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a PipelineConfig is frozen: cannot delete {name!r}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineConfig):

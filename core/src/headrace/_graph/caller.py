@@ -17,7 +17,7 @@ from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.entry import NOBODY, Entry, checked_weight, restore
+from headrace._scheduling.entry import NOBODY, Entry, checked_weight, fail, restore
 from headrace._scheduling.locks import Signal, took_token
 from headrace._scheduling.node import deliver
 from headrace._scheduling.process_threads import errands
@@ -148,12 +148,7 @@ def _run_entries(visit: Visit, quota: Quota, *, internal: bool) -> None:
     entries = elements.entries
     if entries:
         visit.step.scheduler.call_many(entries, internal=internal)
-    failure = elements.gather()
-    if failure is not None:
-        try:
-            raise failure
-        finally:
-            del failure  # see `Entry.take_error`
+    fail(visit.request, elements.gather())
 
 
 class _Waiter:

@@ -241,7 +241,7 @@ class Resolver(Planning):
         if word._joins:
             phases = joined(phases, lambda one: _joins(one) and not self.named(one.name, scope))
         use = Use(self, element, scope, phases)
-        good = _check_arity(use)
+        good = _check_arity(use) and all(map(use.is_name, use.children[: word._names]))
         _check_prefixes(use)
         wrong = options is None and not scope.lenient
         if not good or (wrong and word._registers_names):

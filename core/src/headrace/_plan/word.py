@@ -31,7 +31,7 @@ class Word(Backend):
     """A backend that says how it is planned and built; the defaults are those of a plain backend.
 
     Attributes:
-        _names: How many of its children are names, and no backends.
+        _names: How many of its children are names, and no backends; `_plan` is only called when they are.
         _wiring: Whether it runs nothing itself: once it is built, its last child is called in its place.
         _joins: Whether it may be replaced by its children where it stands, without prefix, in another one.
         _threaded: Whether its children run in a thread of their own already.
@@ -240,13 +240,12 @@ class Use:
             self.add("not_callable", message, child.call, hint=hint)
         return why is None
 
-    def name(self, child: Call) -> str | None:
-        """Give the name of a child that has to be a plain name; None, and a report, when it is not."""
-        if not len(child.args) and not child.phases:
-            return child.name
-        if not self.planning.refuse_bracket(child):
+    def is_name(self, child: Call) -> bool:
+        """Check that a child is a plain name; report it if not."""
+        plain = not len(child.args) and not child.phases
+        if not plain and not self.planning.refuse_bracket(child):
             self.add("word", f"{self.element.name} takes a name here, without ( ) and [ ]", child)
-        return None
+        return plain
 
 
 def check_used(planning: Planning, names: Iterable[Named]) -> None:

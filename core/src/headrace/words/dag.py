@@ -141,9 +141,7 @@ class Repost(Word):
     def _plan(cls, use: Use) -> Element | None:
         """Plan the Repost: its target is the node that its child names."""
         (child,) = use.children
-        name = use.name(child)
-        if name is None:
-            return None
+        name = child.name
         nodes = list(use.planning.shape.nodes)
         if name not in nodes and not use.scope.lenient:
             meant = name.removeprefix("node.")

@@ -59,8 +59,7 @@ class Proxy(_StandsFor):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Find the instance."""
-        (child,) = use.children
-        return None if use.name(child) is None else _stand_for(use, child)
+        return _stand_for(use, *use.children)
 
 
 class Forward(Proxy):
@@ -122,9 +121,7 @@ class InstanceFromParam(_StandsFor):
     def _plan(cls, use: Use) -> Element | None:
         """Read the parameter and find the instance that it names."""
         (child,) = use.children
-        key = use.name(child)
-        if key is None:
-            return None
+        key = child.name
         found = parameter(use, key)
         if found is None:
             if use.scope.lenient:
@@ -195,10 +192,7 @@ class Reflect(Wiring):
         """Plan what stands in the parameter, or the default."""
         planning, scope = use.planning, use.scope
         name, *rest = use.children
-        key = use.name(name)
-        if key is None:
-            planning.plan_all(rest, scope)
-            return None
+        key = name.name
         mark = f"{planning.node}.{key}"
         if mark in scope.reflecting:
             chain = (*scope.reflecting[scope.reflecting.index(mark) :], mark)
