@@ -153,7 +153,7 @@ def headrace_probes() -> dict[str, str]:
         node, is not reported. Backends inside ``Process`` are reported by the thread that waits for the
         process, when the answer is there: ``started`` and ``ended`` tell when they ran.
     ``element_began(node, instance, element, size)``
-        The same backend is about to run, in the same thread; not told of backends inside ``Process``.
+        The same backend is about to run, in the same thread; not reported of backends inside ``Process``.
     ``span_done(node, instance, element, name, started, ended, track)``
         A backend has reported work inside it or on a device by ``context.span``.
     ``instance_changed(node, instance, state)``

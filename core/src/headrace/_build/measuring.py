@@ -31,12 +31,9 @@ def paths_of(root: Element) -> dict[int, str]:
     element; each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
     """
     paths = {id(root): root.name}
-    todo = [root]
-    while todo:
-        element = todo.pop()
+    for element in root.walk():
         for place, child in enumerate(element.children):
             paths.setdefault(id(child), f"{paths[id(element)]}/{place}:{child.name}")
-            todo.append(child)
     return paths
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import InputError, NoResultError
@@ -148,7 +149,7 @@ class Route:
         for name in links:
             for following in links[name].next if name in before else ():
                 before[following].append(name)
-        order = _in_order(links, entry, before)
+        order = list(TopologicalSorter(before).static_order())
         mapped = {source for name in order for source in (links[name].map or ())}
         index = {name: i for i, name in enumerate(links)}
         made: dict[str, Step] = {}
@@ -332,18 +333,3 @@ def closure(start: str, ways: Callable[[str], Iterable[str]]) -> set[str]:
 def _is_another_entry(links: Mapping[str, Links], one: Links) -> bool:
     """Tell whether a second door leaves the node behind it a root of its own."""
     return one.alias_of is not None and bool(links[one.alias_of].next or not (one.each or one.next))
-
-
-def _in_order(links: Mapping[str, Links], entry: str, before: Mapping[str, list[str]]) -> list[str]:
-    """Give the nodes of a route, each after its predecessors."""
-    left = {name: len(found) for name, found in before.items()}
-    ready = [entry]
-    order: list[str] = []
-    while ready:
-        name = ready.pop()
-        order.append(name)
-        for following in reversed(links[name].next):
-            left[following] -= 1
-            if not left[following]:
-                ready.append(following)
-    return order

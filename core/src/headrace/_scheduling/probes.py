@@ -1,4 +1,4 @@
-"""The probes of a pipeline, and what they are told. An error of a probe is counted, and fails no request."""
+"""The probes of a pipeline, and what is reported to them. An error of a probe is counted, and fails no request."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class Probes:
 
     Attributes:
         all: The argument ``probes``.
-        reentrant: Whether all probes that are told of requests say that a signal handler may call them meanwhile.
-        reports: Whether any probe is told of batches or requests, so that these are timed.
+        reentrant: Whether all probes that hear of requests say that a signal handler may call them meanwhile.
+        reports: Whether any probe hears of batches or requests, so that these are timed.
         listening: Whether a node needs a `Reporter`: for that, for instances, or to keep the main thread away.
         in_service: The instances reported as ready, and not as gone since, by node and index.
     """
@@ -134,8 +134,8 @@ class Probes:
         self.all = probes
         self.in_service: dict[tuple[str, int], None] = {}
         self._heard = {name: _with(probes, name) for name in PROBE_METHODS}
-        told = [one.probe for name in PROBE_METHODS[:-1] for one, _ in self._heard[name]]
-        self.reentrant = all(getattr(probe, "reentrant", False) is True for probe in told)
+        hearing = [one.probe for name in PROBE_METHODS[:-1] for one, _ in self._heard[name]]
+        self.reentrant = all(getattr(probe, "reentrant", False) is True for probe in hearing)
         self.reports = any(map(self.hears, PROBE_METHODS[:3]))
         self.listening = self.reports or self.hears("instance_changed") or not self.reentrant
         self.batch_done = self.notifier("batch_done") if self.hears("batch_done") else None

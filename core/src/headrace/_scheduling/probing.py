@@ -59,7 +59,7 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
             changed.call = partial(_call, scheduler, scheduler.call)
         scheduler._driver.run = partial(_run, node.reporter) if reports else run
         for instance in node.every:
-            # Where probes are told, every request goes through `_run_alone`; else only those that are timed.
+            # Where probes hear of batches, every request goes through `_run_alone`; else only those that are timed.
             instance.sampling, instance.mask = 0 if reports else SAMPLED, 0
 
 
