@@ -10,7 +10,6 @@ import threading
 import traceback
 import weakref
 from collections import deque
-from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace._engine.futures import LoopWaker
-from headrace._scheduling import queue as queue_module
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.process_threads import shared_timer
 from headrace._scheduling.queue import NodeQuota, RequestQueue, RequestQuota
@@ -658,15 +656,9 @@ STEPS = st.tuples(
 )
 
 
-@pytest.mark.parametrize("few", [queue_module._FEW, 0], ids=["at once", "passed by later"])
 @given(steps=st.lists(STEPS, max_size=60))
-def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(few, steps):
+def test_a_queue_and_the_quota_of_its_guests_count_what_waits_in_which_order(steps):
     """Beside plain lists that are searched each time; a guest belongs to one of three requests."""
-    with mock.patch.object(queue_module, "_FEW", few):
-        compare_a_queue_with_plain_lists(steps)
-
-
-def compare_a_queue_with_plain_lists(steps):
     outside, afterwards, arrival = [], deque(), 0.0
     home = NodeQuota(outside, let_in := object(), sheds=True)
     line = RequestQueue(evict := object(), afterwards)
@@ -717,8 +709,7 @@ def compare_a_queue_with_plain_lists(steps):
         assert line.guests == len(model) - len(own)
         assert line.weight == sum(entry.weight for entry in model)
         assert len(line._levels) <= max(1, len({entry.priority for entry in model}))
-        kept = sum(len(level) for level in line._levels.values())
-        assert kept <= 2 * len(model) + len(line._levels)  # most of what is kept waits
+        assert sum(len(level) for level in line._levels.values()) == len(model)
         lowest = min(own, key=lambda entry: (entry.priority, entry.arrival), default=None)
         assert line.oldest_of_lowest() is lowest
         if model:
@@ -824,14 +815,14 @@ def test_coroutines_of_one_batch_are_woken_by_one_call_into_their_loop(gate, unt
     assert len(calls) <= 3
 
 
-def test_few_are_kept_of_those_that_have_left_the_midst_of_a_long_queue():
+def test_none_is_kept_of_those_that_have_left_the_midst_of_a_long_queue():
     line = RequestQueue(object(), deque())
     entries = [Entry({"data": number}) for number in range(1000)]
     for entry in entries:
         line.push(entry)
     line.remove(entries[1:-1])
     assert list(line) == [entries[0], entries[-1]]
-    assert sum(len(level) for level in line._levels.values()) <= 2 * queue_module._FEW
+    assert sum(len(level) for level in line._levels.values()) == 2
     line.remove(entries[:1])
     assert list(line) == line.head(1) == [entries[-1]]
     line.remove(entries[-1:])

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal
 
 from headrace._scheduling.entry import ENTERED, QUEUED, Quota
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from headrace._scheduling.entry import Entry
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     Evict = Callable[[Entry, BaseException], None]
     """Fails an entry that waits at a node, if it still waits there."""
+
+    Level = OrderedDict[Entry, None]
+    """Entries in the order in which they came."""
 
 QueueFull = Literal["wait", "reject", "shed_oldest"]
 """The values of the node key ``queue_full``, each of which is the name of a policy in `QUEUE_FULL`."""
@@ -68,49 +72,12 @@ QUEUE_FULL: dict[str, QueueFullPolicy] = {
 }
 """The policies by name."""
 
-_FEW = 64
-"""Up to this length a `Fifo` removes an entry from its middle at once; a longer one skips the entry later."""
-
-
-class Fifo(deque["Entry"]):
-    """Entries in the order in which they came; the first of them waits, others may have left.
-
-    Attributes:
-        gone: How many of its entries have left, and are yet to be removed.
-    """
-
-    __slots__ = ("gone",)
-
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        super().__init__(entries)
-        self.gone = 0
-
-    def leave(self, entry: Entry) -> None:
-        """Remove an entry that is not QUEUED any more; costs O(1), however many wait."""
-        if self[0] is entry:
-            self.popleft()
-        elif len(self) <= _FEW:
-            self.remove(entry)
-        else:
-            self.gone += 1
-            if self.gone > len(self) // 2:
-                waiting = list(self.waiting())
-                self.clear()
-                self.extend(waiting)
-                self.gone = 0
-        while self.gone and self[0].state != QUEUED:
-            self.popleft()
-            self.gone -= 1
-
-    def waiting(self) -> Iterator[Entry]:
-        """Give the entries that have not left."""
-        return (entry for entry in self if entry.state == QUEUED) if self.gone else iter(self)
-
 
 class RequestQueue:
     """The QUEUED entries: greater priority first, entries of one priority in the order in which they came.
 
-    Every operation costs O(1), however many entries wait; the number of priorities costs its logarithm.
+    Every operation costs O(1), however many entries wait; the number of priorities costs its logarithm. An
+    entry may leave from the middle: with an `OrderedDict` that costs no more than at the front.
 
     Args:
         evict: Fails an entry here, to make room at the node at which its request entered.
@@ -130,10 +97,10 @@ class RequestQueue:
     def __init__(self, evict: Evict, afterwards: deque[Callable[[], object]]) -> None:
         self._evict = evict
         self._afterwards = afterwards
-        # A list per priority. Only one that is alone may be empty: it is kept for the next entries.
-        self._levels: dict[int, Fifo] = {}
+        # A level per priority. Only one that is alone may be empty: it is kept for the next entries.
+        self._levels: dict[int, Level] = {}
         self._priorities: list[int] = []  # ascending
-        self._arrived: Fifo | None = None  # all priorities; None while there is one
+        self._arrived: Level | None = None  # all priorities; None while there is one
         self.count = self.guests = self.weight = 0
 
     def push(self, entry: Entry) -> None:
@@ -141,9 +108,9 @@ class RequestQueue:
         level = self._levels.get(entry.priority)
         if level is None:
             level = self._new_level(entry.priority)
-        level.append(entry)
+        level[entry] = None
         if self._arrived is not None:
-            self._arrived.append(entry)
+            self._arrived[entry] = None
         entry.state = QUEUED
         self.count += 1
         self.weight += entry.weight
@@ -151,14 +118,15 @@ class RequestQueue:
             self.guests += 1
             entry.quota.began(entry, self._evict)
 
-    def _new_level(self, priority: int) -> Fifo:
+    def _new_level(self, priority: int) -> Level:
         if not self.count:
             self._levels.clear()
             self._priorities.clear()
         elif self._arrived is None:
-            self._arrived = Fifo(self)  # all had one priority until now
+            self._arrived = OrderedDict.fromkeys(self)  # all had one priority until now
         insort(self._priorities, priority)
-        self._levels[priority] = level = Fifo()
+        level: Level = OrderedDict()
+        self._levels[priority] = level
         return level
 
     def remove(self, entries: Iterable[Entry], state: str = ENTERED) -> None:
@@ -169,10 +137,7 @@ class RequestQueue:
                 continue
             entry.state = state
             level = levels[entry.priority]
-            if level[0] is entry and not level.gone:
-                level.popleft()
-            else:
-                level.leave(entry)
+            del level[entry]
             self.count -= 1
             self.weight -= entry.weight
             if self._arrived is not None:
@@ -183,9 +148,9 @@ class RequestQueue:
                 if let_in is not None:
                     self._afterwards.append(let_in)
 
-    def _leave_levels(self, entry: Entry, level: Fifo, arrived: Fifo) -> None:
-        """Remove an entry from the list of all priorities, and its priority if no entry has that any more."""
-        arrived.leave(entry)
+    def _leave_levels(self, entry: Entry, level: Level, arrived: Level) -> None:
+        """Remove an entry from the level of all priorities, and its priority if no entry has that any more."""
+        del arrived[entry]
         if not level and self.count:
             del self._levels[entry.priority]
             del self._priorities[bisect_left(self._priorities, entry.priority)]
@@ -195,21 +160,21 @@ class RequestQueue:
     def __iter__(self) -> Iterator[Entry]:
         if len(self._levels) == 1:
             (level,) = self._levels.values()
-            return level.waiting()
-        return chain.from_iterable(self._levels[p].waiting() for p in reversed(self._priorities))
+            return iter(level)
+        return chain.from_iterable(self._levels[p] for p in reversed(self._priorities))
 
     def head(self, count: int) -> list[Entry]:
         """Give the first ``count`` entries, which stay in the queue."""
         if count == 1 and len(self._levels) == 1:
             (level,) = self._levels.values()
-            return [level[0]]
+            return [next(iter(level))]
         return list(islice(self, count))
 
     def oldest_of_lowest(self) -> Entry | None:
         """Give the oldest entry of the lowest priority, of the requests that entered here; None for none."""
         if self.guests == self.count:
             return None
-        levels = (self._levels[priority].waiting() for priority in self._priorities)
+        levels = (self._levels[priority] for priority in self._priorities)
         return next(entry for entry in chain.from_iterable(levels) if entry.quota is None)
 
     def oldest(self) -> float:
