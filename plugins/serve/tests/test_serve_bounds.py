@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import logging
 import random
@@ -405,6 +406,34 @@ def test_answers_that_clients_of_grpc_do_not_take_are_bounded(serving, method):
             until(lambda: server._service.unsent_bytes == 0)
             assert len(infer(raw, timeout=60)) > 60_000
             until(lambda: server._service.unsent_bytes == 0)
+
+
+def test_answered_requests_do_not_wait_for_the_garbage_collector(serving):
+    def alive(kind):
+        return sum(type(one).__name__ == kind for one in gc.get_objects())
+
+    server = serving({"m": {"backend": "Identity"}}, grpc_port=0)
+    request = message("inference.ModelInferRequest")(model_name="m")
+    request.inputs.add(name="data", datatype="BYTES", shape=[1])
+    request.raw_input_contents.append(b"\1\0\0\0x")
+    raw = request.SerializeToString()
+    gc.collect()
+    gc.disable()
+    try:
+        before = {kind: alive(kind) for kind in ("Cycle", "_ServicerContext")}
+        with (
+            connect(server) as one,
+            grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel,
+        ):
+            infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            for _ in range(20):
+                one.sendall(head("/run/m", 1) + b"a")
+                assert answer_of(one)[0] == 200
+                assert infer(raw, timeout=60)
+            # The connection has the last request, and the last call may not be over yet.
+            assert all(alive(kind) <= before[kind] + 2 for kind in before)
+    finally:
+        gc.enable()
 
 
 def test_pages_of_other_origins_read_nothing_unless_they_are_named(serving):

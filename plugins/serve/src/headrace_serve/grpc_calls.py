@@ -135,22 +135,25 @@ class Calls:
                 line.answered("OK")
                 line.sent_bytes = len(answered)
                 self.end(line, request)
-                self._keep(context, len(answered))
+                self._keep(len(answered))
                 return answered
             await self.abort(context, error, request, line)
             return None
 
         return grpc.stream_unary_rpc_method_handler(respond)
 
-    def _keep(self, context: Any, size: int) -> None:
-        """Count the bytes of an answer until the client has taken them or gone away."""
-        service = self._service
+    def _keep(self, size: int) -> None:
+        """Count the bytes of an answer until the client has taken them or gone away: then the task of the call ends.
+
+        A callback of the context would do the same, and leave a cycle of references, from the context to itself.
+        """
+        service, task = self._service, asyncio.current_task()
 
         def taken(_: Any) -> None:
             service.unsent_bytes -= size
 
         service.unsent_bytes += size
-        context.add_done_callback(taken)
+        task.add_done_callback(taken)  # type: ignore[union-attr]
 
     async def _received(self, context: Any) -> bytes:
         """Give the one message of a call.

@@ -118,8 +118,10 @@ class Cycle(RequestResponseCycle):
             else:
                 await self.send_500_response()
         finally:
-            # It refers to the connection, which refers to this: no reference cycle is left.
+            # The connection refers to this, and so does the scope, under a key of ours. A cycle of references would
+            # keep the request until the garbage collector comes by, which would have to come for every seventieth.
             self.on_response = _nothing
+            del self.scope
             self._tasks.discard(self.task)
 
     @property
