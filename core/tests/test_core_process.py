@@ -219,6 +219,22 @@ def test_what_is_inside_runs_in_a_process_of_its_own_and_is_closed_there(file, t
         os.kill(pid, 0)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"global": {"entrypoint": "S[Process[Plain],DagDispatcher]"}},
+        {"a": {"backend": "S[far]", "init": "Register(far)[Process[Plain]]"}},
+        {"a": {"node_entrypoint": "S[Process[Plain],Reflect[backend]]"}},
+    ],
+    ids=["entrypoint", "init", "node_entrypoint"],
+)
+def test_it_may_stand_outside_of_what_is_built_per_instance(config):
+    nodes = {"a": {"backend": "Identity", **config.get("a", {})}}
+    define = {"define": {"Plain": "Call(html:unescape)"}}
+    with headrace.pipe({**config, **nodes, **define}) as pipe:
+        assert pipe({"data": "1 &lt; 2"})["result"] == "1 < 2"
+
+
 def test_a_request_comes_back_as_if_it_had_run_here(file):
     data, lock, other = 6, threading.Lock(), ["kept"]
     config = {"import": [file], "backend": "Process[Far]", "unit": 3, "max": 4}

@@ -100,9 +100,8 @@ class Measuring:
 
     def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
         """Take what `Reports` has kept of an element that was built elsewhere."""
-        root = self._paths[id(element)]
-        for event, below, about in reports:
-            path = root + below
+        for event, below, about in reports:  # none of an element without a path, see `asks`
+            path = self._paths[id(element)] + below
             if self._times is not None and event == "element_done":
                 _, started, ended = about
                 times = self._times.setdefault((self._node, instance, path), Timings())
