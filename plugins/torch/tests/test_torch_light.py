@@ -110,7 +110,7 @@ def test_building_without_torch_names_it():
         ("TorchModule(module='torchvision.models')", "package.mod:factory"),
         ("TorchModule(module='nowhere.py:make')", "no such file"),
         ("TorchModule(module='a:b',shape='3x')", "3x224x224"),
-        ("TorchModule(module='a:b',outputs=[x,x])", "stands there twice"),
+        ("TorchModule(module='a:b',outputs=[x,x])", "is listed twice"),
         ("TorchModule(module='a:b',cuda_graph=true,compile='reduce-overhead')", "of its own"),
         ("TorchModule(module='a:b',cuda_graph=true,ragged=pad)", "one shape"),
         ("TorchModule(module='a:b',compile=fast)", "compile"),

@@ -537,7 +537,7 @@ def test_numbers_of_python_get_the_dtype_that_is_told_unless_a_value_would_chang
     for wrong in ([0, 256, 7], [-1, 0, 0], [0.5, 0, 0]):
         assert isinstance(one.error(small, {"data": wrong}), InputError)
     error = one.error(one.start(TorchModule, module=f"{HERE}Net"), {"data": [1, 2, 3]})
-    assert "this model tells none" in str(error)
+    assert "this model declares none" in str(error)
     assert "shape" in error.hint
 
 

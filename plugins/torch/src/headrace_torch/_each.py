@@ -16,12 +16,12 @@ __all__ = ["any_has", "each_holds", "of_each", "put_in_each"]
 
 
 def of_each(batch: Sequence[Request], key: str) -> list[Any]:
-    """Give the value of a key in each request; None for a request without the key."""
+    """Return the value of a key in each request; None for a request without the key."""
     return [request.get(key) for request in batch]
 
 
 def any_has(batch: Sequence[Request], key: str) -> bool:
-    """Tell whether any request has a key."""
+    """Return whether any request has a key."""
     for request in batch:  # noqa: SIM110 - a generator costs three times as much
         if key in request:
             return True
@@ -29,7 +29,7 @@ def any_has(batch: Sequence[Request], key: str) -> bool:
 
 
 def each_holds(batch: Sequence[Request], key: str, values: Iterable[Any]) -> bool:
-    """Tell whether each request holds, under a key, the same object as `values` at its place."""
+    """Return whether each request holds, under a key, the object at the same position in `values`."""
     for request, value in zip(batch, values, strict=False):  # noqa: SIM110 - as above
         if request.get(key) is not value:
             return False

@@ -24,7 +24,7 @@ __all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_k
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
-    """Give the value of ``key`` in a request; a `Row` is given as its tensor.
+    """Return the value of ``key`` in a request; for a `Row`, its tensor.
 
     Raises:
         InputError: The request has no such key; the error says what was ``expected``.
@@ -74,7 +74,7 @@ class TensorBackend(OnPlace, ABC):
 
     span_name: ClassVar[str] = "computation"
     _hands_on = (
-        False  # whether only a word of this plugin gets the results: they may then be `Row`s
+        False  # whether only a word of this plugin reads the results, which may then be `Row`s
     )
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -107,7 +107,7 @@ class TensorBackend(OnPlace, ABC):
         """Write ``result`` into each request of a batch."""
 
     def failure(self, error: Exception) -> Exception:
-        """Give the error that a request gets; it says so if memory ran out, or if the device is lost."""
+        """Return the error for a request; it says so if memory ran out, or if the device is lost."""
         from headrace_torch.memory import as_backend_error
 
         return as_backend_error(error, self._place.device)
@@ -120,7 +120,7 @@ class Given(NamedTuple):
         tensor: The rows of the request, with the batch axis.
         sample: Whether the request brought one sample, without batch axis.
         how: The result of `PerTensor.how`; requests are computed in one call only if theirs are equal.
-        own: The tensor as it stood in the request.
+        own: The tensor that was in the request, unchanged.
     """
 
     tensor: torch.Tensor
@@ -129,8 +129,8 @@ class Given(NamedTuple):
     own: Any
 
 
-def _as_it_came(error: Exception, given: Given) -> Exception:
-    """Let an InputError show the tensor as the request brought it: a sample without the added batch axis."""
+def _with_own_shape(error: Exception, given: Given) -> Exception:
+    """Make an InputError show the tensor of the request, without the batch axis that was added to a sample."""
     from headrace_torch.tensors import described
 
     shown = isinstance(error, InputError) and error.got == described(given.tensor)
@@ -150,12 +150,12 @@ class PerTensor(TensorBackend):
     Attributes:
         expected: A text for errors that says what ``data`` must be.
         how_key: The key of a request that `how` reads; None: `how` depends on shape and dtype alone.
-        tells: Whether `done` writes something.
+        writes_keys: Whether `done` writes further keys into the requests.
     """
 
     expected: ClassVar[str]
     how_key: str | None = None
-    tells: ClassVar[bool] = False
+    writes_keys: ClassVar[bool] = False
     _shape: Any = None
     _dtype: Any = None
     _how: Hashable = None
@@ -172,15 +172,15 @@ class PerTensor(TensorBackend):
         """
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
-        """Tell whether a request brings one sample; the default decides by its ``request_size``."""
+        """Return whether a request brings one sample; the default decides by its ``request_size``."""
         return self._place.is_sample(request, tensor)
 
     def _samples(self, batch: list[Request]) -> bool:
-        """Tell by the first request whether the batch may consist of samples that can be stacked."""
+        """Return whether the batch may consist of samples that can be stacked, judged by its first request."""
         return len(batch) > 1
 
     def how(self, request: Request, rows: torch.Tensor) -> Hashable:
-        """Give whatever else `compute` needs to know of a request. The default gives None."""
+        """Return what else `compute` needs to know about a request. The default returns None."""
         return None
 
     def done(self, requests: Sequence[Request], how: Any) -> None:
@@ -194,7 +194,7 @@ class PerTensor(TensorBackend):
         super().init(options, context)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Compute the batch in one call if it can be one tensor, else request by request; a wrong one fails alone."""
+        """Compute the batch in one call if it can be one tensor, else request by request."""
         if len(batch) == 1 and self._rows_at_once(batch[0]):
             return None
         whole = self._place.carried(batch)
@@ -236,13 +236,13 @@ class PerTensor(TensorBackend):
             self.check(rows)
             return given._replace(how=self.how(request, rows))
         except InputError as error:
-            raise _as_it_came(error, given) from None
+            raise _with_own_shape(error, given) from None
 
     def _at_once(self, batch: list[Request], whole: torch.Tensor) -> bool:
         """Compute samples that are the rows of one tensor, if `how` is the same for all.
 
         Returns:
-            Whether it is done; False: the requests have to be read one by one.
+            Whether the batch was computed. If not, the requests have to be read one by one.
         """
         hands_on, key = self._hands_on, self.how_key
         try:
@@ -252,25 +252,25 @@ class PerTensor(TensorBackend):
             result = self.compute(whole, how)
         except InputError:
             return False  # read one by one, so that each request gets its own error
-        first = batch[0]["data"]  # of a numpy array the result is a tensor, as if it came alone
+        first = batch[0]["data"]  # for a numpy array the result is a tensor, as in a batch of one
         if result is whole and (
             isinstance(first, type(whole)) or (hands_on and type(first) is Row)
         ):
             put_in_each(batch, "result", of_each(batch, "data"))
         else:
             self.give(batch, result, hands_on=hands_on)
-        if self.tells:
+        if self.writes_keys:
             self.done(batch, how)
         return True
 
     def _agreed(self, key: str, batch: list[Request], whole: torch.Tensor, how: Any) -> bool:
-        """Tell whether `how` is the same for all requests as for the first."""
+        """Return whether `how` is the same for all requests."""
         if each_holds(batch, key, repeat(batch[0].get(key))):
             return True
         return all(self.how(request, whole) == how for request in batch)
 
     def _judged(self, request: Request, whole: torch.Tensor) -> Any:
-        """Check the rows, and give the argument ``how`` of `compute`; both are kept for the next batch like this.
+        """Check the rows and return the argument ``how`` of `compute`; both are kept for the next batch.
 
         Raises:
             InputError: `compute` cannot take the rows, or the key that `how` reads is wrong.
@@ -283,7 +283,7 @@ class PerTensor(TensorBackend):
         return self._how if self.how_key is None else self.how(request, whole)
 
     def _rows_at_once(self, request: Request) -> bool:
-        """Compute the rows of a single request, such as ``CatSplit`` gathers; False if something is wrong."""
+        """Compute the rows of a single request, such as ``CatSplit`` gathers; return False if this failed."""
         size = request.get("request_size")
         if size is None:
             return False
@@ -300,12 +300,12 @@ class PerTensor(TensorBackend):
             return False  # read on its own, so that the request gets its error
         request["result"] = self.all_rows(result)
         place.made = result
-        if self.tells:
+        if self.writes_keys:
             self.done([request], how)
         return True
 
     def all_rows(self, result: Any) -> Any:
-        """Give the ``result`` of a request that has brought all rows."""
+        """Return the ``result`` of the request that brought all rows."""
         return result
 
     def give(self, batch: list[Request], result: Any, *, hands_on: bool = False) -> None:
@@ -330,7 +330,8 @@ class PerTensor(TensorBackend):
             result = self.compute(whole, how)
         except Exception as error:  # the outcome of these items
             if isinstance(error, InputError) and len(members) > 1:
-                # The error tells of the rows of all: each request is to get one that tells of its own.
+                # The error describes the rows of all requests. Run each request alone, so that its error describes
+                # its own.
                 for request, one, index in zip(requests, given, members, strict=True):
                     self._group([request], [one], [index], outcomes)
                 return
@@ -338,7 +339,7 @@ class PerTensor(TensorBackend):
             if isinstance(found, InstanceLostError):
                 raise found from error
             for index in members:
-                outcomes[index] = _as_it_came(found, given[0])
+                outcomes[index] = _with_own_shape(found, given[0])
             return
         if result is whole:
             for request, one in zip(requests, given, strict=True):
@@ -358,12 +359,12 @@ class PerTensor(TensorBackend):
         for request, one in zip(requests, given, strict=True):
             if not one.sample:
                 self._place.note_axis(request, request["result"])
-        if self.tells:
+        if self.writes_keys:
             self.done(requests, how)
 
 
 class PerImage(PerTensor):
-    """A backend that computes a function of images; the rank tells a sample from rows."""
+    """A backend that computes a function of images; the rank distinguishes a sample from rows."""
 
     expected = "an image: uint8 or floating [C, H, W] with C 1, 3 or 4, or [N, C, H, W] with request_size N"
 
@@ -379,11 +380,11 @@ class PerImage(PerTensor):
         self._check_image(rows)
 
     def _samples(self, batch: list[Request]) -> bool:
-        """Tell whether the images may be stacked, which is so if the first one is ``[C, H, W]``."""
+        """Return whether the images may be stacked: only if the first one is ``[C, H, W]``."""
         return len(batch) > 1 and getattr(batch[0].get("data"), "ndim", 0) == 3
 
     def is_sample(self, request: Request, tensor: torch.Tensor) -> bool:
-        """Take ``[C, H, W]`` as one image, and what has fewer axes, which `check` refuses, too.
+        """Treat a tensor of up to three axes as one image; `check` refuses those with fewer than three.
 
         One row of ``[1, C, H, W]`` needs no `request_size`.
         """

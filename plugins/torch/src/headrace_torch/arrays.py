@@ -1,7 +1,7 @@
 """Gathers numpy arrays of one shape as the rows of one array or tensor, without a tensor for each array.
 
-To make and free a tensor releases the interpreter lock each time, and so does each larger copy of numpy's; under
-load a thread waits to get it back.
+Making and freeing a tensor each release the interpreter lock, and so does each larger copy by numpy. Under load a
+thread then waits to get the lock back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HELD_BYTES = 1 << 16
 
 
 def are_alike(arrays: Sequence[Any]) -> bool:
-    """Tell whether these are numpy arrays of one shape and dtype."""
+    """Return whether these are numpy arrays of one shape and dtype."""
     first = arrays[0]
     if type(first) is not np.ndarray:
         return False
@@ -57,7 +57,7 @@ def gather(arrays: Sequence[NDArray[Any]], target: Any) -> None:
 
 
 def stacked_arrays(arrays: Sequence[Any]) -> torch.Tensor | None:
-    """Give numpy arrays of one shape and dtype as one new tensor on the CPU.
+    """Copy numpy arrays of one shape and dtype into one new tensor on the CPU.
 
     Returns:
         ``[N, ...]``; None if the arrays differ, one is no numpy array, or torch lacks the dtype.

@@ -26,8 +26,8 @@ _ONE_SHAPE = "ResizeTensor or PadTensor before CatTensor makes images of one sha
 class CatTensor(TensorBackend):
     """Put the rows of all requests of a batch one below the other: the first part of ``CatSplit``.
 
-    Each request gets the same whole tensor, as ``CatSplit`` goes on with the result of the first request, and
-    the place of its own rows in that tensor, which `SplitTensor` reads.
+    Each request gets the same whole tensor, because ``CatSplit`` goes on with the result of the first request. Each
+    also gets the position of its own rows in that tensor, which `SplitTensor` reads.
 
     Reads:
         data: A tensor of any dtype and any shape: a sample, or with ``request_size = N`` N rows.
@@ -147,7 +147,7 @@ class _Whole(TypedDict):
 class SplitTensor(TensorBackend):
     """Give each request its rows of a whole tensor: the last part of ``CatSplit``.
 
-    `CatTensor` has written ``cat_rows``, the place of each request's rows. Without that key the rows follow each
+    `CatTensor` has written ``cat_rows``, the position of each request's rows. Without that key the rows follow each
     other in the order of the batch: ``request_size`` rows for each request, one sample for a request without it.
 
     Reads:
@@ -207,7 +207,7 @@ class SplitTensor(TensorBackend):
         return outcomes if any(outcomes) else None
 
     def _samples_at_once(self, batch: list[Request]) -> bool:
-        """Give each request its row if `CatTensor` has noted one sample for each; False if that does not hold."""
+        """Give each request its row if `CatTensor` has noted one sample for each; else return False."""
         whole: Any = batch[0].get("data")
         if whole is None or whole is not self._place.made:
             if type(whole) is not self._tensor or whole.device != self._place.device:

@@ -74,7 +74,7 @@ class CvtColorTensor(PerImage):
     reads = ("data", "color")
     writes = ("result", "color")
     how_key = "color"
-    tells = True
+    writes_keys = True
 
     def build(self, options: Any, context: InitContext) -> None:
         """Keep the target colour, and the functions for images."""
@@ -100,7 +100,7 @@ class CvtColorTensor(PerImage):
 
 
 class NormalizeTensor(PerImage):
-    """Scale images and take the mean away: ``result = (data * scale - mean) / std``.
+    """Scale images and subtract the mean: ``result = (data * scale - mean) / std``.
 
     An option that is not given is left out of the formula. It is computed in ``float32`` (``float64`` stays) as
     one multiplication by ``scale / std`` and one subtraction of ``mean / std``. ``mean`` and ``std``
@@ -165,13 +165,13 @@ class NormalizeTensor(PerImage):
             return self
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Compute factor and offset, and put them onto the device; tell later elements of the instance of mean and std."""
+        """Compute factor and offset, put them onto the device, and record mean and std for later elements."""
         from headrace_torch.normalization import Normalization
         from headrace_torch.running import DTYPES
 
         if options.mean is not None or options.std is not None:
-            # As `Mat2Tensor` of headrace-cv does: the keys `mean` and `std` of a node may also reach a word that folds them
-            # into its network, which reads this record and then does not fold them.
+            # `Mat2Tensor` of headrace-cv records them too. The keys `mean` and `std` of a node may also reach a word
+            # that folds them into its network. That word reads this record, and then does not fold them.
             applied: list[Any] = context.instance.get_or_create("normalized", list)
             applied.append((options.mean, options.std))
         self._normalization = Normalization(

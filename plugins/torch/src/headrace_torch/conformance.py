@@ -67,7 +67,7 @@ class _OnDevice(BackendConformance):
     atol = 1e-5
 
     def unavailable(self) -> str | None:
-        """Say why the backends cannot be judged here; None if they can."""
+        """Return why the backends cannot be judged here; None if they can."""
         if DEVICE.startswith("cuda") and not torch.cuda.is_available():
             return "no CUDA device"
         return None

@@ -122,7 +122,7 @@ def upright(image: torch.Tensor, orientation: int) -> torch.Tensor:
 
 
 def _tensor_of(file: memoryview) -> torch.Tensor:
-    """Give a file as ``uint8 [N]`` on its own memory, into which no decoder writes."""
+    """Return a file as ``uint8 [N]`` that shares the file's memory; no decoder writes into it."""
     from headrace_torch.tensors import as_tensor
 
     return as_tensor(file)
@@ -183,8 +183,8 @@ class _Nvimgcodec:
         codec: Any = importlib.import_module("nvidia.nvimgcodec")
         self._codec, self._place = codec, place
         self._params = codec.DecodeParams(apply_exif_orientation=False, color_spec=codec.SRGB)
-        # The hardware decoder (NVJPG) is left out: it is used or not depending on the size of the batch, and rounds
-        # otherwise than the kernels, so the pixels of a file would depend on the other files of its batch. The CPU
+        # The hardware decoder (NVJPG) is left out: whether it is used depends on the size of the batch, and it rounds
+        # differently from the kernels. So the pixels of a file would depend on the other files of its batch. The CPU
         # backend is left out too: `on_unsupported` decides about it.
         kinds = codec.BackendKind.GPU_ONLY, codec.BackendKind.HYBRID_CPU_GPU
         backends = [codec.Backend(kind) for kind in kinds]

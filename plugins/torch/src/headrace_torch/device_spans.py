@@ -1,4 +1,4 @@
-"""Measures how long elements keep a CUDA device busy, for probes, by events that are read after the batch."""
+"""Measures for probes how long elements keep a CUDA device busy, with events that are read after the batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DeviceSpans:
 
     The first event of a batch is taken to happen when it is recorded; the others are placed by their distance
     from it, as the device measures it. So work that was queued while the device was busy is reported at the time at
-    which it ran, not at which it was queued.
+    which it ran.
 
     Args:
         stream: The stream.
@@ -74,7 +74,7 @@ class DeviceSpans:
         return event
 
     def report(self) -> None:
-        """Report the spans of the batch, after the stream was waited for; a span that is not done is left out."""
+        """Report the spans of the batch, once the stream is synchronised; a span that has not ended is left out."""
         base, self._base = self._base, None
         marks, self._marks = self._marks, []
         if base is None:

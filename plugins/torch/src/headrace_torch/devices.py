@@ -1,4 +1,4 @@
-"""Finds the torch device that a node's `device` names, or refuses it with a list of the devices there are."""
+"""Finds the torch device that a node's `device` names, or refuses it and lists the available devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_device(text: str) -> torch.device:
     match = _WRITTEN.fullmatch(text.strip())
     if match is None:
         raise SetupError(
-            f"device {text!r} is none that torch computes on here",
+            f"torch cannot compute on a device {text!r} here",
             hint=f"Write 'cpu', 'cuda', 'cuda:N' or 'mps'; there are: {listed_devices()}.",
         )
     kind, index = match[1].lower(), int(match[2] or 0)

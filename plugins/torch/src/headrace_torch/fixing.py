@@ -1,4 +1,4 @@
-"""The computation of `FixTensor`: finds out what a model's input takes, and makes an array fit it."""
+"""The computation of `FixTensor`: finds out what a model's input takes, and converts an array to fit it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["WAITING", "Target", "fixed", "target_of"]
 
 WAITING = "headrace_torch.fixing"
-"""The key in a scope of the `FixTensor`s that no model has told its inputs yet."""
+"""The key in a scope for the list of `FixTensor`s that still wait for a model to declare its inputs."""
 
 _CHANNELS = (1, 3, 4)
 
@@ -30,9 +30,9 @@ class Target:
     """What one input of a model takes.
 
     Attributes:
-        dtype: The dtype of the input; None if neither the model nor an option tells it.
+        dtype: The dtype of the input; None if neither the model nor an option declares it.
         shape: An int per fixed axis, None per dynamic one, the batch axis first; None if neither the model
-            nor an option tells it.
+            nor an option declares it.
     """
 
     dtype: torch.dtype | None
@@ -49,11 +49,11 @@ class Target:
 
 
 def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> Target:
-    """Give the target from what the model tells; the options fill in what it does not tell.
+    """Return the target that the model declares; the options fill in what it does not declare.
 
     Args:
         inputs: The model's inputs, ``{name: {"dtype": "float32", "shape": [None, 3, 8, 8]}}``;
-            None if the model does not tell them.
+            None if the model does not declare them.
         options: The options of `FixTensor`.
 
     Raises:
@@ -80,7 +80,7 @@ def target_of(inputs: Mapping[str, Mapping[str, Any]] | None, options: Any) -> T
 
 
 def _shape_text(options: Any) -> str:
-    """Give the text of the option ``shape``; from a table, the text of this input; ``""`` if there is none."""
+    """Return the text of the option ``shape``, or this input's text from a table; ``""`` if there is none."""
     shape = options.shape
     if isinstance(shape, dict):
         name = options.input or (next(iter(shape)) if len(shape) == 1 else "")
@@ -91,7 +91,7 @@ def _shape_text(options: Any) -> str:
 def fixed(
     value: Any, target: Target, place: Place, *, rows: int | None = None, cast: bool = False
 ) -> torch.Tensor:
-    """Give an array as the model takes it, on the device of the instance.
+    """Return an array in the form that the model takes, on the device of the instance.
 
     Args:
         value: One sample, or ``rows`` rows; with the model's axes, or with the channels last.
@@ -125,7 +125,7 @@ def fixed(
 
 
 def _with_axes(tensor: torch.Tensor, target: Target) -> tuple[torch.Tensor, bool]:
-    """Give a tensor with the model's axes, and whether it is one sample."""
+    """Return a tensor with the model's axes, and whether it is one sample."""
     shape = target.shape or ()
     missing = len(shape) - tensor.ndim
     wanted = shape[1:]
@@ -153,7 +153,7 @@ def _fits(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 
 def _by_channels(lengths: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Tell whether the channels must be the last axis, which only their number can show.
+    """Return whether the channels must be the last axis, judged by the lengths of the axes.
 
     That is so if the model fixes no number of channels, and the length of the last axis is a number of channels
     (1, 3 or 4) but that of the first axis is not.

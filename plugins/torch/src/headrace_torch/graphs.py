@@ -26,7 +26,7 @@ _WARM_UP_RUNS = 3
 
 
 def sizes_to_capture(batch_sizes: Sequence[int] | None, most: int | None) -> tuple[int, ...]:
-    """Give the batch sizes to capture: the node's ``batch_sizes``, else 1, 2, 4, ... and ``most``."""
+    """Return the batch sizes to capture: the node's ``batch_sizes``, else 1, 2, 4, ... and ``most``."""
     if batch_sizes:
         return tuple(sorted(set(batch_sizes)))
     sizes, size = set(), 1
@@ -80,7 +80,7 @@ class Graphs:
                 raise failure
 
     def _add(self, call: Call, size: int) -> SetupError | None:
-        """Capture one graph; give the error if that fails, else None."""
+        """Capture one graph; return the error if that fails, else None."""
         inputs = tuple(tensor[:size] for tensor in self._inputs)
         for _ in range(_WARM_UP_RUNS):
             call(inputs)
@@ -107,14 +107,14 @@ class Graphs:
 
     def _give_up(self, graph: Any) -> None:
         """End a capture that failed, so that neither the stream nor the allocator stays in capture mode."""
-        # The invalid capture raises, and has ended nevertheless.
+        # Ending an invalid capture raises, but does end it.
         with contextlib.suppress(RuntimeError):
             graph.capture_end()
         try:
             graph.pool()
         except RuntimeError:
-            # For the graph the capture has not ended, so its destructor will not release its share of the pool:
-            # that is done here. Some versions of torch also leave the allocator filling the pool.
+            # The graph object does not know that the capture has ended, so its destructor will not release its share
+            # of the pool; this does. Some versions of torch also let the allocator go on filling the pool.
             for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
                 give_up: Any = getattr(torch._C, name, None)
                 if give_up is not None:
@@ -124,7 +124,7 @@ class Graphs:
             graph.reset()
 
     def takes(self, tensors: Sequence[torch.Tensor], rows: int) -> bool:
-        """Tell whether a graph can run the inputs: it has as many rows, and their shapes and dtypes were captured."""
+        """Return whether a graph with enough rows was captured for these shapes and dtypes."""
         return (
             bool(self._graphs)
             and rows <= max(self._graphs)
@@ -137,7 +137,7 @@ class Graphs:
     def run(self, tensors: Sequence[torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
         """Run the smallest graph that holds ``rows``; the outputs are new tensors of ``rows`` rows.
 
-        Rows that are missing to the size of the graph are filled with copies of the last row.
+        If the graph holds more rows, copies of the last row fill it up.
         """
         size = min(size for size in self._graphs if size >= rows)
         graph, inputs, outputs = self._graphs[size]
@@ -157,7 +157,7 @@ class Graphs:
         """Release the graphs and their buffers."""
         with allocator_quiet():
             for graph, _, _ in self._graphs.values():
-                with unless_lost("giving up a CUDA graph"):
+                with unless_lost("releasing a CUDA graph"):
                     graph.reset()
             self._graphs.clear()
             self._inputs = ()
@@ -165,7 +165,7 @@ class Graphs:
 
 
 def call_in(error: BaseException) -> str:
-    """Give file, line and text of the call in the model from which an error comes."""
+    """Return file, line and text of the call in the model that raised an error."""
     home = str(Path(torch.__file__).parent)
     own = str(Path(__file__).parent)
     frames = [

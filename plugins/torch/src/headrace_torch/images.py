@@ -268,14 +268,14 @@ def pad_image(
         key: The key of the request that is too large, for the error.
 
     Raises:
-        InputError: The image is larger than the result, or has not the channels of ``pad_value``.
+        InputError: The image is larger than the result, or does not have the channels of ``pad_value``.
     """
     height, width = images.shape[2:]
     if (height, width) == tuple(hw):
         return images
     if height > hw[0] or width > hw[1]:
         raise InputError(
-            "the image is larger than what it is padded to",
+            "the image is larger than the size it is padded to",
             key=key,
             expected=f"at most {hw[0]} x {hw[1]} pixels (height x width)",
             got=described(images),
@@ -331,7 +331,7 @@ def convert_color(images: torch.Tensor, source: str, target: str) -> torch.Tenso
         target: The order of the channels of the result.
 
     Raises:
-        InputError: ``images`` have not the channels of ``source``.
+        InputError: ``images`` do not have the channels of ``source``.
 
     Source:
         ITU-R BT.601 for grey, as OpenCV's ``cvtColor`` (``uint8``: within 1).

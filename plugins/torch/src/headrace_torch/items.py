@@ -69,7 +69,7 @@ def read_item(
         signature: What the model takes.
         keys: The key of the request for each input name.
         place: Device and stream of the instance.
-        dtype: The dtype to which floating inputs are cast; None: they are left as they are.
+        dtype: The dtype to which floating inputs are cast; None: they are not cast.
         pad_value: The value with which axes may be padded, which each tensor must be able to hold; None:
             no axis is padded.
 
@@ -107,7 +107,7 @@ def read_item(
 
 
 def as_rows(tensor: torch.Tensor, rows: int, key: str, *, sample: bool) -> torch.Tensor:
-    """Give a tensor with its batch axis, which must be ``rows`` long.
+    """Return a tensor with its batch axis, which must be ``rows`` long.
 
     Raises:
         InputError: The tensor has another number of rows.
@@ -137,7 +137,7 @@ def _with_dtype(
 
 
 def _check_axes(tensor: torch.Tensor, port: Port, key: str) -> bool:
-    """Tell whether a tensor is one sample; refuse another rank or another length of an axis."""
+    """Return whether a tensor is one sample; refuse a tensor of another rank or with an axis of another length."""
     shape = port.shape or ()
     missing = len(shape) - tensor.ndim
     if missing not in (0, 1):
@@ -163,7 +163,7 @@ def group_items(items: Sequence[Item]) -> list[list[int]]:
 
 
 def fits(whole: torch.Tensor, port: Port, dtype: torch.dtype | None = None) -> bool:
-    """Tell whether the rows of a tensor are valid samples of an input, as they are or cast to ``dtype``."""
+    """Return whether the rows of a tensor are valid samples of an input, without a cast or cast to ``dtype``."""
     if port.shape is not None:
         if len(port.shape) != whole.ndim:
             return False
@@ -179,7 +179,7 @@ def fits(whole: torch.Tensor, port: Port, dtype: torch.dtype | None = None) -> b
 def refuse_ragged(
     first: Item, item: Item, keys: Sequence[str], *, padded: bool = False
 ) -> InputError | None:
-    """Give the error of an item whose samples are unlike the first one's, else None.
+    """Return the error of an item whose samples differ from the first one's, else None.
 
     Args:
         first: The first item of the batch.
@@ -216,7 +216,7 @@ def joined(
         pad_value: The value with which each axis is padded at its end, up to the longest; None: the tensors
             have one shape.
         pad_multiple: With ``pad_value``: dynamic axes are padded further, to a multiple of this length.
-        shape: The shape that the model tells, batch axis included; fixed axes are not padded further.
+        shape: The shape that the model declares, batch axis included; fixed axes are not padded further.
 
     Returns:
         A new tensor; or the only one of ``tensors``, if nothing is added to it.
@@ -231,7 +231,7 @@ def joined(
 
 
 def padding_fits(dtype: torch.dtype, value: float) -> bool:
-    """Tell whether a dtype can hold a value without changing it."""
+    """Return whether a dtype can hold a value without changing it."""
     if dtype.is_floating_point:
         return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
     if dtype == torch.bool:

@@ -52,7 +52,7 @@ class JpegHeader(NamedTuple):
 
 
 def without_exif(view: memoryview, header: JpegHeader) -> memoryview:
-    """Give the file without its EXIF orientation: some decoders would obey it and others not."""
+    """Return the file without its EXIF orientation, because some decoders apply it and others do not."""
     if header.orientation == 1:
         return view
     file = bytearray(view)
@@ -180,10 +180,10 @@ def _segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
 
 
 def _is_only_scan(view: memoryview, at: int, components: int) -> bool:
-    """Tell whether a scan holds all components, and the file ends with the end-of-image marker.
+    """Return whether a scan holds all components and the file ends with the end-of-image marker.
 
-    The data of a scan cannot contain that marker, so such a file is whole. The search through the scan's
-    data, which costs more than all the rest, can be left out.
+    The data of a scan cannot contain that marker, so such a file is whole. The scan's data need not be searched,
+    which would cost more than all the rest.
     """
     return view[at + 2] == components and bytes(view[-2:]) == b"\xff\xd9"
 

@@ -1,4 +1,4 @@
-"""Loads files that hold whole models: recognizes their kind by content, and reads the signature they have."""
+"""Loads files that hold whole models: recognizes their kind by content, and reads their signature."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Model:
         signature: The inputs.
         module: The module, whose weights can be cast and moved; None for AOTInductor.
         weight_bytes: The bytes of all parameters and buffers; for AOTInductor, of the package.
-        memory: The addresses of parameters and buffers, by which outputs are recognized that are views of them.
+        memory: The addresses of parameters and buffers. An output at one of them is a view of a weight.
     """
 
     kind: str
@@ -114,7 +114,7 @@ def load_model(path: Path, device: torch.device, *, runners: int = 1) -> Model:
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
     hints = {
-        "state dict": "It holds weights without a model, or a whole module, which is not loaded as that"
+        "state dict": "It holds weights without a model, or a whole module, which is not loaded because that"
         " runs code: name the model's code in `module` = 'package.mod:factory', and its state dict in"
         " `weights`.",
         "safetensors": "It holds weights without a model: name the model's code in `module`"
@@ -164,7 +164,9 @@ def _children(spec: Any) -> Any:
 
 
 def _load_program(path: Path, device: torch.device) -> Model:
-    with path.open("rb") as file:  # as a file: torch warns of a path that does not end in .pt2
+    with path.open(
+        "rb"
+    ) as file:  # as a file, because torch warns about a path that does not end in .pt2
         program = torch.export.load(file)
     if _devices_of(program) - {device.type}:
         from torch.export.passes import move_to_device_pass
@@ -194,9 +196,9 @@ def _load_program(path: Path, device: torch.device) -> Model:
 
 
 def _range_of(program: Any, value: torch.Tensor) -> tuple[int, int | None]:
-    """Give the least and the largest batch size that a program was exported for; None: no largest.
+    """Return the smallest and the largest batch size that a program was exported for; None: no limit.
 
-    A lower bound of 2 is none: torch notes it for every dynamic axis, and does not check it.
+    A lower bound of 2 is ignored: torch notes it for every dynamic axis, and does not check it.
     """
     length = value.shape[0]
     found = None if isinstance(length, int) else program.range_constraints.get(length.node.expr)
@@ -220,7 +222,7 @@ def _port(name: str, value: Any) -> Port:
 
 
 def _signature(ports: Sequence[Port]) -> Signature:
-    """Give the signature for ports with known shapes, which must all have the batch axis first."""
+    """Return the signature for ports with known shapes, which must all have the batch axis first."""
     first = {port.shape[0] if port.shape else 0 for port in ports}
     if not ports or 0 in first or len(first) > 1:
         shapes = ", ".join(f"{port.name} {port.text()}" for port in ports) or "none"
@@ -234,7 +236,7 @@ def _signature(ports: Sequence[Port]) -> Signature:
 def _load_package(path: Path, device: torch.device, runners: int) -> Model:
     index = -1 if device.index is None else device.index
     with tempfile.TemporaryDirectory() as folder:
-        # torch warns of a path with another suffix; it unpacks the file, so the link may go.
+        # torch warns about a path with another suffix. It unpacks the file, so the link may be removed afterwards.
         named = Path(folder, "model.pt2")
         named.symlink_to(path.resolve())
         load = torch._inductor.aoti_load_package

@@ -1,4 +1,4 @@
-"""Memory of devices: recognizes errors that mean it ran out or the device is lost, and gives memory back."""
+"""Device memory: recognizes errors that say it ran out or the device is lost, and returns memory."""
 
 from __future__ import annotations
 
@@ -52,11 +52,10 @@ _allocator = threading.RLock()
 
 @contextlib.contextmanager
 def allocator_quiet() -> Iterator[None]:
-    """Keep captures of CUDA graphs and the emptying of torch's allocator apart, by a lock of the process.
+    """Prevent that torch's allocator is emptied during a capture of a CUDA graph, by a lock of the process.
 
-    One thread captures a graph while another one empties the cache. torch's allocator refuses to be emptied during
-    a capture anywhere in the process. If the capture comes first, the emptying waits for its end; if the emptying
-    comes first, the capture waits.
+    The race: thread A captures a graph while thread B empties the cache, which torch's allocator refuses during any
+    capture in the process. If A comes first, B waits for the end of the capture; if B comes first, A waits.
     """
     with _allocator:
         yield
@@ -70,14 +69,14 @@ class LivePlaces:
 
     @classmethod
     def add(cls, change: int) -> int:
-        """Add ``change``, which may be negative, to the number of instances; give the new number."""
+        """Add ``change``, which may be negative, to the number of instances, and return the new number."""
         with cls._lock:
             cls._count += change
             return cls._count
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that memory ran out, on any device."""
+    """Return whether an error says that memory ran out, on any device."""
     if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
@@ -85,7 +84,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Tell whether after an error of CUDA no later call of this process can use the device."""
+    """Return whether a CUDA error means that this process cannot use the device any more."""
     text = str(error).lower()
     return isinstance(error, RuntimeError) and any(word in text for word in _LOST)
 
@@ -114,9 +113,9 @@ def without_frames(error: Exception) -> Exception:
 
 
 def as_backend_error(error: Exception, device: torch.device) -> Exception:
-    """Give the error that requests get; if memory ran out or the device is lost, it says what to do.
+    """Return the error for requests; if memory ran out or the device is lost, it says what to do.
 
-    Such an error has no traceback, as variables of its frames would keep the memory of the batch.
+    Such an error has no traceback, because variables of its frames would keep the memory of the batch.
     """
     if is_out_of_memory(error):
         said = " ".join(str(error).split())
@@ -150,7 +149,7 @@ def _free(device: torch.device) -> str:
 
 
 def give_back_memory(device: torch.device, *, last: bool = False) -> None:
-    """Give the memory that torch's allocators keep for later back to the device.
+    """Return the memory that torch's allocators have cached to the device.
 
     Args:
         device: The device of an instance that was closed, or that ran out of memory.

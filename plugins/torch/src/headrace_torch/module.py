@@ -24,14 +24,14 @@ class TorchModule(TensorBackend):
     """Run a model with torch on a batch of requests.
 
     Reads:
-        data: The input of a model with one input; with several inputs, the keys named like them; the
-            option ``inputs`` names others. A tensor of real numbers on the instance's device (of the
-            input's dtype, if the model tells it): of a rank one below the input's (one sample), or
-            of its rank (``request_size`` rows). If neither the model nor ``shape`` tells the
-            rank, a request with ``request_size`` brings rows, and one without it a sample.
+        data: The input of a model with one input; with several inputs, the keys with their names; the option
+            ``inputs`` names other keys. A tensor of real numbers on the instance's device (of the input's dtype, if
+            the model declares it): one sample, without the batch axis, or ``request_size`` rows, with it. If neither
+            the model nor ``shape`` declares the rank, a request with ``request_size`` brings rows, and one without it
+            a sample.
     Writes:
-        result: The tensor of the only output, or a table of tensors by name; without batch axis
-            if the request brought one sample. Rows of new memory.
+        result: The tensor of the only output, or a table of tensors by name; without batch axis if the request
+            brought one sample. In new memory.
     Batch:
         1 or more if the batch axis is dynamic, or the range for which the program was exported, or the number to which
         it is fixed.
@@ -166,7 +166,7 @@ class TorchModule(TensorBackend):
         )
 
     def _publish_inputs(self, context: InitContext) -> None:
-        """Put the model's inputs into the scope for earlier elements (FixTensor), if all shapes are known."""
+        """Declare the model's inputs to earlier elements (FixTensor) in the scope, if all shapes are known."""
         import torch
 
         from headrace_torch.fixing import WAITING
@@ -184,7 +184,7 @@ class TorchModule(TensorBackend):
             context.scope.get_or_create("inputs", lambda: inputs)
         waiting = context.scope.get(WAITING, [])
         while waiting:
-            waiting.pop().tell(inputs)
+            waiting.pop().take_inputs(inputs)
 
     def warm_up(self) -> None:
         """Run, or capture, each batch size once, if the shapes of the inputs are known."""
@@ -237,7 +237,7 @@ class TorchModule(TensorBackend):
         return outcomes if any(outcomes) else None
 
     def _run_at_once(self, batch: list[Request]) -> bool | BackendError:
-        """Run samples that are the rows of one tensor, or can be stacked as such.
+        """Run samples that are the rows of one tensor, or that can be stacked to one.
 
         Returns:
             Whether they were run; an error if there was not enough memory for all of them.
@@ -260,16 +260,16 @@ class TorchModule(TensorBackend):
         return True
 
     def _filled(self, rows: int) -> int:
-        """Give the rows of a run that holds ``rows`` rows: the model's number of them, or at least its least."""
+        """Return with how many rows to run ``rows`` rows: the model's fixed number, or at least its smallest."""
         return self._signature.rows or max(rows, self._signature.least)
 
     def _cast(self, whole: torch.Tensor) -> torch.Tensor:
         return whole.to(self._dtype) if self._dtype and whole.is_floating_point() else whole
 
     def _whole_of(self, batch: list[Request]) -> tuple[torch.Tensor | None, bool]:
-        """Give samples as one tensor that the model takes as it is, and whether it is new.
+        """Return samples as one tensor that the model takes unchanged, and whether it is new.
 
-        None in its place: they have to be read one by one.
+        None as the tensor: the samples have to be read one by one.
         """
         if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
             return None, False
@@ -292,7 +292,7 @@ class TorchModule(TensorBackend):
         places: Sequence[int],
         outcomes: list[Exception | None],
     ) -> list[int]:
-        """Give the members of a group that can run with its first one; the others get an error as outcome."""
+        """Return the members of a group that can run with its first one; the others get an error as outcome."""
         from headrace_torch.items import refuse_ragged
 
         keys = [self._keys[port.name] for port in self._signature.inputs]
@@ -307,7 +307,7 @@ class TorchModule(TensorBackend):
         return members
 
     def _run_items(self, items: Sequence[Item], tried: BackendError | None) -> list[Any]:
-        """Run items that fit together; give a result or an exception for each.
+        """Run items that fit together; return a result or an exception for each.
 
         Args:
             items: The items.
@@ -346,7 +346,7 @@ class TorchModule(TensorBackend):
     def describe(self) -> dict[str, Any]:
         """Give torch's version, the device, the precision, the loaded model with its options, its inputs and outputs.
 
-        ``outputs`` is None if the warm-up could not run the model, since the shapes of inputs are not known.
+        ``outputs`` is None if the warm-up could not run the model because shapes of inputs are not known.
         """
         inputs: Mapping[str, Any] = {
             port.name: {"key": self._keys[port.name], **port.describe()}
@@ -363,7 +363,7 @@ class TorchModule(TensorBackend):
 
 
 def _rows_of(outputs: Mapping[str, torch.Tensor], start: int, item: Item) -> Any:
-    """Give one item's rows of the outputs: a tensor if there is one output, else a table by name."""
+    """Return one item's rows of the outputs: a tensor if there is one output, else a table by name."""
     place = start if item.sample else slice(start, start + item.rows)
     found = {name: one[place] for name, one in outputs.items()}
     return next(iter(found.values())) if len(found) == 1 else found

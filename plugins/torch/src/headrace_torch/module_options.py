@@ -61,7 +61,7 @@ class TorchModuleOptions(headrace.Options):
 
     model: headrace.FilePath | None = Field(
         None,
-        description="The model: TorchScript, a torch.export program or an AOTInductor package, told "
+        description="The model: TorchScript, a torch.export program or an AOTInductor package, recognized "
         "by content.",
     )
     module: _Factory | None = Field(
@@ -71,7 +71,7 @@ class TorchModuleOptions(headrace.Options):
     )
     args: dict[str, Any] = Field({}, description="What the factory is called with, by name.")
     weights: headrace.FilePath | None = Field(
-        None, description="A state dict, or safetensors, for the module; default: as it was made."
+        None, description="A state dict, or safetensors, for the module; default: the module's own."
     )
     dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
         None, description="What weights and floating inputs are cast to; default: left as they are."
@@ -90,7 +90,7 @@ class TorchModuleOptions(headrace.Options):
     shape: Shapes = Field(
         None,
         description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
-        "('uint8:3x224x224'), or a table by input, where the model does not tell.",
+        "('uint8:3x224x224'), or a table by input, where the model declares none.",
     )
     inputs: dict[str, str] = Field(
         {},
@@ -130,7 +130,7 @@ class TorchModuleOptions(headrace.Options):
     def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
         if twice:
-            raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
+            raise ValueError(f"{', '.join(map(repr, twice))} is listed twice")
         return names
 
     @model_validator(mode="after")

@@ -64,7 +64,7 @@ def load_module(
 
 
 def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[str], bool]:
-    """Give the names of the inputs of ``forward``, and whether these may be given by their position."""
+    """Return the names of the inputs of ``forward``, and whether these may be passed by position."""
     found, by_position = [], True
     for parameter in inspect.signature(module.forward).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -112,7 +112,7 @@ def _of_file(path: Path) -> Any:
     """Import a file, once per process; if the file has changed, import it again."""
     path = path.resolve()
     if not path.is_file():
-        raise SetupError(f"no such file: {str(path)!r}", hint="It is named in `module`.")
+        raise SetupError(f"no such file: {str(path)!r}", hint="The option `module` names it.")
     about = f"{path}:{path.stat().st_mtime_ns}"
     name = f"{path.stem}_{hashlib.sha256(about.encode()).hexdigest()[:12]}"
     with _files:
@@ -122,7 +122,7 @@ def _of_file(path: Path) -> Any:
         if spec is None or spec.loader is None:
             raise SetupError(f"{str(path)!r} is no Python file")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # where annotations and pickles of its classes are looked up
+        sys.modules[name] = module  # annotations and pickles of its classes are looked up there
         try:
             spec.loader.exec_module(module)
         except Exception as error:
@@ -156,7 +156,7 @@ def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
         loaded: Mapping[str, torch.Tensor] = safetensors.load_file(str(path))
         return loaded
     if kind not in ("state dict", "unknown"):
-        # torch.load would tell of a corrupted file, or advise to load a TorchScript without weights_only.
+        # torch.load would report a corrupted file, or advise to load a TorchScript without weights_only.
         use = "" if kind == "ONNX" else "Give it as `model`, or save "
         raise SetupError(
             f"{str(path)!r} holds a model ({kind}), no state dict",
@@ -165,7 +165,7 @@ def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        # Only what was found in the file: torch's advice beside it, to load the file all the same, is for others.
+        # Only what was found in the file, without torch's advice to load the file all the same.
         other = re.search(r"GLOBAL (\S+)", str(error))
         found_there = re.search(r"WeightsUnpickler error: (.+)", str(error))
         why = found_there[1] if found_there else first_line(error)

@@ -29,7 +29,7 @@ class GpuTensor(TensorBackend):
 
     Shape and dtype stay: an image ``[H, W, C]`` of headrace-cv stays ``[H, W, C]``
     (`FixTensor` reorders the axes). An array on the CPU is copied through pinned memory, several of one shape
-    in one copy; a tensor that is on the device already is passed on as it is. With ``device = "cpu"``
+    in one copy; a tensor that is on the device already is passed on unchanged. With ``device = "cpu"``
     nothing is copied: the tensor shares the memory of the array.
 
     Reads:
@@ -95,7 +95,7 @@ class GpuTensor(TensorBackend):
 class CpuTensor(TensorBackend):
     """Bring a tensor from any device to the CPU, and wait until the copy is done.
 
-    All tensors of a batch are copied with one wait. A tensor that is on the CPU already is passed on as it is.
+    All tensors of a batch are copied with one wait. A tensor that is on the CPU already is passed on unchanged.
 
     Reads:
         data: An array of any shape and any dtype that torch has, or a table of them by name.
@@ -163,10 +163,10 @@ class CpuTensor(TensorBackend):
         return outcomes if any(outcomes) else None
 
     def _rows_back(self, batch: list[Request], whole: torch.Tensor) -> bool:
-        """Copy the rows of one tensor back in one copy; False: the requests have to be read one by one."""
+        """Copy the rows of one tensor back in one copy; return False if the requests have to be read one by one."""
         pinned, here = self._place.stream is not None, whole.device.type == "cpu"
         if here and not self._numpy:
-            return False  # the tensors are on the CPU, and are passed on as they are
+            return False  # the tensors are on the CPU, and are passed on unchanged
         back = whole
         if not here:
             back = self._staging.copied_out(whole) if pinned else self._back([whole])[0]
@@ -175,7 +175,7 @@ class CpuTensor(TensorBackend):
             return True
         array = self._staging.array_of(back)
         if array is None:
-            return False  # numpy lacks the dtype: read one by one, each request gets that error
+            return False  # numpy lacks the dtype; when they are read one by one, each request gets that error
         array = array.copy() if pinned else array
         put_in_each(batch, "result", [array[index, ...] for index in range(len(batch))])
         return True
@@ -207,14 +207,14 @@ class CpuTensor(TensorBackend):
 class FixTensor(TensorBackend):
     """Give a tensor the form that the model after it takes: device, axes, batch axis, and with ``cast`` the dtype.
 
-    The model tells its inputs through ``context.scope`` under ``"inputs"`` (TorchModule and engines do so);
-    the options fill in what it does not tell. An image ``[H, W, C]`` becomes ``[C, H, W]`` if the
-    model's channels ask for it, and a sample gets its batch axis; the next element of this plugin knows of that
-    axis, even if no rank is told. Values stay as they are.
+    The model declares its inputs in ``context.scope`` under ``"inputs"`` (TorchModule and engines do so); the options
+    fill in what it does not declare. An image ``[H, W, C]`` becomes ``[C, H, W]`` if the model's channels ask for it,
+    and a sample gets its batch axis. The next element of this plugin knows about that axis, even if no rank is
+    declared. Values do not change.
 
     Reads:
         data: An array of the model's dtype (with ``cast`` of another one that it can be converted
-            to): one sample, or rows; of the model's axes, or with the channels last.
+            to): one sample, or rows; with the model's axes, or with the channels last.
 
     Writes:
         result: A tensor on the instance's device with the model's dtype and axes, batch axis
@@ -233,7 +233,7 @@ class FixTensor(TensorBackend):
     """
 
     class Options(headrace.Options):
-        """What the model takes, where it does not tell; and whether dtypes are converted."""
+        """What the model takes, where it does not declare it; and whether dtypes are converted."""
 
         cast: bool = Field(
             default=False,
@@ -241,12 +241,12 @@ class FixTensor(TensorBackend):
         )
         dtype: DtypeName | None = Field(
             default=None,
-            description="The dtype, as 'float32', where the model does not tell.",
+            description="The dtype, as 'float32', where the model declares none.",
         )
         shape: Shapes = Field(
             default=None,
             description="Shape of one sample, '3x224x224' (-1: any length) or 'uint8:3x224x224', or a "
-            "table by input, where the model does not tell.",
+            "table by input, where the model declares none.",
         )
         input: str | None = Field(
             default=None,
@@ -260,34 +260,34 @@ class FixTensor(TensorBackend):
         def _one_input(self) -> Self:
             if self.input is None and isinstance(self.shape, dict) and len(self.shape) > 1:
                 raise ValueError(
-                    f"shape tells of {', '.join(self.shape)}: name the one that `data` is for in `input`"
+                    f"shape describes {', '.join(self.shape)}: name the one that `data` is for in `input`"
                 )
             return self
 
     def build(self, options: Any, context: InitContext) -> None:
-        """Keep the scope, into which the model, built after this element, will put its inputs.
+        """Keep the scope, in which the model behind this element will declare its inputs.
 
-        A `TorchModule` tells its inputs to those before it as well: of two models in one scope, only the first one's
-        are found there.
+        A `TorchModule` also calls `take_inputs` of the elements before it, because the scope keeps only the inputs of
+        the first of two models.
         """
         from headrace_torch import fixing
 
         self._fixing = fixing
         self._options = options
         self._scope = context.scope
-        self._told: Any = None
+        self._inputs: Any = None
         self._target: Any = None
         waiting: list[FixTensor] = context.scope.get_or_create(fixing.WAITING, list)
         waiting.append(self)
 
-    def tell(self, inputs: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take note of the inputs of the model behind this element."""
-        self._told = inputs
+    def take_inputs(self, inputs: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep the inputs that the model behind this element declares."""
+        self._inputs = inputs
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Fix each request on its own."""
         if self._target is None:
-            inputs = self._scope.get("inputs") if self._told is None else self._told
+            inputs = self._scope.get("inputs") if self._inputs is None else self._inputs
             self._target = self._fixing.target_of(inputs, self._options)
         outcomes: list[Exception | None] = [None] * len(batch)
         for index, request in enumerate(batch):

@@ -74,8 +74,8 @@ class Normalization:
             )
         wanted = self.dtype or (images.dtype if images.is_floating_point() else torch.float32)
         if self._factor is not None and self._offset is not None and self._in_one:
-            # One kernel converts, multiplies and adds: to launch three kernels costs more than their work. (On the
-            # CPU torch computes `addcmul` many times slower than the three steps below.)
+            # One kernel converts, multiplies and adds, because launching three kernels costs more than their work.
+            # (On the CPU torch computes `addcmul` many times slower than the three steps below.)
             values = torch.addcmul(self._offset, images, self._factor)
             return values if values.dtype == wanted else values.to(wanted)
         wide = torch.float64 if images.dtype == torch.float64 else torch.float32

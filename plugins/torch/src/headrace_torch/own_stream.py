@@ -14,9 +14,9 @@ __all__ = ["OwnStream"]
 class OwnStream:
     """A CUDA stream of one instance, in the form that plugins share.
 
-    torch has 32 streams per device and gives them out in turn. This class gives no stream to two instances as long
-    as there are unused ones. A closed stream is the first to be used again, so that the memory that libraries keep
-    per stream does not grow with every reload.
+    torch has 32 streams per device and hands them out in turn. This class shares a stream between instances only if
+    none is unused. It uses a closed stream again first, so that the memory that libraries keep per stream does not
+    grow with every reload.
 
     Args:
         ordinal: The number of the CUDA device.
@@ -48,7 +48,7 @@ class OwnStream:
 
     def close(self) -> None:
         """Wait for the work on the stream, and leave the stream to the next instance."""
-        with unless_lost("waiting for a stream that is given up"):
+        with unless_lost("waiting for a stream that is being closed"):
             self.stream.synchronize()
         with OwnStream._lock:
             if (self._ordinal, self.handle) in OwnStream._used:

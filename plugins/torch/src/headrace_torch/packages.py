@@ -1,4 +1,4 @@
-"""Reads what an AOTInductor package takes: its compiled code checks no input, and reads what lies in memory.
+"""Reads which inputs an AOTInductor package takes, because its compiled code does not check them.
 
 The source of that code is in the package. It has checks of dtypes, lengths and strides, which do not run unless
 an environment variable asks for them; here their error messages are read.
@@ -52,7 +52,7 @@ def _source(path: Path) -> str:
 
 
 def _numbers(pattern: re.Pattern[str], source: str) -> list[dict[int, int]]:
-    """Give per input the numbers that a check of it has, by axis."""
+    """Return, for each input, the numbers that its checks contain, by axis."""
     found: dict[int, dict[int, int]] = {}
     for index, axis, number in pattern.findall(source):
         found.setdefault(int(index), {})[int(axis)] = int(number)
@@ -60,7 +60,7 @@ def _numbers(pattern: re.Pattern[str], source: str) -> list[dict[int, int]]:
 
 
 def signature_of(path: Path, names: Sequence[str]) -> Signature:
-    """Give the inputs of a package, with dtypes, shapes and the range of the batch size as far as its source tells.
+    """Return a package's inputs, with the dtypes, shapes and range of the batch size that its source declares.
 
     Args:
         path: The package.
@@ -90,12 +90,12 @@ def signature_of(path: Path, names: Sequence[str]) -> Signature:
         )
     least = max((int(number) for _, number in _LEAST.findall(source)), default=1)
     most = min((int(number) for _, number in _MOST.findall(source)), default=None)
-    # A lower bound of 2 is none: torch notes it for every dynamic axis.
+    # A lower bound of 2 is ignored: torch notes it for every dynamic axis.
     return Signature(tuple(ports), first.pop(), least if least > 2 else 1, most)
 
 
 def layouts_of(path: Path, names: Sequence[str]) -> list[torch.memory_format]:
-    """Give the layout of memory in which the compiled code reads each input, whatever strides the tensor has.
+    """Return the memory layout in which the compiled code reads each input; it ignores the tensor's strides.
 
     Raises:
         SetupError: The package was compiled for another layout than those of contiguous or channels-last tensors.

@@ -1,4 +1,4 @@
-"""The place of an instance: its device, its stream, and the wait at the end of its batches.
+"""The place of an instance: its device, its stream, and the synchronisation at the end of its batches.
 
 All elements of this plugin in an instance share one `Place` per device and thread. On CUDA the place makes the
 instance's stream current in its thread, so that every call of torch there goes to that stream, and
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
 
 INFERENCE: Any = getattr(torch._C, "_InferenceMode", torch.inference_mode)
-"""torch's inference mode: the class in C++ if torch has it, which spares the Python calls of its wrapper."""
+"""torch's inference mode: the C++ class if torch has it, which avoids the Python calls of the wrapper."""
 
 _DEFAULT = "headrace_torch.default_device"
 _PLACES = "headrace_torch.places"
@@ -50,7 +50,7 @@ _DTYPE = attrgetter("dtype")
 
 
 class Place:
-    """Device and stream of one instance, used by one thread alone: the one that made it.
+    """Device and stream of one instance, used only by the thread that made it.
 
     Attributes:
         device: The device of the instance.
@@ -58,8 +58,8 @@ class Place:
         waits: The number of times that the thread has waited for the stream.
         used: Whether work was started for which the end of the batch has to wait.
         turns: The number of batches that have ended.
-        made: The last tensor that an element of this instance made as the rows of one request. The next element
-            need not check it: it is dense, on this device, and was made on the instance's stream.
+        made: The last tensor that an element of this instance made as the rows of one request. The next element need
+            not check it, because it is dense, on this device, and was made on the instance's stream.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None) -> None:
@@ -94,11 +94,11 @@ class Place:
     # Order on the device.
 
     def use(self) -> None:
-        """Note that work is being started, so that the end of the batch waits for it."""
+        """Record that work is being launched, so that the end of the batch waits for it."""
         self.used = True
 
     def take_in(self, tensor: torch.Tensor) -> None:
-        """Order the current stream behind the work that makes a CUDA tensor from elsewhere.
+        """Order the current stream behind the work that produces a CUDA tensor of a caller.
 
         Work that the caller has started on the device's default stream comes first. For work on another
         stream the caller must have waited. The allocator does not reuse the tensor's memory before the
@@ -108,14 +108,14 @@ class Place:
         tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def _order(self) -> None:
-        """Order the current stream behind the device's default stream, once in a batch."""
+        """Order the current stream behind the device's default stream, once per batch."""
         if not self._ordered:
             self._ordered = True
             if not self._default.query():
                 torch.cuda.current_stream(self.device).wait_stream(self._default)
 
     def on_stream(self) -> AbstractContextManager[Any]:
-        """Give a context manager that makes the stream current; here it does nothing, as the stream is current."""
+        """Return a context manager that does nothing, because the stream is current already."""
         return contextlib.nullcontext()
 
     def beside(self, device: torch.device) -> Place:
@@ -127,7 +127,7 @@ class Place:
         return self._others[device]
 
     def keep(self, thing: Any) -> None:
-        """Keep an object alive until the end of the batch: it owns memory, not torch's, that the stream may read."""
+        """Keep an object alive to the end of the batch: the stream may read memory that it owns."""
         self._kept.append(thing)
 
     def wait(self) -> None:
@@ -175,7 +175,7 @@ class Place:
             self._with_axis[id(result)] = result  # kept alive, so that no other tensor gets its id
 
     def is_sample(self, request: Mapping[str, Any], tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor is a sample without batch axis, if its rank cannot tell."""
+        """Return whether a tensor is a sample without batch axis, where its rank does not show it."""
         return "request_size" not in request and id(tensor) not in self._with_axis
 
     # Rows of one tensor: an element gives them to the requests, and the next element takes the tensor as a whole.
@@ -205,19 +205,20 @@ class Place:
         self._whole, self._rows = whole, rows
 
     def one_each(self, number: int) -> Sequence[tuple[int, int, bool]]:
-        """Give ``(begin, end, sample)`` for ``number`` samples of one row each, in order."""
+        """Return ``(begin, end, sample)`` for ``number`` samples of one row each, in order."""
         if len(self._one_each) != number:
             self._one_each = [(k, k + 1, True) for k in range(number)]
         return self._one_each
 
     def carried(self, batch: Sequence[Request]) -> torch.Tensor | None:
-        """Give the tensor of `give` if its rows are the ``data`` of these requests, in order; else None."""
+        """Return the tensor of `give` if its rows are the ``data`` of these requests, in order; else None."""
         rows, handed = self._rows, self._handed
         if len(rows) != len(batch):
             return None
         if handed is not None and rows is handed.rows:
-            # They were handed on only to requests without `request_size`, and only their sequence has had them since:
-            # it drops requests that have failed and keeps the others in order, so the first and the last tell.
+            # Only requests without `request_size` got such rows, and since then only their sequence could touch them.
+            # It drops failed requests and keeps the order of the others, so it is enough to compare the first and the
+            # last.
             same = batch[0].get("data") is rows[0] and batch[-1].get("data") is rows[-1]
             return self._whole if same else None
         if not each_holds(batch, "data", rows) or any_has(batch, "request_size"):
@@ -225,13 +226,13 @@ class Place:
         return self._whole
 
     def stacked(self, batch: Sequence[Request]) -> torch.Tensor | None:
-        """Give samples of one shape and dtype on this device as one new tensor.
+        """Stack samples of one shape and dtype on this device to one new tensor.
 
         The samples are tensors, or on the CPU numpy arrays, which are stacked without a tensor for each.
 
         Returns:
-            ``[N, ...]``; None if there is only one request, or a request brings something else. The requests then
-            have to be read one by one, which finds the error.
+            ``[N, ...]``; None if there is only one request, or a request brings something else. The requests are then
+            read one by one, which finds the error.
         """
         if len(batch) == 1 or any_has(batch, "request_size"):
             return None
@@ -258,10 +259,10 @@ class Place:
         return whole if whole.layout is torch.strided else None
 
     def rows(self, request: Mapping[str, Any]) -> torch.Tensor | None:
-        """Give the `request_size` rows of a request, if they are a dense tensor on this device.
+        """Return the `request_size` rows of a request, if they are a dense tensor on this device.
 
         Returns:
-            ``[N, ...]``; None if the request brings something else. It then has to be read on its own, which finds
+            ``[N, ...]``; None if the request brings something else. The request is then read on its own, which finds
             the error.
         """
         tensor: Any = request.get("data")
@@ -276,9 +277,10 @@ class Place:
         return tensor
 
     def close(self) -> None:
-        """Set the thread's device and stream back to what they were, and give the memory back to the device.
+        """Restore the thread's device and stream, and return the memory to the device.
 
-        In another thread nothing is set back: that is a `BackgroundThread` of the instance, which has ended.
+        If another thread calls this, nothing is restored: the thread was a `BackgroundThread` of the instance, and
+        has ended.
         """
         self._kept.clear()
         self._with_axis.clear()
@@ -316,8 +318,8 @@ class Passing(Place):
     def _order(self) -> None:
         """Order the stream behind the device's default stream, for each array anew.
 
-        An array of another library comes by DLPack, which orders the default stream behind that library's: here the
-        default stream is the one that is current.
+        DLPack orders the current stream behind the stream of the library that made the array. Here the current stream
+        is the default stream.
         """
         self._ordered = False
         super()._order()
@@ -333,7 +335,7 @@ class Passing(Place):
 
 
 def place_of(context: InitContext, default: str | None = None) -> Place:
-    """Give the place of the instance that is being built; the instance's first element of this plugin makes it.
+    """Return the place of the instance that is being built; the instance's first element of this plugin makes it.
 
     Args:
         context: The argument of the element's ``init``.
@@ -359,20 +361,20 @@ def place_of(context: InitContext, default: str | None = None) -> Place:
         context.at_batch_end(place.end)
         return place
 
-    # What stands in a `BackgroundThread` of the instance has a place of its own: the stream is made current in each
-    # thread, and each thread has its end of the batch.
+    # An element in a `BackgroundThread` of the instance has a place of its own, because the stream is made current
+    # per thread, and each thread has its own end of the batch.
     found: Place = store.get_or_create(("headrace_torch.place", str(device), get_ident()), make)
     return found
 
 
 def places_of(context: InitContext) -> Callable[[], Sequence[Place]]:
-    """Give a function that gives all places of the instance, also those that later elements make."""
+    """Return a function that returns all places of the instance, also those that later elements make."""
     store = context.instance
     return lambda: store.get(_PLACES, ())
 
 
 def _stream_of(context: InitContext, device: torch.device) -> torch.cuda.Stream | None:
-    """Give the instance's stream on a CUDA device, for which the first plugin that asks makes the stream."""
+    """Return the instance's stream on a CUDA device; the first plugin that asks for it makes it."""
     if device.type != "cuda":
         return None
     ordinal = device.index

@@ -37,10 +37,10 @@ class SharedStreams:
     def around(self, place: Place, batch: Sequence[Request]) -> Iterator[None]:
         """Make the stream with the fewest users current for the block.
 
-        Events order the pool's stream behind the work that the instance's stream has got before, and the
-        instance's stream behind the work of the block. Tensors that the block writes into the requests were allocated
-        on the pool's stream, so they are also recorded on the instance's stream: the allocator then does not reuse
-        their memory before the instance's stream has read them.
+        Events order the pool's stream behind the earlier work of the instance's stream, and the instance's stream
+        behind the work of the block. Tensors that the block writes into the requests were allocated on the pool's
+        stream, so they are also recorded on the instance's stream: the allocator then does not reuse their memory
+        before the instance's stream has read them.
         """
         with self._lock:
             index = self._users.index(min(self._users))

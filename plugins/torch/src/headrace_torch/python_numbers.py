@@ -22,7 +22,7 @@ _BECOMES = {"b": "b", "i": "if", "u": "if", "f": "f"}
 
 
 def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) -> Any:
-    """Give numbers as a tensor of the port's dtype on a device, unless the dtype would change a value.
+    """Convert numbers to a tensor of the port's dtype on a device, unless the dtype would change a value.
 
     Args:
         value: A number, or numbers in nested lists.
@@ -34,7 +34,7 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
         The tensor. For a list of arrays, which have a dtype, an array, which the caller has to check.
 
     Raises:
-        InputError: The dtype does not hold a value, the model tells no dtype, or the lists have different lengths.
+        InputError: The dtype does not hold a value, the model declares no dtype, or the lists have different lengths.
     """
     kind = type(value).__name__
     try:
@@ -48,8 +48,8 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
         return array
     what, hint = "wrong dtype", None
     if port.dtype is None:
-        what = f"a {kind} carries no dtype, and this model tells none"
-        hint = "The option `shape` says it, as 'float32:3x224x224', or send an array."
+        what = f"a {kind} carries no dtype, and this model declares none"
+        hint = "Set it in the option `shape`, as 'float32:3x224x224', or send an array."
     elif (tensor := _of_dtype(array, port.dtype)) is not None:
         return tensor.to(device)
     got = f"{array.dtype} {list(array.shape)} from {kind}"
@@ -57,7 +57,7 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
 
 
 def _of_dtype(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:
-    """Give an array of Python numbers as a tensor of a dtype; None if a value would change."""
+    """Convert an array of Python numbers to a tensor of a dtype; None if a value would change."""
     wanted = "f" if dtype.is_floating_point else "b" if dtype == torch.bool else "i"
     if dtype.is_complex or (array.size and wanted not in _BECOMES.get(array.dtype.kind, "")):
         return None

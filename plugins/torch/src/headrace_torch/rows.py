@@ -1,4 +1,4 @@
-"""`Row`: what a word of this plugin gives to the next word of this plugin, instead of a tensor for each request."""
+"""`Row`: what one word of this plugin passes to the next one, instead of a tensor for each request."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Handed:
 class Row:
     """A row of a tensor; the next word usually takes the whole tensor, so the row need not become a tensor.
 
-    A tensor per row would cost two calls into torch, to make and to free it, each of which releases the
-    interpreter lock. Only words of this plugin see a `Row`: an element gives rows only if
-    `headrace.InitContext.followed_by` says that the next word, of this plugin, is the only one to get its results.
+    A tensor per row would cost two calls into torch, to make and to free it, and both release the interpreter lock.
+    Only words of this plugin see a `Row`: an element writes rows only if `headrace.InitContext.followed_by` says that
+    a word of this plugin alone reads its results.
     """
 
     __slots__ = ("_handed", "_index")
@@ -39,6 +39,6 @@ class Row:
         self._handed, self._index = handed, index
 
     def tensor(self) -> torch.Tensor:
-        """Give the row as a tensor, a view of the whole."""
+        """Return the row as a tensor, a view of the whole."""
         row: torch.Tensor = self._handed.whole[self._index]
         return row

@@ -36,7 +36,7 @@ _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 class SharedModel:
-    """A model that the instances of a node on one device run together.
+    """A model that a node's instances on one device share.
 
     Attributes:
         model: The model; None once it is closed.
@@ -47,7 +47,7 @@ class SharedModel:
         self._device = device
 
     def close(self) -> None:
-        """Drop the model, and give its memory back to the device."""
+        """Drop the model, and return its memory to the device."""
         self.model = None
         give_back_memory(self._device)
 
@@ -70,8 +70,8 @@ def prepare_model(
         compile_mode: A mode of ``torch.compile``; None does not compile.
 
     Raises:
-        SetupError: The weights do not fit into the device's memory; an AOTInductor package is to be cast or laid out
-            anew; or an AOTInductor package or TorchScript is to be compiled.
+        SetupError: The weights do not fit into the device's memory; an AOTInductor package is to be cast or to get
+            another layout; or an AOTInductor package or TorchScript is to be compiled.
     """
     module = model.module
     if module is None:
@@ -128,18 +128,18 @@ class Runner:
         self._wanted = outputs
         self._channels_last = channels_last
         self._copies = compile_mode in _WITH_GRAPHS
-        # Whether the model writes into its inputs, which may belong to callers: then it needs copies. None until a run
-        # has shown it, which a package cannot: torch does not see what compiled code writes.
+        # Whether the model writes into its inputs. These may belong to callers, so it then gets copies. None until a
+        # run has shown it. For a package no run shows it, because torch does not see what compiled code writes.
         self._writes: bool | None = None if model.module is not None else True
         self.graphs = Graphs(device) if device.type == "cuda" else None
 
     def warmed_up(self) -> None:
-        """Let a request show, too, whether the model writes into its inputs: zeros may take another way through it."""
+        """Check at the next request, too, whether the model writes into its inputs."""
         self._writes = self._writes or None
 
     @property
     def likely_dtype(self) -> torch.dtype | None:
-        """The floating dtype of the weights, which is often that of the inputs too; None if there are no weights."""
+        """The floating dtype of the weights, which inputs often have too; None if there are no weights."""
         module = self._model.module
         if module is None:
             return None
@@ -147,11 +147,11 @@ class Runner:
         return next(floating, None)
 
     def call(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Call the model; give its outputs by name, which may lie on memory of inputs or weights."""
+        """Call the model; return its outputs by name, which may share memory with inputs or weights."""
         return named_outputs(self._model.call(*tensors), self._wanted)
 
     def laid_out(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Give inputs in the layout of memory that was asked for."""
+        """Convert inputs to the memory layout that was asked for."""
         if not self._channels_last:
             return tensors
         return [
@@ -162,7 +162,7 @@ class Runner:
     def run(
         self, tensors: Sequence[torch.Tensor], rows: int, *, new: bool = False
     ) -> dict[str, torch.Tensor]:
-        """Run the model on inputs of ``rows`` rows; give its outputs by name, in new memory.
+        """Run the model on inputs of ``rows`` rows; return its outputs by name, in new memory.
 
         Args:
             tensors: The inputs.
@@ -180,7 +180,9 @@ class Runner:
         before: list[int] | None = None
         if self._writes is None or (self._writes and not new):
             tensors = _copies_of(tensors)
-            before = [one._version for one in tensors]  # 1 of a copy of an inference tensor, else 0
+            before = [
+                one._version for one in tensors
+            ]  # 1 for a copy of an inference tensor, else 0
         outputs = self._checked(self.call(tensors), rows)
         if self._writes is None:
             self._writes = [one._version for one in tensors] != before
@@ -188,7 +190,7 @@ class Runner:
         return {name: self._owned(one, inputs) for name, one in outputs.items()}
 
     def _owned(self, output: torch.Tensor, inputs: set[int]) -> torch.Tensor:
-        """Give an output in memory of its own: not that of an input, of a weight, or of a graph's next run."""
+        """Return an output in memory of its own, which no input, no weight and no later run of a graph uses."""
         memory = output.untyped_storage().data_ptr()
         foreign = memory in inputs or memory in self._model.memory
         if self._copies or foreign or 0 in output.stride():
@@ -218,7 +220,7 @@ def _copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def run_or_failure(run: Callable[[], Result], device: torch.device) -> Result | BackendError:
-    """Call ``run``; if memory runs out, give an error without a traceback.
+    """Call ``run``; if memory runs out, return an error without a traceback.
 
     Raises:
         InstanceLostError: The device can run nothing more in this process.

@@ -26,7 +26,7 @@ __all__ = ["ArgMaxTensor", "IndexSelectTensor", "SoftmaxTensor", "TopKTensor"]
 _LONGEST = (1 << 63) - 1
 _Index = Annotated[int, Field(ge=-_LONGEST, le=_LONGEST)]
 _NOT_COMPUTED = ("bool", "complex", "uint16", "uint32", "uint64", "float8", "float4")
-"""How the names of dtypes begin that are no real numbers, or that torch stores and does not compute with."""
+"""Prefixes of the dtypes that are not real numbers, or that torch stores but does not compute with."""
 
 
 class _AlongDim(PerTensor):
@@ -40,7 +40,7 @@ class _AlongDim(PerTensor):
         self._dim: int = options.dim if options.dim < 0 else options.dim + 1  # after the rows
 
     def check(self, rows: torch.Tensor) -> None:
-        """Refuse samples without the axis or with a too short one, and other dtypes."""
+        """Refuse samples that lack the axis or have a shorter one, and other dtypes."""
         from headrace_torch.tensors import refused
 
         axes, dim = rows.ndim - 1, self._options.dim
@@ -196,7 +196,7 @@ class TopKTensor(_AlongDim):
 
 
 class IndexSelectTensor(_AlongDim):
-    """Take the values at some indices along an axis, in the order of the indices.
+    """Select the values at some indices along an axis, in the order of the indices.
 
     Reads:
         data: Any dtype, any shape with that axis: a sample, or with ``request_size = N`` N rows of

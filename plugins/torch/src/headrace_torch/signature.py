@@ -1,4 +1,4 @@
-"""Names, shapes and dtypes of a model's inputs and outputs, as far as the model tells them."""
+"""Names, shapes and dtypes of a model's inputs and outputs, as far as the model declares them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Port:
 
     Attributes:
         name: The name in the model.
-        shape: An int per fixed axis, None per dynamic one, the batch axis first; None: the model does not tell it.
-        dtype: The dtype; None: the model does not tell it.
+        shape: An int per fixed axis, None per dynamic one, the batch axis first; None: the model does not declare it.
+        dtype: The dtype; None: the model does not declare it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Port:
         return f"{self.text(sample=True)} (one sample) or {self.text()} (`request_size` rows)"
 
     def describe(self) -> dict[str, Any]:
-        """Give dtype and shape as plain data; None for one that the model does not tell."""
+        """Return dtype and shape as plain data; None for one that the model does not declare."""
         return {
             "dtype": None if self.dtype is None else dtype_name(self.dtype),
             "shape": None if self.shape is None else list(self.shape),
@@ -71,10 +71,10 @@ class Signature:
 
 
 def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> Signature:
-    """Give the signature, completed by the option ``shape`` for inputs whose shape or dtype the model does not tell.
+    """Return the signature; the option ``shape`` fills in what the model does not declare.
 
     Args:
-        signature: The signature as the model tells it.
+        signature: The signature that the model declares.
         shape: ``"3x224x224"`` or ``"uint8:3x224x224"``, the shape of one sample (-1: any length), for
             the only input, or a table by name.
 
@@ -134,14 +134,14 @@ def _narrowed(port: Port, given: Port | None) -> Port:
     if not fits or given.dtype not in (None, port.dtype):
         raise SetupError(
             f"`shape` does not fit the model: its input {port.name!r} is {port.text()}",
-            hint="Leave `shape` out where the model tells.",
+            hint="Leave `shape` out where the model declares its own.",
         )
     both = zip(port.shape, shape, strict=True)
     return replace(port, shape=tuple(b if a is None else a for a, b in both))
 
 
 def choose_keys(signature: Signature, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Give the key of the request for each input: ``data`` for the only one, else its name.
+    """Return the key of the request for each input: ``data`` for the only one, else its name.
 
     Args:
         signature: The signature of the model.
@@ -165,7 +165,7 @@ def choose_keys(signature: Signature, inputs: Mapping[str, str]) -> dict[str, st
 
 
 def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
-    """Give the outputs of a model as tensors by name.
+    """Return the outputs of a model as tensors by name.
 
     A dict (also one with attributes) has its keys, a named tuple its fields, another tuple or list
     ``output_0``, ``output_1``, ...; a single tensor is ``output``.

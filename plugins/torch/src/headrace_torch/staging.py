@@ -39,7 +39,7 @@ class Staging:
     def moved_arrays(self, arrays: Sequence[Any]) -> torch.Tensor | None:
         """Move numpy arrays of one shape and dtype to the device as the rows of one tensor.
 
-        No tensor is made for a single array, since to make and to free one releases the interpreter lock.
+        No tensor is made for a single array, because making and freeing one releases the interpreter lock.
 
         Returns:
             ``[N, ...]``; None if the arrays differ, one is no numpy array, torch lacks the dtype, or the instance is
@@ -67,7 +67,7 @@ class Staging:
         return staged
 
     def array_of(self, staged: torch.Tensor) -> NDArray[Any] | None:
-        """Give a tensor on the CPU as a numpy array on the same memory; None if numpy lacks its dtype."""
+        """Return a tensor on the CPU as a numpy array on the same memory; None if numpy lacks its dtype."""
         if staged is self._rows and self._array is not None:
             return self._array
         try:

@@ -22,9 +22,9 @@ __all__ = ["StreamPool", "SyncTensor"]
 class SyncTensor(OnPlace):
     """Wait for the instance's stream before the batch goes on; results pass through unchanged.
 
-    ``SyncTensor[X]`` waits after X, ``S[..., SyncTensor]`` at its place. Results are right without
-    it, since every batch is waited for at its end. It is useful to measure times, or if code outside of this plugin
-    reads memory of the device within the batch. On the CPU there is nothing to wait for.
+    ``SyncTensor[X]`` waits after X, ``S[..., SyncTensor]`` at its place. Results are right without it, because the
+    end of every batch synchronises the stream. Use it to measure times, or if code outside of this plugin reads
+    device memory within the batch. On the CPU there is nothing to wait for.
 
     Reads:
         data: Anything, which is passed on; with a child, the data that the child reads.

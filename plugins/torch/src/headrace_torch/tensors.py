@@ -44,12 +44,12 @@ def described(value: Any) -> str:
 
 
 def refused(what: str, expected: str, got: Any, key: str = "data", **more: Any) -> InputError:
-    """Give the InputError for a value ``got`` where ``expected`` was expected; ``what`` says what is wrong."""
+    """Return the InputError for a value ``got`` where ``expected`` was expected; ``what`` states the problem."""
     return InputError(what, key=key, expected=expected, got=described(got), **more)
 
 
 def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Tensor:
-    """Give ``value`` as a tensor on the same memory, on any device.
+    """Return ``value`` as a tensor on the same memory, on any device.
 
     A copy is made only of arrays that torch cannot share: with a foreign byte order, or negative strides.
 
@@ -69,11 +69,11 @@ def as_tensor(value: Any, key: str = "data", expected: str = ARRAY) -> torch.Ten
 
 
 def plain_numbers(value: Any) -> list[Any] | None:
-    """Give numbers as Python's own; None if ``value`` is neither a list of numbers nor an array.
+    """Convert numbers to Python's own; None if ``value`` is neither a list of numbers nor an array.
 
     Args:
-        value: An array of any library, also on a device, or a list or tuple whose elements may be scalars of
-            numpy or tensors without axes, as ``list(array)`` has them.
+        value: An array of any library, also on a device, or a list or tuple whose elements may be numpy scalars or
+            tensors without axes, as in ``list(array)``.
     """
     if not isinstance(value, (list, tuple)):
         try:
@@ -91,7 +91,7 @@ def plain_numbers(value: Any) -> list[Any] | None:
 
 
 def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
-    """Give ``value`` as a tensor on the same memory; it may be a meta tensor, without data."""
+    """Return ``value`` as a tensor on the same memory; it may be a meta tensor, without data."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_quantized:
             raise refused("this is no dense tensor", expected, value, key)
@@ -109,7 +109,7 @@ def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """Give ``value`` as a numpy array if it is one, has a protocol of numpy's or a buffer; else None."""
+    """Return ``value`` as a numpy array if it is one, has a numpy protocol or a buffer; else None."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "__array__") or hasattr(type(value), "__array_interface__"):
@@ -144,7 +144,9 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(step < 0 for step in array.strides):
-        array = array.copy()  # `ascontiguousarray` gives an axis of length 1 back as it is
+        array = (
+            array.copy()
+        )  # `ascontiguousarray` does not change the stride of an axis of length 1
     if not array.flags.writeable and array.dtype.kind in "biufc":
         array = np.asarray(_Writable(array))
     return array
@@ -153,7 +155,7 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def input_tensor(
     value: Any, place: Place, key: str = "data", expected: str = ARRAY
 ) -> torch.Tensor:
-    """Give an input as a tensor on the instance's device; its stream is ordered behind the work that makes it.
+    """Return an input as a tensor on the instance's device; the stream is ordered behind the work that makes it.
 
     Raises:
         InputError: ``value`` is no array, or on another device than the instance.

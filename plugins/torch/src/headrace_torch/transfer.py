@@ -17,7 +17,7 @@ __all__ = ["as_numpy", "copied_back", "moved_in", "moved_together"]
 
 
 def moved_in(tensor: torch.Tensor, place: Place) -> torch.Tensor:
-    """Give a tensor on the device of an instance; a tensor that is there already is given as it is.
+    """Return a tensor on the device of an instance; a tensor that is there already is returned unchanged.
 
     A copy from the CPU to CUDA goes through pinned memory, which torch's allocator reuses only after the stream has
     done the copy.
@@ -28,7 +28,7 @@ def moved_in(tensor: torch.Tensor, place: Place) -> torch.Tensor:
         return tensor
     if place.stream is None:
         if tensor.device.type == "cuda":
-            # The default stream would wait for work of others there.
+            # The default stream would also wait for work of other threads.
             return copied_back([tensor], place.beside(tensor.device))[0]
         return tensor.to(place.device)
     if tensor.device.type == "cpu":
@@ -92,7 +92,7 @@ def copied_back(tensors: Sequence[torch.Tensor], place: Place) -> list[torch.Ten
 
 
 def as_numpy(tensor: torch.Tensor, key: str = "data") -> Any:
-    """Give a CPU tensor as a numpy array on the same memory.
+    """Return a CPU tensor as a numpy array on the same memory.
 
     Raises:
         InputError: numpy does not have the dtype (as ``bfloat16``).

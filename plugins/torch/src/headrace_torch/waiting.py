@@ -1,4 +1,4 @@
-"""How a thread waits for a CUDA stream: by spinning if the wait is short, asleep if it is long."""
+"""How a thread waits for a CUDA stream: it spins if the wait is short, and sleeps if it is long."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Waiting:
         self._event = self._asleep
 
     def wait(self, stream: torch.cuda.Stream) -> None:
-        """Wait until the stream has done all work that it was given so far."""
+        """Wait until the stream has done all work that was queued on it so far."""
         event, clock = self._event, self._clock
         event.record(stream)
         began = clock()

@@ -49,8 +49,8 @@ def warm(
         were captured, and shapes and dtypes of the outputs. Empty if nothing was run.
 
     Raises:
-        SetupError: The model fails on inputs of a dtype that it tells, memory runs out, the model
-            cannot be captured, or graphs are asked for while a shape is not known.
+        SetupError: The model fails on inputs of a dtype that it declares, memory runs out, the model cannot be
+            captured, or graphs are asked for while a shape is not known.
     """
     captured = graphs and runner.graphs is not None
     chosen = (signature.rows,) if signature.rows is not None else sizes_to_capture(*sizes)
@@ -59,7 +59,7 @@ def warm(
     if any(shape is None or None in shape[1:] for shape in shapes):
         if captured:
             raise SetupError(
-                "cuda_graph needs the shape of every input, and the model does not tell it",
+                "cuda_graph needs the shape of every input, and the model does not declare it",
                 hint="Give it in `shape`, as '3x224x224'.",
             )
         return {}
@@ -94,7 +94,7 @@ def warm(
     except Exception as error:  # noqa: BLE001 - whatever the model raises
         if all_known or captured or is_out_of_memory(error) or isinstance(error, BackendError):
             raise _setup_error(error) from without_frames(error)
-        # The model does not tell the dtype, and the guess was wrong; the first request will have the right one.
+        # The model declares no dtype, and the guess was wrong; the first request will have the right dtype.
         _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
     done = runner.graphs.sizes if runner.graphs is not None else ()
