@@ -69,7 +69,7 @@ def test_what_stays_in_fp32(small_net, x):
     with pytest.raises(SetupError, match="matches the name of no node") as caught:
         convert_precision(model, "fp16", ["matmull"])
     assert "conv_0" in caught.value.hint
-    with pytest.raises(SetupError, match="no node"):
+    with pytest.raises(SetupError, match="no float32 node"):
         convert_precision(convert_precision(model, "fp16", []), "fp16", ["*"])
 
 

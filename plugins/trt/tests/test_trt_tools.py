@@ -81,7 +81,7 @@ def test_inspect_of_a_model_and_of_a_plan(rtx, small_net, tmp_path):
     assert any("conv_0" in layer["nodes"] for layer in inspected["layers"])
     assert trt("inspect", plan, "--html", tmp_path / "page.html")
     plan.write_bytes(plan.read_bytes()[:-1])
-    with pytest.raises(SetupError, match="cannot be looked into"):
+    with pytest.raises(SetupError, match="cannot be inspected"):
         inspect_file(plan)
 
 
@@ -369,7 +369,7 @@ def test_differences_of_nan_shape_and_zero():
 @pytest.mark.parametrize("name", ["it.plan", "IT.PLAN", "it.Engine"])
 def test_a_plan_is_known_by_its_suffix_in_any_case(tmp_path, name):
     (tmp_path / name).write_bytes(b"not from here")
-    with pytest.raises(SetupError, match="cannot be looked into"):
+    with pytest.raises(SetupError, match="cannot be inspected"):
         inspect_file(tmp_path / name)
 
 

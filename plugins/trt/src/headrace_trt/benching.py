@@ -1,4 +1,4 @@
-"""Measures how fast an engine is by itself, with trtexec's method, until its throughput is stable."""
+"""Measures how fast an engine is alone, with trtexec's method, until its throughput is stable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["EngineBench", "bench_engine", "shapes_to_run"]
 
 _DEPTH = 2
-"""Runs that are queued ahead on each stream, as trtexec does, so that the device never waits."""
+"""The number of runs that are queued ahead on each stream, as in trtexec, so that the device never waits."""
 
 _STABLE = 0.02
 _WINDOWS = 3
@@ -87,7 +87,7 @@ class EngineBench:
 
 
 class _Lane:
-    """One context on a stream of its own, with inputs and outputs that stay where they are."""
+    """One context on a stream of its own, whose inputs and outputs keep their addresses."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ def bench_engine(  # noqa: PLR0913 - all by name
 
 
 def _drawn(dtype: str, shape: Sequence[int]) -> NDArray[np.uint8]:
-    """Give the bytes of an input: random numbers for uint8, float16 and float32, since zeros would run faster.
+    """Give the bytes of an input: random numbers for uint8, float16 and float32, because zeros would run faster.
 
     Other types are zeros. Integers may be indices, and the index 0 always exists.
     """

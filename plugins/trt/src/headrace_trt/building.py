@@ -30,7 +30,7 @@ __all__ = ["BuildCancelledError", "BuiltPlan", "build_plan"]
 
 
 class BuildCancelledError(SetupError):
-    """The build was cancelled before the engine was there; no file was written."""
+    """The build was cancelled before the engine was built; no file was written."""
 
     code = "cancelled"
 
@@ -81,7 +81,7 @@ def build_plan(
     """Build a plan, without cache.
 
     The precision that was built is read back from the list of layers. If the main thread calls it, another thread
-    builds while the main thread waits, so that Ctrl-C arrives: it ends the build at the builder's next step.
+    builds while the main thread waits. So Ctrl-C is received, and ends the build at the builder's next step.
 
     Args:
         settings: What to build.
@@ -214,7 +214,7 @@ def _serialized(
 
 
 def _given_up(settings: BuildSettings) -> BuildCancelledError:
-    return BuildCancelledError(f"the build of {settings.label} was given up; no file was written")
+    return BuildCancelledError(f"the build of {settings.label} was cancelled; no file was written")
 
 
 def _serialize_plugins(library: Library, config: Any, settings: BuildSettings) -> None:

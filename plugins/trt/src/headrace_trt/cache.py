@@ -1,8 +1,7 @@
 """The engine cache: each plan in a file of its own, with a sidecar that describes it.
 
 An entry is ``KEY.plan``, the bytes as TensorRT gave them, and ``KEY.plan.json``. The sidecar is
-written last and holds the hash of the plan, so that an entry of which only a part was written is recognized and
-built anew.
+written last and holds the hash of the plan, so that an incomplete entry is recognized and built again.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def default_cache_dir() -> Path:
 
 
 def key_of(asked: Mapping[str, Any]) -> str:
-    """Give the key of an entry: a hash of everything that makes the engine what it is."""
+    """Give the key of an entry: a hash of everything on which the engine depends."""
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
@@ -105,7 +104,7 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
 
 
 def was_built_here(plan: Path) -> bool:
-    """Tell whether a file has a sidecar of Headrace's, be it torn: one that is JSON of another program's is none."""
+    """Return whether a file has a sidecar of Headrace's, even an incomplete one; JSON of another program is none."""
     try:
         found = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -149,7 +148,7 @@ def locked(file: Path, cancelled: Callable[[], bool] = lambda: False) -> Iterato
         except Timeout:
             if cancelled():
                 raise BuildCancelledError(
-                    f"gave up waiting for another process that builds {file}"
+                    f"stopped waiting for another process that builds {file}"
                 ) from None
         except OSError as error:
             raise _unwritable(file, error) from error
@@ -167,7 +166,7 @@ def get_or_build(
     cancelled: Callable[[], bool] = lambda: False,
     most_bytes: int | None = None,
 ) -> CachedPlan:
-    """Give the plan in the file ``plan``; build it if the file does not have it.
+    """Give the plan in the file ``plan``; build it if the file does not hold it.
 
     A lock across processes lets one process build while the others wait. The files are replaced
     atomically, the sidecar first.

@@ -43,7 +43,7 @@ Library = Annotated[str, typer.Option(help="auto, tensorrt, tensorrt_rtx or tens
 Trust = Annotated[bool, typer.Option(help="Allow plans that hold code for the host.")]
 ShapesOption = Annotated[str | None, typer.Option(help="Shapes to run at, as x:1x3x224x224.")]
 ProfileOption = Annotated[int, typer.Option(help="Index of the optimization profile.")]
-Page = Annotated[Path | None, typer.Option(help="Write one HTML page that is whole by itself.")]
+Page = Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")]
 ModelOrPlan = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file or a plan.")
 ]
@@ -64,7 +64,7 @@ def build_command(
     as_json: Json = False,
     build: Any = None,
 ) -> None:
-    """Build an engine, or find it in the cache; says what was built and how long it took."""
+    """Build an engine, or find it in the cache; print what was built and how long it took."""
     from headrace_trt.obtaining import build_engine
 
     options, rows = settings_from(None if model is None else str(model), build)
@@ -132,7 +132,7 @@ def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
     as_json: Json = False,
     build: Any = None,
 ) -> None:
-    """Measure an engine alone until it is stable; says what the clock covers."""
+    """Measure an engine alone until it is stable; print what the clock covers."""
     from headrace_trt.benching import bench_engine
 
     with _engine(file, build, device=device, trust=trust_engine) as (engine, cuda):
@@ -194,9 +194,9 @@ def compare_command(
     as_json: Json = False,
     build: Any = None,
 ) -> None:
-    """Compare an engine with ONNX Runtime on the CPU; exit status 1 where they differ.
+    """Compare an engine with ONNX Runtime on the CPU; exit status 1 if they differ.
 
-    Where they do, all inner tensors become outputs, to find the first layer that differs.
+    Then all inner tensors become outputs, to find the first layer that differs.
     """
     from headrace_trt.quantization import read_arrays
     from headrace_trt.tools.comparing import compare, run_built
@@ -310,7 +310,7 @@ def _engine(
 
 
 def _only_of_a_plan(file: Path, given: list[str]) -> None:
-    """Refuse options that say how a plan is loaded, where the file is a model."""
+    """Refuse options that say how a plan is loaded if the file is a model."""
     if given:
         raise SetupError(f"{file} is no plan: --{given[0]} says how a plan is loaded")
 

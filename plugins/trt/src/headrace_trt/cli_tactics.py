@@ -26,7 +26,7 @@ tactics = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_he
 
 @tactics.command("show")
 def tacticsshow(file: File, as_json: Json = False) -> None:
-    """Show what a file of tactics has chosen and excludes."""
+    """Show which tactics a file chooses and excludes."""
     from headrace_trt.tools.tactic_tools import show_tactics
 
     show(show_tactics(file), as_json=as_json)
@@ -40,7 +40,7 @@ def tactics_fix(
     as_json: Json = False,
     build: Any = None,
 ) -> None:
-    """Build a model and record the choice of tactics, or replay the one that is there."""
+    """Build a model and record the choice of tactics, or replay a recorded one."""
     from headrace_trt.building import build_plan
 
     options, rows = settings_from(str(model), {**build, "tactics": str(file)})
@@ -55,7 +55,7 @@ def tactics_exclude(
     choices: Annotated[list[str], typer.Argument(help="Layers, or implementation:tactic.")],
     as_json: Json = False,
 ) -> None:
-    """Exclude choices from what builds with this file may take."""
+    """Exclude choices that builds with this file must not make."""
     from headrace_trt.tools.tactic_tools import exclude_tactics
 
     show(exclude_tactics(file, choices), as_json=as_json)
@@ -90,7 +90,7 @@ def tactics_bisect(
             mixed.write(path)
             settings = options.settings(**rows).with_(tactics=path)
             run = functools.partial(run_built, device=device, **kept_where(options))
-            # To look inside would need another build, of a network whose layers are not those of the files.
+            # Looking inside would need another build, of a network with other layers than those of the files.
             return not compare(settings, run=run, limit=limit, look_inside=False)["same"]
 
         layers = bisect_tactics(files[0], files[1], is_wrong)

@@ -22,7 +22,7 @@ _FLAGS = (
     ("strip", "STRIP_PLAN"),
     ("weight_streaming", "WEIGHT_STREAMING"),
     ("version_compatible", "VERSION_COMPATIBLE"),
-    ("exclude_lean_runtime", "EXCLUDE_LEAN_RUNTIME"),  # after the flag that it belongs to
+    ("exclude_lean_runtime", "EXCLUDE_LEAN_RUNTIME"),  # after its flag
 )
 
 _IGNORED_BY_RTX: Final = {
@@ -125,7 +125,7 @@ def add_profiles(
     profiles = choose_profiles(
         network.inputs, settings.profiles, min=settings.min, max=settings.max
     )
-    # A batch that is fixed to what `max` says is no reason to warn, whichever input has that axis.
+    # No warning if any input has a fixed batch axis of the length `max`.
     fixed = {length for port in network.inputs for length in port.shape[:1]}
     if not profiles and settings.max is not None and settings.max not in (1, *fixed):
         warn(f"`max` = {settings.max} changes nothing: no input of the model has a dynamic axis")
@@ -138,7 +138,7 @@ def add_profiles(
                 continue
             if (
                 max(found.max, default=0) > _LONGEST
-            ):  # the library would take other lengths, or raise
+            ):  # the library would use other lengths, or raise
                 raise SetupError(
                     f"input {name!r}: {found.text()} has an axis longer than {_LONGEST}",
                     hint="It comes from `profiles`, or from `max` of the node.",

@@ -135,7 +135,7 @@ class Cuda:
         self._check(self._rt.cudaFreeHost(pointer), "cudaFreeHost")
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy between any two memories, in order on ``stream``."""
+        """Copy between host or device memory, in order on ``stream``."""
         (error,) = self._copy(target, source, nbytes, self._any, stream)
         if int(error):
             self._check((error,), "cudaMemcpyAsync")
@@ -143,9 +143,9 @@ class Cuda:
     def queue_copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Queue a copy between device memory and pinned memory, which never makes the host wait.
 
-        A batch has a copy per request. The driver's own call costs the host a fourth of a call of the
-        runtime's binding, and it keeps the interpreter lock: to get the lock back from other threads would
-        take longer than to queue the copy. (A copy of memory that is not pinned is done before the call
+        A batch has a copy per request. The driver's own call costs the host a quarter of a call of the runtime's
+        binding. It keeps the interpreter lock, because getting the lock back from other threads would take longer
+        than queueing the copy. (A copy of memory that is not pinned is done before the call
         returns: use `copy` for it, which releases the lock.)
         """
         queue = self._driver_copy
@@ -156,9 +156,10 @@ class Cuda:
     def queue_gather(
         self, target: int, sources: Sequence[int], row_bytes: int, stream: int
     ) -> None:
-        """Queue copies of rows of device memory, given by their addresses, to below each other.
+        """Queue copies of rows of device memory, given by their addresses, to consecutive rows.
 
-        A kernel copies all of them by one launch. Where the driver does not take it, they are copied one by one.
+        A kernel copies all of them by one launch. If the driver does not accept the kernel, they are copied one by
+        one.
         """
         if len(sources) > 1 and self._gather is not None:
             if not self._gather(target, sources, row_bytes, stream):
@@ -280,7 +281,7 @@ def device_of(device: str | None, cuda: Cuda) -> int:
     kind, _, number = text.partition(":")
     if kind != "cuda" or not (number.isdigit() or not number):
         raise SetupError(
-            f"device {device!r} is no device of TensorRT's",
+            f"TensorRT cannot run on the device {device!r}",
             hint="Write device = 'cuda:0', or leave it out: that is the default.",
         )
     ordinal, count = int(number or 0), cuda.device_count()
@@ -288,7 +289,7 @@ def device_of(device: str | None, cuda: Cuda) -> int:
         listed = ", ".join(f"cuda:{number}" for number in range(count))
         found = f"there are: {listed}" if count else "there is no CUDA device"
         raise SetupError(
-            f"device 'cuda:{ordinal}' is not there: {found}",
+            f"there is no device 'cuda:{ordinal}': {found}",
             hint="Is the driver installed, and the device visible (CUDA_VISIBLE_DEVICES)?",
         )
     return ordinal

@@ -22,7 +22,7 @@ __all__ = ["Engine", "load_plan"]
 
 
 class Engine:
-    """An engine that several instances of one node run, each with a context of its own.
+    """An engine that the instances of one node share, each with a context of its own.
 
     Attributes:
         library: The TensorRT that has loaded it.
@@ -201,7 +201,7 @@ def _refit_parsed(parser: Any, weights: Path | onnx.ModelProto) -> bool:
             return bool(parser.refit_from_file(str(weights)))
         weights = load_model(
             weights
-        )  # as it was built: the names of weights inside of functions are others
+        )  # inlined as at the build, because inside of functions weights have other names
     with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder:
         path = Path(folder, "model.onnx")
         large = weights.ByteSize() >= 1_900_000_000

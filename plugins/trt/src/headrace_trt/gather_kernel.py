@@ -1,11 +1,11 @@
-"""A CUDA kernel that copies rows from anywhere in device memory to below each other, 64 rows a launch.
+"""A CUDA kernel that gathers rows from anywhere in device memory to consecutive rows, 64 rows per launch.
 
 A copy of the driver costs the host some 5 us, also inside of ``cuMemcpyBatchAsync``; a launch costs it 11 us, however
-many rows it copies (an H200 with driver 580). Eight rows of 600 kB are there after 18 us, where copies took 49.
+many rows it copies (an H200 with driver 580). It copies eight rows of 600 kB in 18 us, where single copies took 49.
 
 The kernel is text in PTX, the assembly language of NVIDIA's virtual machine, which every driver compiles for its own
-devices: so neither a compiler nor a binary for each kind of device is needed here. The driver's functions are those of
-its "library management", which came with CUDA 12: a kernel that was loaded once can be launched on any device.
+devices. So no compiler and no binary for each kind of device is needed here. The driver's functions are those of its
+"library management", which came with CUDA 12: a kernel that was loaded once can be launched on any device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["load_gather"]
 
 _ROWS: Final = 64
-"""Rows of one launch: so many addresses are parameters of the kernel."""
+"""The most rows of one launch: the kernel has so many addresses as parameters."""
 
 _THREADS: Final = 256
 """Most threads of a block."""
@@ -92,8 +92,8 @@ def ptx() -> str:
 def load_gather() -> Gather | None:
     """Give a function that queues the kernel; None where the driver is too old, or cannot compile it.
 
-    The function keeps the interpreter lock: to get it back from other threads would take longer than the launch.
-    A device must have been made current in this process before.
+    The function keeps the interpreter lock, because getting it back from other threads would take longer than the
+    launch. A device must have been made current in this process before.
     """
     try:
         driver = ctypes.PyDLL("libcuda.so.1")

@@ -38,7 +38,7 @@ class Gathering:
             range of the whole. None: there is no wider profile, or it is not needed.
 
     Attributes:
-        runners: The runner of the instance, and the wider one once it was needed.
+        runners: The runner of the instance, and the wider one once it is made.
     """
 
     def __init__(self, runner: Runner, wider: Callable[[], Runner] | None = None) -> None:
@@ -210,7 +210,7 @@ class Gathering:
             if length != total:
                 raise BackendError(
                     f"the result of the gathered batch has {length} rows, not {total}",
-                    hint="What stands in post_processor must keep the batch axis.",
+                    hint="The backend in post_processor must keep the batch axis.",
                 )
 
     def finish(self) -> None:

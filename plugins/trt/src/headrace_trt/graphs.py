@@ -41,8 +41,9 @@ class Recorded:
 class GraphCache:
     """The graphs of one instance, by shape; if there are too many, the one unused for longest is released.
 
-    A graph is recorded on a stream of its own and launched on the instance's. The instance's stream is known to who holds
-    a result: a copy or an event that another thread queues there during a recording would be recorded, or end it.
+    A graph is recorded on a stream of its own and launched on the instance's. Every holder of a result knows the
+    instance's stream. If another thread queued a copy or an event there during a recording, that would be recorded,
+    or would end the recording.
 
     Args:
         cuda: The CUDA runtime.
@@ -83,7 +84,7 @@ class GraphCache:
         """
         if recorded.graph is None:
             # In the first run of a shape TensorRT sets up things that must not be part of the recording.
-            self._cuda.stream_synchronize(self._stream)  # the inputs are in place
+            self._cuda.stream_synchronize(self._stream)  # the inputs are in the buffers
             if self._recording is None:
                 self._recording = Stream(self._cuda)
             stream = self._recording.handle

@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
 
 def group_items(items: Sequence[Item], ports: Sequence[Port], *, by_shape: bool) -> list[list[int]]:
-    """Group items that can share a run, as their values for inputs without batch axis are equal.
+    """Group items that can share a run because their values for inputs without batch axis are equal.
 
     Args:
         items: The items.
@@ -113,7 +113,7 @@ def _not_padded(
     padding: int,
     keys: Mapping[str, str],
 ) -> dict[int, InputError]:
-    """Give errors for arrays on the device that would have to be padded, which is done on the host only.
+    """Give errors for arrays on the device that would have to be padded; only arrays on the host are padded.
 
     Without such an item the others may need less padding, so the rest is checked again until nothing changes.
     """
@@ -133,7 +133,7 @@ def _not_padded(
                         key=keys.get(port.name, port.name),
                         expected=f"samples of {list(wanted)}, or an array on the host",
                         got=f"{list(tensor.shape[1:])} on the device",
-                        hint="Pad it before, or set ragged = 'group', which runs shapes apart.",
+                        hint="Pad it before, or set ragged = 'group', which runs each shape separately.",
                     )
                     changed = True
         rest = [i for i in rest if i not in errors]
@@ -208,6 +208,6 @@ def refuse_ragged(
                 key=keys.get(port.name, port.name),
                 expected=f"{list(expected)}, as its first",
                 got=f"{list(got)}",
-                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them apart.",
+                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them separately.",
             )
     return None

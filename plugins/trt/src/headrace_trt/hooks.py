@@ -13,7 +13,7 @@ TENSORRT_TENSOR = (
     "S[Reflect[pre_processor,Identity],TensorrtInferTensor,Reflect[post_processor,Identity]],"
     "TensorrtSplit]]"
 )
-"""The expression for which ``TensorrtTensor`` stands: it loads or builds a model file, and runs tensors."""
+"""The expression that ``TensorrtTensor`` is short for: it loads or builds a model file, and runs tensors."""
 
 
 @hookimpl

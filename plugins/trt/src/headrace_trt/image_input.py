@@ -29,7 +29,7 @@ def fold_image_input(
     std: Sequence[float] | float | None = None,
     image_input: bool = False,
 ) -> onnx.ModelProto:
-    """Put ``(x - mean) / std`` before the image input of a model, and let it take pictures.
+    """Put ``(x - mean) / std`` behind the image input of a model, and let the input take pictures.
 
     The image input is the only one of four axes, ``float [N, C, H, W]``. With ``image_input`` the
     model takes ``uint8 [N, H, W, C]`` under the same name, whose samples are those of ``DecodeMat`` and
@@ -132,7 +132,7 @@ def _rename_uses(graph: onnx.GraphProto, old: str, new: str) -> None:
                     node.input[place] = new
     for value in graph.output:
         if value.name == old:
-            raise SetupError(f"the model gives its input {old!r} back as an output")
+            raise SetupError(f"the model returns its input {old!r} as an output")
 
 
 def _copy(axis: onnx.TensorShapeProto.Dimension) -> onnx.TensorShapeProto.Dimension:

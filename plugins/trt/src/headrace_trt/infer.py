@@ -41,10 +41,10 @@ class TensorrtInferTensor(headrace.Backend):
     expression around it takes more, batches of more rows run in a second context under the widest profile.
 
     Reads:
-        data: The input of an engine with one input; with several inputs, the keys named like them; the
-            option ``inputs`` names others. An array of the input's dtype on the host or on the
-            device (DLPack, the CUDA array interface), of a rank one below the input's (one sample)
-            or of its rank (``request_size`` rows). Or a dict of such arrays by input name.
+        data: The input of an engine with one input; with several inputs, the keys with their names; the option
+            ``inputs`` names other keys. An array of the input's dtype on the host or on the device (DLPack, the CUDA
+            array interface), one sample, without the batch axis, or ``request_size`` rows, with it. Or a dict of such
+            arrays by input name.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
             axis if the request brought one sample. A numpy array, or with
@@ -169,7 +169,7 @@ class TensorrtCat(headrace.Backend):
     """Put the rows of all requests straight into the engine's input buffers.
 
     The first part of ``CatSplit[TensorrtCat,...,TensorrtSplit]``, behind a TensorrtInferTensor whose
-    options it follows. Each request is checked by itself, and a wrong one fails alone.
+    options it follows. Each request is checked separately, and an invalid one fails alone.
 
     Reads:
         data: The inputs, as TensorrtInferTensor reads them.
@@ -199,7 +199,7 @@ class TensorrtCat(headrace.Backend):
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Gather all requests that are right."""
+        """Gather all valid requests."""
         if self._gathering is None:
             raise BackendError("TensorrtCat is closed")
         with _device_errors():

@@ -1,4 +1,4 @@
-"""Reads the tensors of one request from host or device, without converting arrays, and checks each."""
+"""Reads the tensors of one request from host or device memory without converting arrays, and checks them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Reader:
         return read_item(request, self._signature, self._keys, self._tensor)
 
     def read_samples(self, batch: Sequence[Mapping[str, Any]]) -> list[Any] | None:
-        """Give the arrays of the most frequent kind of batch, in which every request brings one valid sample.
+        """Give the arrays of a batch in which every request brings one valid sample, the most frequent case.
 
         The engine has one input, and all samples are numpy arrays, or all are `DeviceArray` on this device and
         stream, of exactly the input's dtype and shape. None for any other batch; `read` then reads each request.
@@ -160,7 +160,7 @@ def read_item(
 ) -> Item:
     """Read the inputs of an engine from a request.
 
-    ``data`` may also be a dict of tensors by input name, as gathering several inputs gives it.
+    ``data`` may also be a dict of tensors by input name, as gathering several inputs produces it.
 
     Args:
         request: A request; ``request_size`` (default 1) is the number of rows it must have.
@@ -223,7 +223,7 @@ def _value(request: Mapping[str, Any], port: Port, key: str) -> Any:
 
 
 def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
-    """Give ``value`` as an array of the port's dtype; the dtype of an array is never converted.
+    """Read ``value`` as an array of the port's dtype; the dtype of an array is never converted.
 
     Python numbers and lists of them carry no dtype: they get the port's, unless a value would
     not fit. An array that numpy or DLPack can read must have the port's dtype.
@@ -256,7 +256,7 @@ def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether ``value`` is a Python number, or a list of them, without a dtype."""
+    """Return whether ``value`` is a Python number, or a list of them, without a dtype."""
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (bool, int, float, list, tuple)) and not hasattr(value, "dtype")
@@ -299,7 +299,7 @@ def _with_rows(tensor: Tensor, port: Port, key: str, size: int, most: int) -> Te
 
 
 def _check_axes(tensor: Tensor, port: Port, key: str) -> None:
-    """Refuse a tensor of another rank than the port's (for a batched port also one less), or with other lengths."""
+    """Refuse a tensor whose rank or lengths do not fit the port; a sample of a batched port has one axis less."""
     missing = len(port.shape) - len(tensor.shape)
     if missing != 0 and not (port.batched and missing == 1):
         raise InputError("wrong rank", key=key, expected=_accepts(port), got=_text_of(tensor))

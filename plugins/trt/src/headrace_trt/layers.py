@@ -31,7 +31,7 @@ _TYPES: Final = (
 )
 _PATTERNS: Final = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _TYPES)
 _BITS: Final = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "fp4": 4, "int4": 4}
-"""The types in which layers compute, with their bits; integer types for shapes and indices are not among them."""
+"""The types in which layers compute, with their bits, without the integer types for shapes and indices."""
 
 OF_TENSORRT: Final = {
     "FLOAT": "fp32",
@@ -54,7 +54,7 @@ class Layer:
         precision: The narrowest type with which the layer computes: ``"fp32"``, ``"fp16"``, ``"bf16"``,
             ``"int8"``, ``"fp8"``; ``""`` if it only moves data or computes shapes.
         inputs, outputs: Tensors as ``"name type [dims]"``.
-        tactic: The chosen kernel, if the inspector tells it; else ``""``.
+        tactic: The chosen kernel, if the inspector reports it; else ``""``.
         nodes: The names of the model's nodes that the layer computes.
     """
 
@@ -90,7 +90,7 @@ def type_of(text: str) -> str:
 def layers_from_json(text: str) -> list[Layer]:
     """Read the layers of ``EngineInspector.get_engine_information(JSON)``.
 
-    Engines that were built without detail give names alone, and layers without types.
+    For engines that were built without detail the layers have only names, and no types.
     """
     try:
         found = json.loads(text)
@@ -132,7 +132,7 @@ _LINE = re.compile(
 def layers_from_log(text: str) -> list[Layer]:
     """Read the layers that the builder logs at its end, one per line.
 
-    The listing is that of the inspector, but it is also there on a machine that cannot load the engine.
+    It is the inspector's listing, but is also available on a machine that cannot load the engine.
     """
     layers = []
     for line in text.partition("\nI/O Tensors:")[0].partition("\nBindings:")[0].splitlines():

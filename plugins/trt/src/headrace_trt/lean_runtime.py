@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["install_lean_runtime", "lean_runtime_name", "load_lean_runtime"]
 
 _PACKAGES: Final = ("tensorrt_libs", "tensorrt_lean_libs", "tensorrt", "tensorrt_lean")
-"""Packages of NVIDIA's wheels whose folders may have the library; the dynamic loader does not look there."""
+"""Packages of NVIDIA's wheels whose folders may hold the library; the dynamic loader does not search them."""
 
 
 def lean_runtime_name(library: Library) -> str:
@@ -28,7 +28,7 @@ def lean_runtime_name(library: Library) -> str:
 
 
 def load_lean_runtime(library: Library) -> str | None:
-    """Load the lean runtime of a version, so that the builder finds it when it asks for it by name.
+    """Load the lean runtime of a version, so that the builder finds it by name.
 
     Returns:
         The name or path that was loaded; None if neither the loader nor a package has it.

@@ -1,4 +1,4 @@
-"""The installed TensorRT: finds the package, and asks the module itself, not its version, for what it can do."""
+"""The installed TensorRT: finds the package, and detects features in the module itself, not by its version."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Library:
         return f"{self.name} {self.version}"
 
     def has(self, path: str) -> bool:
-        """Tell whether the module has ``path``, such as ``"BuilderFlag.REFIT"``."""
+        """Return whether the module has ``path``, such as ``"BuilderFlag.REFIT"``."""
         found = self.trt
         for part in path.split("."):
             if not hasattr(found, part):
@@ -112,7 +112,7 @@ def find_library(name: str = "auto", *, build: bool = True) -> Library:
 
     Raises:
         MissingDependencyError: The package is not installed, or cannot be imported.
-        SetupError: ``name`` is another one, or the package is too old for Headrace.
+        SetupError: ``name`` is none of these, or the package is too old for Headrace.
     """
     if name not in ("auto", *LIBRARIES):
         raise SetupError(

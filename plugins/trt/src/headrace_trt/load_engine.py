@@ -1,4 +1,4 @@
-"""`LoadTensorrtEngine`: an engine from a plan file that was built before."""
+"""`LoadTensorrtEngine`: an engine from an existing plan file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LoadTensorrtEngine"]
 class LoadTensorrtEngine(EngineWord):
     """Load a plan file (``.trt``, ``.engine``, ``.plan``).
 
-    It stands in the first phase of an IoC, before TensorrtInferTensor, which runs the engine. All
+    Use it in the first phase of an IoC, before TensorrtInferTensor, which runs the engine. All
     instances of the node on one device share it.
 
     Reads:

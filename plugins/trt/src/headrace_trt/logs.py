@@ -70,9 +70,9 @@ class Collected:
 def logger_for(library: Library) -> Any:
     """Give the one ``ILogger`` of a library in this process.
 
-    TensorRT keeps the first logger that it gets, for messages that belong to no object. So there is only one logger,
-    and code that wants its messages uses `collecting`. Errors and warnings go to the logger ``headrace.trt`` of
-    Python's logging, all other messages go there as debug messages.
+    TensorRT keeps the first logger that is passed to it, for messages that belong to no object. So there is only one
+    logger, and code that wants its messages uses `collecting`. Errors and warnings go to the logger ``headrace.trt``
+    of Python's logging, all other messages go there as debug messages.
     """
     with _lock:
         if library.name not in _loggers:
@@ -84,13 +84,13 @@ def _make_logger(library: Library) -> Any:
     base: Any = library.trt.ILogger
 
     class Logger(base):  # type: ignore[misc]
-        """Hands every message on."""
+        """Passes every message on."""
 
         def __init__(self) -> None:
             base.__init__(self)
 
         def log(self, severity: Any, msg: str) -> None:
-            """Take a message, in any thread. It must not raise: native code calls it, and would lose the error."""
+            """Receive a message, in any thread; never raise, because native code would lose the error."""
             name = severity.name
             level = _LEVELS.get(name, logging.INFO)
             listeners = _listeners_here()
@@ -108,7 +108,7 @@ def _make_logger(library: Library) -> Any:
 
 
 def _listeners_here() -> list[Callable[[str, str], None]]:
-    """Give the listeners of this thread; all listeners if it has none, as it may be a thread of TensorRT's own."""
+    """Give the listeners of this thread; all listeners if it has none, because it may be a thread of TensorRT."""
     here, listeners = threading.get_ident(), tuple(_listeners)
     own = [listener for thread, listener in listeners if thread == here]
     return own or [listener for _, listener in listeners]
@@ -118,7 +118,7 @@ def _listeners_here() -> list[Callable[[str, str], None]]:
 def collecting() -> Iterator[Collected]:
     """Collect the messages that TensorRT logs during the block, in this thread and in threads without a listener.
 
-    Two builds at a time, each in a thread of its own, so do not collect messages of each other's threads.
+    So two builds at a time, each in a thread of its own, do not collect messages of each other's threads.
     """
     collected = Collected()
     listener = threading.get_ident(), collected.add
@@ -130,7 +130,7 @@ def collecting() -> Iterator[Collected]:
 
 
 def warn(message: str) -> None:
-    """Log a warning of this plugin's own, and hand it to who collects messages in this thread."""
+    """Log a warning of this plugin, and pass it to the collectors of this thread."""
     here = threading.get_ident()
     for thread, listener in tuple(_listeners):
         if thread == here:

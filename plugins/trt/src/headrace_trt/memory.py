@@ -59,11 +59,11 @@ class Block:
         self.pointer = pointer
         self.nbytes = nbytes
         self.foreign = False
-        """Whether another library was given the address: it may have work queued elsewhere."""
+        """Whether another library got the address, and so may have queued work on another stream."""
 
     def __del__(self) -> None:
         if sys.is_finalizing():
-            return  # modules may be gone; the driver frees the memory when the process ends
+            return  # modules may be unloaded; the driver frees the memory when the process ends
         try:
             self._pool._give_back(self.pointer, self.nbytes, foreign=self.foreign)
         except Exception as error:  # noqa: BLE001 - a destructor cannot raise
@@ -75,7 +75,7 @@ class Block:
 class DevicePool:
     """Blocks of device memory for results, reused in the order of one stream.
 
-    A block is reused only after its result, with all views, was dropped. A block may be dropped in any thread.
+    A block is reused only after its result, with all views, was dropped. Any thread may drop a block.
     """
 
     def __init__(self, cuda: Cuda, stream: int) -> None:
@@ -163,7 +163,7 @@ class Buffer:
         self.nbytes = 0
 
     def reserve(self, nbytes: int) -> bool:
-        """Make the buffer at least ``nbytes`` large; tell whether its address has changed."""
+        """Make the buffer at least ``nbytes`` large; return whether its address has changed."""
         if nbytes <= self.nbytes and self.pointer:
             return False
         self.close()
@@ -216,7 +216,7 @@ class PinnedArena:
 
 
 def close_all(things: list[Any]) -> None:
-    """Close several objects, the last first; an error does not keep the others from being closed, and is raised."""
+    """Close several objects, the last first; if one raises an error, close the others before raising it."""
     with contextlib.ExitStack() as stack:
         for thing in things:
             if thing is not None:

@@ -53,10 +53,10 @@ class Network:
 
 
 def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
-    """Give the graph as it is to be built: without functions of its own, with mean and std folded in, converted, quantized.
+    """Prepare the graph for the build: inline its functions, fold in mean and std, convert and quantize it.
 
     Returns:
-        The changed model; None if the file is built as it is.
+        The changed model; None if the file is built unchanged.
 
     Raises:
         SetupError: A setting does not fit the graph.
@@ -81,7 +81,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     if settings.precision in ("int8", "fp8"):
         from headrace_trt.quantization import quantize
 
-        # Quantized before folding, since the samples for calibration are inputs of the model in the file.
+        # Quantized before folding, because the samples for calibration are inputs of the model in the file.
         model = quantize(model, settings.precision, settings.calibration)
     model = fold_image_input(
         model, mean=settings.mean, std=settings.std, image_input=settings.image_input
@@ -94,7 +94,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
 
 
 def _warn_of_doubles(model: onnx.ModelProto) -> None:
-    """Tell that TensorRT has no float64, since its parser takes float32 in its place and says nothing."""
+    """Warn that TensorRT has no float64, because its parser silently uses float32 instead."""
     from onnx import TensorProto
 
     graph = model.graph

@@ -40,7 +40,7 @@ DEFAULT_CACHE_BYTES = 20 << 30
 def what_is_asked(
     settings: BuildSettings, library: Library, device: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Give everything on which an engine depends, from which the key of its cache entry is made.
+    """Give everything on which an engine depends; the key of its cache entry is made from it.
 
     Args:
         settings: What to build.
@@ -96,7 +96,7 @@ def build_engine(  # noqa: PLR0913 - all by name
 ) -> CachedPlan:
     """Give the plan for ``settings``; it is built only if it is not in the cache.
 
-    A network that a function makes has no content that could be compared, so it is built every time
+    The network of a function has no content to compare, so it is built every time
     (and kept only in the file ``engine``).
 
     Args:
@@ -112,7 +112,7 @@ def build_engine(  # noqa: PLR0913 - all by name
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
     Raises:
-        SetupError: See `build_plan`; or the files cannot be written; ``engine`` is there and was not built here; or
+        SetupError: See `build_plan`; or the files cannot be written; ``engine`` exists and was not built here; or
             ``engine``, or a file of tactics or timings, is another one that the build reads.
         MissingDependencyError: TensorRT is not installed.
     """
@@ -143,7 +143,7 @@ def build_engine(  # noqa: PLR0913 - all by name
             {**built.describe(), "layers": [layer.as_dict() for layer in built.layers]},
         )
     if settings.plugins and not allow_import:
-        build()  # raises that imports are refused, before plugins are imported for the key
+        build()  # refuses imports before plugins are imported for the key
 
     def kept(build: Callable[[], BuiltPlan]) -> CachedPlan:
         asked = what_is_asked(settings, found, device)
@@ -163,7 +163,7 @@ def _recording(
     kept: Callable[[Callable[[], BuiltPlan]], CachedPlan],
     cancelled: Callable[[], bool],
 ) -> CachedPlan:
-    """Give the entry of a build; if it records tactics, which are a part of the key, the key is made afterwards."""
+    """Give the entry of a build. If it records tactics, its key is made afterwards, because they are part of it."""
     if tactics is not None and not is_recorded(tactics):
         with locked(tactics, cancelled):
             if not is_recorded(tactics):
@@ -181,7 +181,7 @@ def timing_name(library: Library, device: Mapping[str, Any]) -> str:
 def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
     """Refuse to write over another file that the build reads: a file of an option, external data, a plugin library.
 
-    Nor is a plan written over a folder, or over a file that was not built here.
+    A folder, or a file that was not built here, is not overwritten either.
     """
     if engine is not None and engine.is_dir():
         raise SetupError(

@@ -20,7 +20,7 @@ __all__ = ["Onnx2Tensorrt"]
 class Onnx2Tensorrt(EngineWord):
     """Build an engine from an ONNX file, or take it from the engine cache.
 
-    It stands in the first phase of an IoC, before TensorrtInferTensor, which runs the engine. All
+    Use it in the first phase of an IoC, before TensorrtInferTensor, which runs the engine. All
     instances of the node on one device share it.
 
     Reads:
@@ -125,7 +125,7 @@ def _engine(
         found.plan,
         label=str(found.path),
         ordinal=ordinal,
-        # The plan was built here, now or before by this user, and its hash shows that it is unchanged: it is trusted.
+        # The plan is trusted: this user built it, now or earlier, and its hash shows that it is unchanged.
         trust=settings.version_compatible,
         weights=weights,
         weight_streaming_bytes=options.weight_streaming_bytes,

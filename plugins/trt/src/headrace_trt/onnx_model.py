@@ -64,10 +64,10 @@ def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx
 
 
 def forget_unknown_axes(model: onnx.ModelProto) -> bool:
-    """Remove the name ``?`` from axes; tell whether there were any.
+    """Remove the name ``?`` from axes; return whether there were any.
 
-    Some exporters give this name to every axis of unknown length. For TensorRT, axes with the same name have the
-    same length, so height and width of such a model would have to be equal.
+    Some exporters give this name to every axis of unknown length. TensorRT takes axes of one name to have one length,
+    so height and width of such a model would have to be equal.
     """
     found = False
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):

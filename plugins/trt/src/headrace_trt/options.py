@@ -47,7 +47,10 @@ def _there(path: Path) -> Path:
 
 
 def _plugin(value: Any, info: ValidationInfo) -> Any:
-    """Give the path of a plugin library, which may be relative to the configuration's file; a class as it is."""
+    """Give the path of a plugin library, or a class.
+
+    A path may be relative to the configuration's file.
+    """
     _refuse_code(value, info)
     if not isinstance(value, str) or not value or is_python_plugin(value):
         return value
@@ -87,7 +90,7 @@ def _some(profiles: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _spelled(profile: Any) -> Any:
-    """Refuse shapes that are neither a text nor a table of texts and lists, in words instead of one error per type."""
+    """Refuse shapes that are neither a text nor a table of texts and lists, with a single error."""
     for key, shapes in profile.items() if isinstance(profile, dict) else ():
         values = list(shapes.values()) if isinstance(shapes, dict) else []
         right = all(isinstance(v, (str, list, tuple)) or hasattr(v, "tolist") for v in values)
@@ -330,7 +333,7 @@ class InferOptions(headrace.Options):
     def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
         if twice:
-            raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
+            raise ValueError(f"{', '.join(map(repr, twice))} is listed twice")
         return names
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ __all__ = ["Outputs", "Raw", "nbytes_of"]
 
 
 class Raw(NamedTuple):
-    """An output of a run, as the engine has written it.
+    """An output of a run, where the engine has written it.
 
     Attributes:
         port: The output.
@@ -97,7 +97,7 @@ class Outputs:
         return Raw(port, shape, pointer, None, None)
 
     def resolved(self, raw: Raw) -> Raw:
-        """Give an output with its shape and block after the run, if its size depended on the data; else as it is.
+        """Add shape and block to an output whose size depended on the data; return any other output unchanged.
 
         Raises:
             CudaError: There was no memory for it.
@@ -118,7 +118,7 @@ class Outputs:
             kept: Gets the objects that must live until the queued work is done.
 
         Returns:
-            For each output an array, whose values are there once the stream was waited for.
+            For each output an array, whose values are valid once the stream is synchronised.
         """
         fetched: list[Any] = []
         for raw in raws:

@@ -34,7 +34,7 @@ _MOST_HALF = 65504.0
 
 
 def check_padding(ports: Sequence[Port], value: float) -> None:
-    """Refuse a value that an input with dynamic axes cannot be padded with.
+    """Refuse a padding value that the type of an input with dynamic axes cannot hold.
 
     Raises:
         SetupError: ``value`` does not fit the input's type.
@@ -63,7 +63,7 @@ class InputBuffers:
         signature: Inputs and outputs of the engine.
         arena: Pinned memory for rows from the host.
         pad_value: The value with which samples are padded at the end of their axes.
-        in_place: Whether an array on the device that fits as it is may be used without a copy.
+        in_place: Whether an array on the device that already fits may be used without a copy.
         moved: Called when a buffer has got another address.
 
     Attributes:
@@ -91,7 +91,7 @@ class InputBuffers:
         self._values: dict[str, NDArray[Any]] = {}
 
     def place(self, run: Run, items: Sequence[Item], stream: int) -> dict[str, int]:
-        """Put the tensors of a run where the engine reads them.
+        """Put the tensors of a run into memory from which the engine reads them.
 
         Args:
             run: The run.
@@ -121,9 +121,9 @@ class InputBuffers:
         return pointers
 
     def place_samples(self, port: Port, values: Sequence[Any], stream: int) -> int:
-        """Put samples of one shape below each other; give the address of the first row.
+        """Put samples of one shape into consecutive rows; give the address of the first row.
 
-        Rows that already lie below each other in one array on the device may be used without a copy.
+        Rows that are already consecutive in one array on the device may be used without a copy.
 
         Args:
             port: The input.
@@ -155,7 +155,7 @@ class InputBuffers:
         return target
 
     def warm_up(self, stream: int) -> None:
-        """Let the driver load what gathers rows on the device, while nobody waits for it.
+        """Make the driver load the kernel that gathers rows before any request waits for it.
 
         Raises:
             CudaError: A copy failed.
@@ -211,7 +211,7 @@ class InputBuffers:
             place = target + first * row_bytes
             self._cuda.queue_gather(place, sources, count * row_bytes, stream)
             first += count * len(members)
-        # Rows that are missing to the engine's least batch are copies of the last row; their results are dropped.
+        # Copies of the last row fill a batch up to the engine's smallest size; their results are dropped.
         last, missing = target + (first - 1) * row_bytes, rows - first
         self._cuda.queue_gather(last + row_bytes, [last] * missing, row_bytes, stream)
         return target
@@ -288,7 +288,7 @@ def _rows_on_device(tensor: Any, *, batched: bool) -> int:
 
 
 def _lie_together(values: Sequence[DeviceArray], row_bytes: int) -> bool:
-    """Tell whether samples are neighbours, in order, in one allocation."""
+    """Return whether samples are consecutive, in order, in one allocation."""
     first = values[0]
     owner, pointer = first._owner, first.pointer
     if owner is None and len(values) > 1:

@@ -42,7 +42,7 @@ def load_plugins(library: Library, plugins: Sequence[str], *, allow_import: bool
             hint="Leave `plugins` out, or allow imports: both are code, like `import`.",
         )
     with _lock:
-        if library.has("init_libnvinfer_plugins"):  # the lean runtime comes without plugins
+        if library.has("init_libnvinfer_plugins"):  # the lean runtime has no plugins
             library.trt.init_libnvinfer_plugins(logger_for(library), "")
         registry = library.trt.get_plugin_registry()
         for plugin in plugins:
@@ -107,7 +107,7 @@ def _register(registry: Any, plugin: str, library: Library) -> None:
 def _known(registry: Any) -> set[tuple[str, str, str]]:
     """Give name, version and namespace of all creators.
 
-    The whole list is read, since TensorRT logs an error if one asks for a single creator that is not there.
+    The whole list is read, because TensorRT logs an error when it is asked for a single creator that does not exist.
     """
     name = "all_creators" if hasattr(registry, "all_creators") else "plugin_creator_list"
     found = getattr(registry, name)
@@ -117,7 +117,7 @@ def _known(registry: Any) -> set[tuple[str, str, str]]:
 
 
 _creators: list[Any] = []
-"""The registered creators, which must be kept alive here, as TensorRT's registry does not do it."""
+"""The registered creators. They must be kept alive here, because TensorRT's registry does not keep them alive."""
 
 
 def import_object(path: str, option: str) -> Any:

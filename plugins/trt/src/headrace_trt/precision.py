@@ -41,13 +41,13 @@ _IN_FP32: Final = _TYPE_IS_AN_ATTRIBUTE | {
 """Operators that stay in float32: ONNX or TensorRT's parser has no other type for them, or an attribute is the type."""
 
 _NOT_IN_BF16: Final = frozenset({"GRU", "HardSwish", "LpNormalization", "LpPool", "Mish", "Shrink"})
-"""Operators that TensorRT's parser takes in fp16, and not in bf16."""
+"""Operators that TensorRT's parser takes in fp16, but not in bf16."""
 
 _SEQUENCE_LENGTHS: Final = 4
-"""The input of LSTM with the lengths of its sequences; with it TensorRT's parser takes float32 alone."""
+"""The input of LSTM with the lengths of its sequences; with it TensorRT's parser takes only float32."""
 
 _FP32_INPUTS: Final = {"Resize": (1, 2), "Upsample": (1,)}
-"""Inputs (scales and regions) that are float32 even if the others are not, by operator."""
+"""Inputs (scales and regions) that stay float32, by operator."""
 
 
 def convert_precision(
@@ -118,7 +118,7 @@ class _Conversion:
         self.border = {v.name for v in (*graph.input, *graph.output)}
         self.produced: dict[str, bool] = {
             v.name: True for v in graph.input if v.name in self.floats
-        }  # name to "is it made in float32"
+        }  # by name: whether a node makes it in float32
         self.needed: dict[tuple[str, bool], str] = {}
         self.clamped = 0
 
@@ -144,7 +144,7 @@ class _Conversion:
                     node.output[i] = self._name(name, high=high)
         if not converted:
             raise SetupError(
-                "no node of the graph computes in float32 and could be converted",
+                "the graph has no float32 node that could be converted",
                 hint="`keep_fp32` names all that could be: let it name fewer."
                 if any(self._changes(nodes[place]) for place in self.kept)
                 else "Is it converted already? precision = 'model' takes the graph's own types.",
@@ -199,7 +199,7 @@ class _Conversion:
                     value.name = self._name(value.name, high=True)
 
     def _lift_constants(self) -> None:
-        """Turn Constant nodes of type float32 into weights, but for those that stay in float32."""
+        """Turn Constant nodes of type float32 into weights, except those that stay in float32."""
         left = []
         for place, node in enumerate(self.graph.node):
             constant = node.op_type == "Constant" and node.output[0] in self.floats

@@ -131,10 +131,10 @@ def _shape_of(name: object, value: Any) -> Shape:
 
 
 def refuse_names(read: Mapping[str, Mapping[str, Shape]]) -> None:
-    """Refuse a profile whose `max` names no input, or whose `min` or `opt` names one that `max` does not.
+    """Refuse a profile whose `max` names no input, or whose `min` or `opt` names another input than `max`.
 
     Raises:
-        SetupError: That is so; the range of such an input would be ignored.
+        SetupError: The range of such an input would be ignored.
     """
     most = read["max"]
     for key in ("min", "opt"):
@@ -182,7 +182,7 @@ def _needing(inputs: Sequence[NetworkInput]) -> list[NetworkInput]:
 
 
 def _by_batch(port: NetworkInput, batch: Shape) -> ShapeRange:
-    """Give the range of an input of which the first axis alone is dynamic."""
+    """Give the range of an input whose only dynamic axis is the first."""
     if port.is_shape:
         raise SetupError(
             f"input {port.name!r} decides shapes and has no range of values",

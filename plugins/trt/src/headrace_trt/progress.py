@@ -41,7 +41,7 @@ class BuildProgress:
         self._open: dict[str, tuple[AbstractContextManager[Any], Any, int]] = {}
 
     def report(self, what: Callable[..., Any], *values: Any) -> bool:
-        """Call one of the methods below for the builder, through which no error passes; tell whether to go on."""
+        """Call one of the methods below for the builder, which no error may reach; return whether to go on."""
         try:
             what(*values)
         except BaseException as error:  # noqa: BLE001 - raised again once the builder has ended

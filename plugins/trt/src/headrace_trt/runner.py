@@ -42,11 +42,11 @@ class RunSettings:
 
 
 class SharedScratch:
-    """Scratch memory that all instances of a node share, of which one runs at a time."""
+    """Scratch memory that all instances of a node share; one of them runs at a time."""
 
     def __init__(self, engine: Engine, cuda: Cuda) -> None:
         self.memory = ContextMemory.for_engine(engine, cuda)
-        # Reentrant, since a thread may use two runners in one batch; their work is ordered by their one stream.
+        # Reentrant, because a thread may use two runners in one batch; both queue their work on the same stream.
         self.lock = threading.RLock()
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Runner:
         if self._graphs is not None:
             self._graphs.clear()
 
-    # A batch of requests, as they come.
+    # A batch of requests.
 
     def forward(self, batch: Sequence[Request]) -> list[Exception | None] | None:
         """Run requests and write their results; one outcome per request, None when all went well.
@@ -176,7 +176,7 @@ class Runner:
         return outcomes if any(outcomes) else None
 
     def place_samples(self, batch: Sequence[Request]) -> tuple[Run, dict[str, int]] | None:
-        """Put the most frequent kind of batch into the input buffer: one valid sample per request.
+        """Put a batch with one valid sample per request, the most frequent case, into the input buffer.
 
         Returns:
             The run and the address of its input; None for any other batch, which `read`, `planned`
@@ -246,7 +246,7 @@ class Runner:
         return runs
 
     def place(self, run: Run, items: Sequence[Item]) -> dict[str, int]:
-        """Put the rows of a run into the input buffers; give the address of each input.
+        """Put the rows of a run into the input buffers; return the address of each input.
 
         Raises:
             CudaError: The device failed, or is out of memory.
@@ -256,7 +256,7 @@ class Runner:
         return self._inputs.place(run, items, self._stream.handle)
 
     def run_placed(self, run: Run, pointers: Mapping[str, int]) -> list[Any]:
-        """Queue a run whose inputs are in place, and the copies of its outputs; give the arrays, not filled yet.
+        """Queue a run on the filled input buffers, and the copies of its outputs; return the arrays, not filled yet.
 
         Raises:
             BackendError: The engine refused the run.
@@ -272,7 +272,7 @@ class Runner:
             self._locked = True
 
     def _execute(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
-        """Queue a run whose inputs are in place; give the wanted outputs."""
+        """Queue a run on the filled input buffers; return the wanted outputs."""
         if self._graphs is not None:
             return self._execute_graph(run, pointers)
         execution = self._execution
@@ -283,7 +283,7 @@ class Runner:
             execution.bind(name, pointer)
         targets = self.outputs
         raws = [targets.target(execution, port, shapes[port.name]) for port in targets.ports]
-        # The engine may write an output on the host until the stream is waited for.
+        # The engine may write an output on the host until the stream is synchronised.
         self._kept.append(raws)
         execution.enqueue()
         return [targets.resolved(raw) for raw in raws[: len(self.signature.outputs)]]
@@ -304,7 +304,7 @@ class Runner:
                 )
         sizes = {port: nbytes_of(port, shapes[port.name]) for port in targets.ports}
         if not all(targets.fits(port, nbytes) for port, nbytes in sizes.items()):
-            graphs.clear()  # the buffers of outputs, whose addresses the graphs hold, will move
+            graphs.clear()  # the graphs hold the addresses of output buffers, which will move
         addresses = {port.name: targets.buffer(port, nbytes) for port, nbytes in sizes.items()}
         recorded = graphs.get(key)
         if recorded.graph is None:

@@ -43,16 +43,16 @@ _MOST_FLOAT32: Final = 3.4028234663852886e38
 _UNORDERED: Final = ("keep_fp32", "tactic_sources")
 
 _ELSEWHERE: Final = ("model", "calibration", "tactics", "timing_cache", "library")
-"""Fields that name places, and are not part of the cache key; the key has the content of the files that matter."""
+"""Fields with paths, which are not part of the cache key; the key has the content of the files that matter."""
 
 
 @dataclass(frozen=True)
 class BuildSettings:
     """All settings of a build.
 
-    A wrong value, and settings that do not fit together, raise ValueError: no setting is silently ignored. Lists
-    become tuples, a single number a tuple of one, texts of files paths, numbers and arrays of numpy those of Python;
-    ``strip`` sets ``refit``.
+    A wrong value, and settings that do not fit together, raise ValueError: no setting is silently ignored. Values are
+    normalised: lists become tuples, a single number a tuple of one, file names paths, and numbers and arrays of numpy
+    those of Python. ``strip`` sets ``refit``.
 
     Attributes:
         model: The ONNX file; None with ``network``.
@@ -72,7 +72,7 @@ class BuildSettings:
         optimization_level: 0 (quick build) to 5; None: the library's.
         workspace_bytes: Most scratch memory of one layer, in bytes; None: the library's.
         max_aux_streams: Most streams beside the main one; None: the library's.
-        sparsity: Whether sparse weights may be used as such.
+        sparsity: Whether kernels for sparse weights may be used.
         dla_core: Index of the DLA core to build for; None: the GPU.
         refit: Whether the weights can be changed later.
         strip: Whether the plan holds no weights (they are read from the model at load).
@@ -82,7 +82,7 @@ class BuildSettings:
         hardware_compatibility: ``"none"``, ``"ampere_plus"`` or ``"same_compute_capability"``.
         plugins: Plugin libraries (.so files) and Python plugins (``package.module:Class``).
         mark_outputs: Names of inner tensors that become outputs too.
-        verbosity: What the inspector can tell: ``"detailed"``, ``"layer_names_only"``, ``"none"``.
+        verbosity: What the inspector can report: ``"detailed"``, ``"layer_names_only"``, ``"none"``.
     """
 
     model: Path | None = None
@@ -150,7 +150,8 @@ class BuildSettings:
     def that_matter(self) -> dict[str, Any]:
         """Give the settings that change the engine, JSON-able, without those at their default.
 
-        Spellings of the same are equal here, so that the word and ``headrace trt build`` find each other's engines.
+        Different spellings of one value give one result, so that the word and ``headrace trt build`` find each
+        other's engines.
 
         Raises:
             SetupError: Shapes in ``profiles`` cannot be read.
@@ -164,7 +165,7 @@ class BuildSettings:
                 continue
             if value != field.default:
                 found[name] = sorted(set(value)) if name in _UNORDERED else _plain(value)
-        if self.plugins:  # the content of a library is a part of the key by itself
+        if self.plugins:  # the key has the content of a library separately
             found["plugins"] = [p if is_python_plugin(p) else Path(p).name for p in self.plugins]
         if self.profiles:
             found["profiles"] = [_ranges(profile) for profile in self.profiles]
@@ -183,7 +184,7 @@ def _python(value: Any) -> Any:
 
 
 def _ranges(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a profile with every range written out, however it is spelt."""
+    """Give a profile with every range written out, independent of its spelling."""
     read = {key: parse_shapes(shapes) for key, shapes in profile.items() if shapes is not None}
     most = read.get("max", {})
     return {key: {**most, **read.get(key, {})} for key in ("min", "opt", "max")}
@@ -278,13 +279,13 @@ def _misfit(settings: BuildSettings) -> str | None:
 
 
 def _overflows(mean: Sequence[float], std: Sequence[float]) -> bool:
-    """Tell whether normalization by these numbers leaves what float32 holds."""
+    """Return whether normalization by these numbers exceeds the range of float32."""
     least = min(map(abs, std)) or 1.0
     return max(*map(abs, mean), max(map(abs, mean)) / least, 1.0 / least) > _MOST_FLOAT32
 
 
 def is_python_plugin(plugin: str) -> bool:
-    """Tell ``package.module:Class`` from the path of a plugin library."""
+    """Return whether a text is ``package.module:Class``, not the path of a plugin library."""
     module, colon, name = plugin.partition(":")
     return bool(colon) and name.isidentifier() and all(p.isidentifier() for p in module.split("."))
 

@@ -102,9 +102,9 @@ class Signature:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether requests cannot share a run, since an input or output without batch axis belongs to the whole run.
+        """Whether requests cannot share a run because an input or output without batch axis belongs to the whole run.
 
-        A scalar input does not count, since requests with equal scalars can share a run.
+        A scalar input does not count, because requests with equal scalars can share a run.
         """
         return any(not port.batched and port.shape for port in self.inputs) or any(
             not port.batched for port in self.outputs
@@ -127,8 +127,8 @@ def read_signature(
     The first axis is the batch axis of every input that has an axis, with these exceptions: inputs named in
     ``unbatched``, shape inputs, and inputs whose first axis is fixed while another input's is dynamic (or
     fixed to 1). An output has no batch axis if it is named in ``unbatched``, or if its first axis is
-    fixed to another length than the batch. If a profile takes a single batch size, the engine may tell that size as
-    the length of an output's first axis; it still is the batch axis.
+    fixed to another length than the batch. If a profile takes a single batch size, the engine may report that size as
+    the length of an output's first axis, which is the batch axis nevertheless.
 
     Args:
         engine: The engine.

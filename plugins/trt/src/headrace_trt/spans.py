@@ -50,12 +50,12 @@ class Spans:
     def begin(self) -> None:
         """Mark the beginning of the first span, unless it is marked already."""
         if self._first is None:
-            # The clock is read before the event is recorded, so that no span is reported to begin before the batch.
+            # The clock is read before the event is recorded, so that no span begins before its batch.
             at = self._clock()
             self._first = self._recorded(), at
 
     def mark(self, name: str) -> None:
-        """Mark the end of the span ``name``, which began at the mark before."""
+        """Mark the end of the span ``name``, which began at the previous mark."""
         self._marks.append((name, self._recorded()))
 
     def _recorded(self) -> int:
@@ -103,11 +103,11 @@ class SpannedRunner(Runner):
     def __init__(self, *args: Any, spans: Spans, **more: Any) -> None:
         self._spans = spans
         super().__init__(*args, **more)
-        # The first span begins when copies are queued: the time in which the host gathers rows is not the device's.
+        # The first span begins when copies are queued: while the host gathers rows the device is idle.
         self._inputs.before_copies = spans.begin
 
     def _execute(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
-        self._spans.begin()  # marks the beginning if nothing was copied before
+        self._spans.begin()  # marks the beginning if nothing was copied
         self._spans.mark("copy in")
         raws = super()._execute(run, pointers)
         self._spans.mark("computation")

@@ -24,7 +24,7 @@ _log = logging.getLogger("headrace.trt")
 FORMAT = "headrace tactics 1"
 
 _NO_KERNEL: Final = "could not find any implementation"
-"""The text of TensorRT's error for a layer that has no tactic left."""
+"""TensorRT's error text for a layer without an allowed tactic."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class TacticFile:
     """The content of a file of tactics.
 
     Attributes:
-        library: Name and version of the library that has recorded it.
+        library: Name and version of the library that recorded it.
         chosen: For each layer, the chosen implementation and tactic, as one text. Layers of
             further optimization profiles have the number of the profile after their name.
         formats: For each layer, types and strides of its tensors under the chosen tactic.
@@ -46,7 +46,7 @@ class TacticFile:
     formats: dict[str, str] = field(default_factory=dict)
 
     def allows(self, layer: str, choice: str) -> bool:
-        """Tell whether a choice is not excluded."""
+        """Return whether a choice is not excluded."""
         return choice not in self.excluded and f"{layer}@{choice}" not in self.excluded
 
     def write(self, path: Path) -> None:
@@ -75,7 +75,7 @@ def read_tactics(path: Path) -> TacticFile | None:
 
 
 def is_recorded(path: Path) -> bool:
-    """Tell whether a build with this file replays it; a build without one, or after an exclusion, records it."""
+    """Return whether a build with this file replays it; without one, or after an exclusion, a build records it."""
     try:
         found = read_tactics(path)
     except SetupError:  # a timing cache, or a file that the build refuses
@@ -101,8 +101,8 @@ def using_tactics(
 ) -> Iterator[None]:
     """Record the choice of tactics in the file ``path``, or replay the choice that is there.
 
-    In a version with algorithm selectors the file has the choice of every layer. Newer versions have no selector;
-    there the file is an editable timing cache, and a layer that is not in it is an error.
+    In a version with algorithm selectors the file has the choice of every layer. In newer versions, which have no
+    selector, the file is an editable timing cache, and a layer that is not in it is an error.
 
     Args:
         library: The installed TensorRT.
@@ -162,7 +162,7 @@ def _selecting(library: Library, config: Any, path: Path, *, timed: bool) -> Ite
     if not timed and library.has("BuilderFlag.DISABLE_TIMING_CACHE"):
         config.set_flag(library.trt.BuilderFlag.DISABLE_TIMING_CACHE)
     # REJECT_EMPTY_ALGORITHMS is not set: for some layers TensorRT offers no choices, and would then end the build.
-    # Instead, the tactics that it has taken are compared with the file afterwards.
+    # Instead, its choices are compared with the file afterwards.
     try:
         yield
     except SetupError as error:
@@ -180,7 +180,7 @@ def _selecting(library: Library, config: Any, path: Path, *, timed: bool) -> Ite
         raise _not_followed(path, wrong)
     if not replay:
         if not selector.chosen:
-            _log.warning("%s told of no choice of tactics: %s fixes nothing", library.text, path)
+            _log.warning("%s reported no choice of tactics: %s fixes nothing", library.text, path)
         held.library = library.text
         held.chosen, held.formats = dict(selector.chosen), dict(selector.formats)
         held.write(path)
@@ -189,7 +189,7 @@ def _selecting(library: Library, config: Any, path: Path, *, timed: bool) -> Ite
 def _wrong_choice(
     held: TacticFile, chosen: Mapping[str, str], missed: Mapping[str, str], *, replay: bool
 ) -> str | None:
-    """Give a text about a layer that was not built as the file says; None if there is none."""
+    """Describe a layer that was not built as the file says; None if there is none."""
     for layer, choice in chosen.items():
         wanted = held.chosen.get(layer, choice) if replay else choice
         if choice != wanted:
@@ -200,7 +200,7 @@ def _wrong_choice(
     if replay:
         for layer in held.chosen:
             if layer not in chosen:
-                return missed.get(layer) or f"layer {layer!r} is not in what was built"
+                return missed.get(layer) or f"layer {layer!r} is not in the built engine"
     return None
 
 
@@ -242,7 +242,7 @@ def _make_selector(library: Library, held: TacticFile, *, replay: bool) -> Any:
             return allowed
 
         def report_algorithms(self, contexts: Any, choices: Any) -> None:
-            """Note the choices that were taken for one profile; the layers of the next profile come after this."""
+            """Record the choices for one profile; the layers of the next profile follow."""
             for context, choice in zip(contexts, choices, strict=False):
                 layer = self._layer(context)
                 self.chosen[layer] = choice_of(choice)

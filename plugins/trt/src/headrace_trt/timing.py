@@ -25,7 +25,7 @@ def refuse_without_timings(library: Library) -> None:
     """Refuse a timing cache if the library has none.
 
     Raises:
-        SetupError: The library is TensorRT for RTX, which measures nothing while it builds.
+        SetupError: The library is TensorRT for RTX, which measures no kernels while it builds.
     """
     if library.is_rtx or not library.has("ITimingCache"):
         raise SetupError(
@@ -55,7 +55,7 @@ def using_timing_cache(library: Library, config: Any, path: Path | None) -> Iter
     refuse_without_timings(library)
     cache = _read(config, path)
     if not config.set_timing_cache(cache, False):
-        _log.warning("%s was measured on another device or version: it is begun anew", path)
+        _log.warning("%s was measured on another device or version: a new one is begun", path)
         cache = config.create_timing_cache(b"")
         config.set_timing_cache(cache, False)
     yield
@@ -66,7 +66,7 @@ def using_timing_cache(library: Library, config: Any, path: Path | None) -> Iter
         made = config.get_timing_cache() or cache
         other = _read(config, path)
         if not made.combine(other, False):
-            _log.debug("%s could not be joined with what was measured", path)
+            _log.debug("the new measurements could not be added to %s", path)
         write_atomically(path, memoryview(made.serialize()))
 
 
@@ -77,7 +77,7 @@ def _read(config: Any, path: Path) -> Any:
         content = b""
     cache = config.create_timing_cache(content)
     if cache is None:
-        _log.warning("%s is no timing cache that can be read: it is begun anew", path)
+        _log.warning("%s is no timing cache that can be read: a new one is begun", path)
         cache = config.create_timing_cache(b"")
     return cache
 

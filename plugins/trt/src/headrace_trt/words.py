@@ -1,4 +1,4 @@
-"""Shared by the words: the keys of the scope by which they find each other, their device, errors in setup."""
+"""Shared by the words: the scope keys by which they find each other, their device, errors in setup."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 ENGINE: Final = "headrace_trt.engine"
-"""The key of ``context.scope`` under which the word that brings an engine leaves it for the word that runs it."""
+"""The key of ``context.scope`` for the engine, from the word that provides it to the word that runs it."""
 
 GATHERING: Final = "headrace_trt.gathering"
 """The key of ``context.scope`` for the `Gathering` that TensorrtCat, TensorrtInferTensor and TensorrtSplit share."""
 
 
 class EngineWord(headrace.Backend):
-    """Base of the words that bring an engine; they are built, and never called."""
+    """Base of the words that provide an engine; they are built, but never called."""
 
     owns_thread = True
     reads: tuple[str, ...] | type = ()
@@ -62,7 +62,7 @@ class EngineWord(headrace.Backend):
         """Put the engine into the scope, where TensorrtInferTensor looks for it."""
         found = context.scope.get_or_create(ENGINE, lambda: Held(engine))
         if found.value is not engine:
-            found.value = None  # two words bring an engine, so `engine_of` raises an error
+            found.value = None  # two words provide an engine, so `engine_of` raises an error
         self._engine = engine
 
 
@@ -70,7 +70,7 @@ def engine_of(context: headrace.InitContext) -> Engine:
     """Give the engine of the word in ``[ ]``, else of the word before in the same IoC.
 
     Raises:
-        SetupError: No word brings an engine, or two words before in the same IoC do.
+        SetupError: No word provides an engine, or two words before in the same IoC do.
     """
     if context.children:
         (child,) = context.children
@@ -99,7 +99,7 @@ def engine_of(context: headrace.InitContext) -> Engine:
 
 
 class Held:
-    """Wraps an object in a scope that is closed elsewhere: the wrapper has no ``close`` that the scope would call."""
+    """Wraps an object in a scope that must not close it: the wrapper has no ``close`` that the scope would call."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -121,7 +121,7 @@ def cuda_for(context: headrace.InitContext) -> tuple[Cuda, int]:
 
 
 def stream_of(context: headrace.InitContext, cuda: Cuda, ordinal: int) -> int:
-    """Give the handle of the instance's stream; the first plugin that asks makes the stream."""
+    """Give the handle of the instance's stream; the first plugin that asks for it makes it."""
     from headrace_trt.memory import Stream
 
     found = context.instance.get_or_create(("cuda.stream", ordinal), lambda: Stream(cuda))
@@ -138,7 +138,7 @@ def gathering_of(context: headrace.InitContext, name: str) -> Gathering:
     if held is None:
         raise SetupError(
             f"{name} belongs behind a TensorrtInferTensor in the first phase of an IoC",
-            hint="TensorrtTensor puts the words together as they belong.",
+            hint="TensorrtTensor puts the words together in the right order.",
         )
     found: Gathering = held.value
     return found

@@ -38,10 +38,10 @@ class Refused:
 
 
 def capability(path: Path, *, library: str = "auto") -> dict[str, Any]:
-    """Tell which nodes of a model TensorRT takes; no device is needed.
+    """Find the nodes of a model that TensorRT takes; no device is needed.
 
-    The model is cut at the nodes that the parser refuses, and every part between them is parsed by
-    itself, until the parser takes all remaining parts.
+    The model is cut at the nodes that the parser refuses, and every part between them is parsed separately, until the
+    parser takes all remaining parts.
 
     Returns:
         ``supported`` (whether it takes the whole model), ``nodes`` (their number), ``refused`` (a dict per refused
@@ -90,7 +90,7 @@ def capability(path: Path, *, library: str = "auto") -> dict[str, Any]:
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:
     """Give names to nodes without a name, since the parser's errors refer to nodes by name.
 
-    Domains that the model uses but does not import are added, as otherwise no types are inferred.
+    Domains that the model uses but does not import are added, because otherwise no types are inferred.
     """
     known = {entry.domain for entry in model.opset_import}
     for place, node in enumerate(model.graph.node):
@@ -208,7 +208,7 @@ def save_parts(path: Path, folder: Path, parts: Sequence[Sequence[int]]) -> list
 
 
 def borders(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> tuple[list[str], list[str]]:
-    """Give the tensors that a set of nodes takes from other nodes or inputs, and those that it gives to them."""
+    """Give the tensors that a set of nodes reads from other nodes or inputs, and those that others read from it."""
     weights = {tensor.name for tensor in graph.initializer}
     made = {name for node in nodes for name in node.output}
     inside = {id(node) for node in nodes}

@@ -157,7 +157,7 @@ def compare(
     Returns:
         ``same``, ``outputs`` (a dict per output); and if outputs differ and ``look_inside`` is set, ``first`` (the first inner
         tensor in the order of the graph that differs, with its node), ``inner`` (a dict per compared inner
-        tensor), and where nothing more can be said, ``note``.
+        tensor), and if no such tensor can be found, ``note`` with the reason.
 
     Raises:
         SetupError: There is no model, or it cannot be run.
@@ -187,7 +187,7 @@ def compare(
 
 
 def _refuse_open_axes(model: onnx.ModelProto, settings: BuildSettings) -> None:
-    """Refuse a model whose shapes only the caller can know, before anything is run.
+    """Refuse a model whose shapes only the caller knows, before anything is run.
 
     A dynamic first axis is the batch axis, which has a range even without shapes.
     """
@@ -209,8 +209,8 @@ def _refuse_open_axes(model: onnx.ModelProto, settings: BuildSettings) -> None:
 def _drawn(settings: BuildSettings, model: onnx.ModelProto, seed: int) -> dict[str, Any]:
     """Make random inputs at the best shapes of the first profile, or at a batch of 1.
 
-    An input that the other inputs of the profile tell may be left out of it. For an input that decides shapes the profile
-    has values instead.
+    The profile may leave out an input whose range follows from the other inputs. For an input that decides shapes the
+    profile has values instead.
     """
     if not settings.profiles:
         return random_inputs(model, seed=seed)

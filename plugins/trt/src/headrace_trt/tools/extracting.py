@@ -64,7 +64,7 @@ def extract_model(
         typed = onnx.shape_inference.infer_shapes(model)
         part = onnx.utils.Extractor(typed).extract_model(begins, ends)
     except Exception as error:  # onnx and protobuf have error classes of their own
-        raise SetupError(f"the part of {source} cannot be taken out: {error}") from error
+        raise SetupError(f"the part of {source} cannot be extracted: {error}") from error
     _refuse_open(part, source)
     if fold:
         part = fold_constants(part)

@@ -31,7 +31,7 @@ _PLAN_SUFFIXES: Final = (".trt", ".engine", ".plan")
 
 
 def is_plan(path: Path) -> bool:
-    """Tell by the suffix, in any case, whether a file is a plan; others are models."""
+    """Return whether a file is a plan, by its suffix in any case; other files are models."""
     return path.suffix.lower() in _PLAN_SUFFIXES
 
 
@@ -93,8 +93,8 @@ def inspect_plan(
 ) -> dict[str, Any]:
     """Describe a plan: its profiles, its layers with type and tactic, its memory.
 
-    On a machine with a device the loaded engine gives the answers. Elsewhere they come from the
-    sidecar that Headrace writes beside its plans; ``source`` says which.
+    On a machine with a device they are read from the loaded engine. Without one they come from the sidecar that
+    Headrace writes beside its plans. ``source`` says which.
 
     Raises:
         SetupError: The plan cannot be loaded, and there is no sidecar that belongs to it.
@@ -107,7 +107,7 @@ def inspect_plan(
     except HeadraceError as error:
         if sidecar is None:
             raise SetupError(
-                f"{path} cannot be looked into: {str(error).splitlines()[0]}",
+                f"{path} cannot be inspected: {str(error).splitlines()[0]}",
                 hint="Without a device only plans with their sidecar can be inspected.",
             ) from error
         kept = ("library", "profiles", "layers_by_type", "layers", "seconds", "asked", "plan_bytes")
@@ -159,7 +159,7 @@ def inspect_engine(engine: Engine) -> dict[str, Any]:
 def as_page(report: Mapping[str, Any], times_ms: Mapping[str, float] | None = None) -> str:
     """Give one HTML page with a table of the layers and a drawing of the graph.
 
-    The page is self-contained: it loads no script, style or picture from elsewhere.
+    The page is self-contained: it loads no script, style or picture.
 
     Args:
         report: A result of the functions of this module.

@@ -45,7 +45,7 @@ def profile_layers(
         cuda: The CUDA runtime.
         shapes: Shapes of inputs by name; an input that is left out has the profile's best shape.
         profile: The index of the optimization profile.
-        runs: The number of measured runs; two runs before them are not measured.
+        runs: The number of measured runs; two warm-up runs are not measured.
         nvtx: Whether the context marks layers by NVTX ranges, which Nsight Systems shows.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Tools for files of tactics: show them, exclude choices, and find the choice that gives wrong numbers."""
+"""Tools for files of tactics: show them, exclude choices, and find the choice that causes wrong results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def exclude_tactics(path: Path, choices: Sequence[str]) -> dict[str, Any]:
                 " layer@implementation:tactic.",
             )
     found.excluded = list(dict.fromkeys(found.excluded))
-    # A build either replays all choices or records all, so a recording without one of its choices is of no use.
+    # A build either replays all choices or records all, so a recording that lacks a choice is of no use.
     if any(not found.allows(layer, choice) for layer, choice in found.chosen.items()):
         found.chosen, found.formats = {}, {}
     found.write(path)
@@ -64,15 +64,16 @@ def exclude_tactics(path: Path, choices: Sequence[str]) -> dict[str, Any]:
 def bisect_tactics(
     good: TacticFile, bad: TacticFile, is_wrong: Callable[[TacticFile], bool]
 ) -> list[str]:
-    """Find the layers whose choice makes answers wrong, by halving the set of layers whose choices differ.
+    """Find the layers whose choice causes wrong results, by halving the set of layers whose choices differ.
 
     Args:
-        good: Choices with which answers are right.
-        bad: Choices with which answers are wrong.
-        is_wrong: Builds with a file of choices, and tells whether the answers are wrong.
+        good: Choices with right results.
+        bad: Choices with wrong results.
+        is_wrong: Builds with a file of choices, and returns whether the results are wrong.
 
     Returns:
-        The smallest set of layers that was found whose bad choices, with good ones elsewhere, give wrong answers.
+        The smallest set of layers that was found whose bad choices, with good ones for all other layers, cause wrong
+        results.
 
     Raises:
         SetupError: The files differ in no layer, or the bad one is not wrong.
