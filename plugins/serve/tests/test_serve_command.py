@@ -66,7 +66,7 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
         (["missing.toml"], "missing.toml"),
         (["a.toml", "a=a.toml"], "named twice"),
         (["--models", "none.toml"], "none.toml"),
-        (["--models", "a.toml"], "a.toml: it holds tables [models.NAME] alone, and not backend"),
+        (["--models", "a.toml"], "a.toml: it may hold only tables [models.NAME], not backend"),
         (["a:new=a.toml"], "a version is a whole number such as 2 or 10, got 'new'"),
         (["x=a.toml", "--models", "bad.toml"], "shap"),
         (["--models", "odd.toml"], "[models.n] needs a key `config`\n  It has: confg."),

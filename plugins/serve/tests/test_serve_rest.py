@@ -501,7 +501,7 @@ def test_what_has_no_route_is_told_so_in_json(serving, target):
     assert int(head.split()[1]) in (404, 405)
     told = json.loads(body)
     assert told["code"] == "route"
-    assert ("/docs shows what there is" in told["error"]) == (b"404" in head)
+    assert ("/docs lists the routes" in told["error"]) == (b"404" in head)
 
 
 def test_a_body_without_inputs_is_told_that_there_is_nothing(serving):

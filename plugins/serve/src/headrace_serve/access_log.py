@@ -1,4 +1,4 @@
-"""A line per request: what was asked of which model, how it ended, and how long each part took.
+"""A line per request: its route and model, its outcome, and how long each part took.
 
 The logger is ``headrace.serve.access``, level INFO. Bodies, values of queries, headers and keys are never
 logged.
@@ -23,9 +23,9 @@ class AccessLine:
 
     Attributes:
         route: The route of HTTP, or the name of the call of gRPC.
-        model, status, code: Texts, empty as long as they are not known.
+        model, status, code: Texts, empty until they are known.
         received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
-        times: Collects when the request waited and ran in the pipeline; None if the pipeline does not measure it.
+        times: Records when the request waited and ran in the pipeline; None if the pipeline does not measure it.
 
     Args:
         route: The route of HTTP, or the name of the call of gRPC.
@@ -52,12 +52,12 @@ class AccessLine:
         self._answered = time.monotonic()
 
     def timed(self) -> RunTimes:
-        """Give the object that collects when the request waits and runs in the pipeline."""
+        """Give the object that records when the request waits and runs in the pipeline."""
         self.times = self.times or RunTimes()
         return self.times
 
     def log(self, identifier: str = "") -> None:
-        """Write the line to the logger, with the id of the request, if it takes lines.
+        """Write the line to the logger, with the id of the request, if the logger is enabled.
 
         Args:
             identifier: The id of the request.

@@ -1,4 +1,4 @@
-"""Checks of ``--allow`` and ``--cors-origin``: both turn on what is off by default."""
+"""Checks of ``--allow`` and ``--cors-origin``: both turn on features that are off by default."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+")
 
 
 def check_allowed(names: Iterable[str]) -> frozenset[str]:
-    """Check the names of the parts of the protocol that are to be turned on.
+    """Check the names of the protocol parts to turn on.
 
     Args:
-        names: ``repository``: requests load and unload models. ``shared-memory``: tensors lie in
-            shared memory of the system.
+        names: ``repository``: requests load and unload models. ``shared-memory``: tensors are in shared memory of the
+            system.
 
     Raises:
         ConfigError: A name is unknown, or this platform does not have that part.

@@ -12,7 +12,7 @@ class Changes:
 
     The server calls `notify` at each of its own changes (reload, load, unload, drain), and when a request
     fails because its instance is lost. A pipeline does not report that it has recovered, so `wait` also
-    returns after ``look_s`` seconds, and its caller looks at the health again. Without a waiter no timer runs.
+    returns after ``look_s`` seconds, and its caller looks at the health again. No timer runs while nobody waits.
     """
 
     def __init__(self, look_s: float = 1.0) -> None:

@@ -13,13 +13,13 @@ from headrace_cli.for_plugins import Json, print_data, printing_warnings
 __all__ = ["serve"]
 
 _LONGEST = 1e9
-"""The greatest number of seconds, or milliseconds, that an option takes; it keeps infinity out."""
+"""The greatest number of seconds, or milliseconds, that an option takes; so infinity is refused."""
 
 _PEM = "FILE.PEM"
 
 
 def _limited(value: float | None) -> float | None:
-    """Check a time; in help a limit that nobody reaches would only be in the way."""
+    """Check a time; `typer.Option(max=...)` would show a limit in help that nobody reaches."""
     if value is not None and not value <= _LONGEST:
         raise typer.BadParameter(f"expected at most {_LONGEST:.0f}, got {value}")
     return value
@@ -30,7 +30,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         list[str] | None,
         typer.Argument(
             metavar="[NAME[:VERSION]=]CONFIG...",
-            help="What to serve; the name is else the file's stem, the version 1.",
+            help="What to serve; default: the file's stem as name, 1 as version.",
         ),
     ] = None,
     models_file: Annotated[
@@ -45,13 +45,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: a free one.")] = 8000,
     grpc_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="The port of gRPC; without it REST alone is served."),
+        typer.Option(min=0, max=65535, help="The port of gRPC; without it only REST is served."),
     ] = None,
     keys: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A TOML file with a table [NAME] per key, which has its hash: sha256 = ...",
+            help="A TOML file with a table [NAME] per key, with the key's hash: sha256 = ...",
         ),
     ] = None,
     tls_cert: Annotated[
@@ -60,7 +60,10 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     tls_key: Annotated[str | None, typer.Option(metavar=_PEM, help="Its key, PEM.")] = None,
     tls_client_ca: Annotated[
         str | None,
-        typer.Option(metavar=_PEM, help="Roots of the certificates that clients must have, PEM."),
+        typer.Option(
+            metavar=_PEM,
+            help="Root certificates for the clients' certificates, which are then required, PEM.",
+        ),
     ] = None,
     drain_delay: Annotated[
         float,
@@ -68,7 +71,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             metavar="SECONDS",
             min=0,
             callback=_limited,
-            help="Seconds to go on accepting after SIGTERM, not ready.",
+            help="Seconds to go on accepting requests after SIGTERM, while not ready.",
         ),
     ] = 0.0,
     access_log: Annotated[
@@ -88,7 +91,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         typer.Option(metavar="BYTES", min=1, help="The most bytes of a body, also decompressed."),
     ] = 64 << 20,
     max_inflight_bytes: Annotated[
-        int, typer.Option(metavar="BYTES", min=1, help="The most bytes of all bodies at a time.")
+        int, typer.Option(metavar="BYTES", min=1, help="The most bytes of all bodies in flight.")
     ] = 1 << 30,
     max_connections: Annotated[
         int, typer.Option(min=1, help="The most connections at a time, of each protocol.")
@@ -115,8 +118,8 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         int,
         typer.Option(
             min=1,
-            help="Whole processes that share the ports, each with all models and bounds of its own;"
-            " gRPC is shared on Linux alone.",
+            help="Processes that share the ports, each with all models and with bounds of its own;"
+            " gRPC is shared on Linux only.",
         ),
     ] = 1,
     switch_interval_ms: Annotated[
@@ -125,7 +128,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             metavar="MS",
             min=0.01,
             max=1000,
-            help="Milliseconds after which a thread is asked for the interpreter; Python's own are 5.",
+            help="Milliseconds after which a thread is asked to release the interpreter; Python's default is 5.",
         ),
     ] = 1.0,
     max_timeout_ms: Annotated[
@@ -135,7 +138,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         ),
     ] = None,
     priority_default: Annotated[
-        int, typer.Option(min=1, help="The priority of requests that say none; 1: most urgent.")
+        int, typer.Option(min=1, help="The priority of requests that give none; 1: most urgent.")
     ] = 2,
     cors_origin: Annotated[
         list[str] | None,
@@ -151,7 +154,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         list[str] | None,
         typer.Option(
             metavar="WHAT",
-            help="Switch on what is off: repository (clients load and unload models) or"
+            help="Turn on what is off by default: repository (clients load and unload models) or"
             " shared-memory. May be repeated.",
         ),
     ] = None,
@@ -159,23 +162,23 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         str | None,
         typer.Option(
             metavar="MODULE:OBJECT",
-            help="What gives pipelines by name and version, as package.module:object.",
+            help="An object that provides pipelines by name and version, as package.module:object.",
         ),
     ] = None,
     no_import: Annotated[
-        bool, typer.Option("--no-import", help="Run no code that configurations import.")
+        bool, typer.Option("--no-import", help="Refuse to import code for configurations.")
     ] = False,
     debug_errors: Annotated[
-        bool, typer.Option("--debug-errors", help="Tell clients the text of every error.")
+        bool, typer.Option("--debug-errors", help="Send clients the text of every error.")
     ] = False,
     as_json: Json = False,
 ) -> int:
     """Serve pipelines by the Open Inference Protocol, which clients of Triton speak.
 
-    SIGTERM and Ctrl-C let requests end (exit status 0 and 130); a second signal ends at once. SIGHUP reads configurations,
-    keys and certificates again; what is wrong with them is printed, and the old ones stay. With
-    --workers the signals reach all processes, and one that dies is started again. With --json a line
-    on stdout tells the addresses once all listen, or what is wrong.
+    SIGTERM and Ctrl-C let requests end (exit status 0 and 130); a second signal ends at once. SIGHUP reads
+    configurations, keys and certificates again; if that fails, the errors are printed and the old ones stay. With
+    --workers the signals reach all processes, and one that dies is started again. With --json a line on stdout has
+    the addresses once all listen, or the errors.
 
     \b
     Examples:

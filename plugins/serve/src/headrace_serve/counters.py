@@ -1,6 +1,6 @@
 """Counters of the server for its metrics, and of each model for the statistics of the protocol.
 
-They are plain numbers without a lock, since only the event loop changes them.
+They are plain numbers without a lock, because only the event loop changes them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Counters:
     _idle: asyncio.Event | None = None
 
     def begin(self, protocol: str) -> float:
-        """Note that a request has begun; give the time, in seconds of `time.monotonic`."""
+        """Record that a request has begun; return the time, in seconds of `time.monotonic`."""
         self.in_flight[protocol] += 1
         now_s = self.began_s[protocol] = time.monotonic()
         return now_s
@@ -53,7 +53,7 @@ class Counters:
             await self._idle.wait()
 
     def end(self, protocol: str, line: AccessLine) -> None:
-        """Note that a request has ended; its status is ``""`` where the client went away."""
+        """Record that a request has ended; its status is ``""`` if the client went away."""
         self.in_flight[protocol] -= 1
         if self._idle is not None and not self.in_flight[protocol]:
             self._idle.set()
@@ -64,7 +64,7 @@ class Counters:
         self.sent_bytes[route] = self.sent_bytes.get(route, 0) + line.sent_bytes
 
     def note_unread(self, status: str, code: str, sent_bytes: int) -> None:
-        """Count, and log, a request of HTTP that was refused before anything of it was understood."""
+        """Count and log an HTTP request that was refused before any of it could be parsed."""
         line = AccessLine("other", self.begin("http"))
         line.answered(status)
         line.code, line.sent_bytes = code, sent_bytes
@@ -87,7 +87,7 @@ class Counts:
     Attributes:
         ok, failed: How many requests succeeded, and how many failed.
         ok_ns, failed_ns: The sum of their times in the server, in nanoseconds.
-        inferences: The rows, or items, of the requests that succeeded.
+        inferences: The rows, or items, of the successful requests.
         last_ns: The wall time of the last answer, in nanoseconds; 0 before the first.
     """
 
@@ -120,7 +120,7 @@ class Counts:
         self._late.append((self.last_ns, self._requests))
 
     def rate_s(self) -> float | None:
-        """Give the recent rate of succeeded requests of the pipeline, per second.
+        """Give the recent rate of successful requests of the pipeline, per second.
 
         It is None if too few requests have succeeded in the last 30 seconds to measure it.
         """

@@ -69,7 +69,9 @@ def of_dtype_name(name: str) -> str | None:
 
 def datatype_of(array: NDArray[Any]) -> str | None:
     """Give the datatype of an array; None if the protocol has none for it."""
-    found = _BY_DTYPE.get(array.dtype)  # first, since numpy builds `dtype.name` anew at each access
+    found = _BY_DTYPE.get(
+        array.dtype
+    )  # first, because numpy builds `dtype.name` again at each access
     if found is not None:
         return found
     if array.dtype.kind in "SU":
@@ -112,7 +114,7 @@ def as_bf16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> None:
-    """Check the number of bytes of a tensor; for BYTES every number passes, as elements differ in length.
+    """Check the number of bytes of a tensor; for BYTES any number is allowed, because elements differ in length.
 
     Raises:
         InputError: ``size`` is not the number of bytes that shape and datatype need.
@@ -167,7 +169,7 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> ND
 def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
     """Give the elements in ``data``, once their number is that of the shape.
 
-    Lists are compared with the shape before numpy sees them: it takes many seconds to learn that of millions of lists.
+    Lists are compared with the shape before numpy reads them, because numpy takes many seconds for millions of lists.
     """
     if len(data) == math.prod(shape) and not (data and type(data[0]) is list):
         return data
@@ -194,7 +196,7 @@ def _texts(name: str, flat: list[Any]) -> NDArray[Any]:
 
 def _numbers(name: str, datatype: str, flat: list[Any]) -> NDArray[Any]:
     target = DATATYPES[datatype]
-    # The types are those in JSON: numpy makes numbers of a mix of numbers and booleans.
+    # The types in JSON are checked, because numpy turns a mix of numbers and booleans into numbers.
     if not _JSON_TYPES[target.kind].issuperset(map(type, flat)):
         raise InputError(f"input {name!r}: data holds values that are no {datatype}")
     raw: NDArray[Any] = np.array(flat)

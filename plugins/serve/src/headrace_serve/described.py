@@ -26,7 +26,7 @@ _UNBOUNDED = (1 << 31) - 1
 
 
 def server_metadata(service: Service) -> dict[str, Any]:
-    """Give name and version of the server, and its extensions, with those that ``--allow`` has turned on."""
+    """Give name and version of the server, and its extensions, including those turned on by ``--allow``."""
     return {
         "name": "headrace-serve",
         "version": version("headrace-serve"),

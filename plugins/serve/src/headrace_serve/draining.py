@@ -1,4 +1,4 @@
-"""Ends connections of HTTP and calls of gRPC whose clients do not know yet that the server ends.
+"""Ends HTTP connections and gRPC calls whose clients do not know yet that the server shuts down.
 
 A client that sends a request while the server closes the connection gets no answer. So each HTTP connection in use
 ends with an answer that says ``connection: close``, and the gRPC server refuses calls for a moment before it stops.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["stop_grpc", "take_last_requests"]
 
 _RECENT_S = 1.0
-"""A connection that was made, or had an answer, within so many seconds may send one more request."""
+"""A connection that was made, or got an answer, within this many seconds may send one more request."""
 
 _FIRST_S = 1.0
 """Seconds for the first request of a new connection."""
@@ -28,14 +28,14 @@ _NEXT_S = 0.1
 """Seconds for the next request of a connection that has had an answer."""
 
 _QUIET_S = 0.1
-"""The gRPC server stops once no call has begun for so many seconds."""
+"""The gRPC server stops once no call has begun for this many seconds."""
 
 _GRACE_S = 2.0
-"""Seconds in which gRPC calls that were ended because the server closes get their answers."""
+"""Seconds for gRPC calls to get their answers when the server ends them because it closes."""
 
 
 async def take_last_requests(connections: Sequence[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Receive the requests that clients sent before they could know of the end; their answers end the connections.
+    """Receive the requests of clients that did not know about the shutdown; their answers end the connections.
 
     Args:
         connections: The open connections, of `headrace_serve.http_protocol`.
@@ -53,13 +53,13 @@ async def take_last_requests(connections: Sequence[Any], loop: asyncio.AbstractE
 async def stop_grpc(server: Any, counters: Counters, timeout: float) -> None:
     """Wait for the calls that run, and stop the gRPC server.
 
-    A call that arrives after the stop, from a client that does not know of it yet, is reset as if the client had
-    cancelled it. So before the stop `Service` goes on refusing new calls: while earlier calls run, and then until no
-    call has begun for `_QUIET_S` seconds (at most `_RECENT_S`).
+    A call that arrives after the stop is reset as if the client had cancelled it, even if the client could not know
+    about the stop. So before the stop `Service` refuses new calls while earlier calls run, and then until no call has
+    begun for `_QUIET_S` seconds (at most `_RECENT_S`).
 
     Args:
         server: The server of ``grpc.aio``; None: gRPC is not served.
-        counters: Say how many calls run, and when the last one began.
+        counters: Have the number of running calls, and the time at which the last one began.
         timeout: Seconds for the calls to end.
     """
     if server is None:

@@ -1,4 +1,4 @@
-"""Reads which models are to be served: by name and version, each a pipeline and what its entry says of it."""
+"""Reads which models are to be served: by name and version, each with its pipeline and its entry."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
 """Keys of a request that decide how it is run, so that no input may be one of them."""
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
-"""Without zeros in front, so that 1 and 01 are not two versions, and as long as the clients' numbers may be."""
+"""Without leading zeros, so that 1 and 01 are not two versions, and as long as the clients' numbers may be."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STATISTICS = "stats"
-"""No model may have this name: the path ``/v2/models/stats`` is the protocol's for the statistics of all models."""
+"""No model may have this name: the protocol uses ``/v2/models/stats`` for the statistics of all models."""
 _NAMED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(:(?P<version>[^=:/\\]*))?=(?P<config>.+)", re.DOTALL
 )
@@ -93,7 +93,7 @@ class ModelEntry(_Entry):
     """One model to serve."""
 
     config: Any
-    """A path, a dict, a `headrace.PipelineConfig`, or a `headrace.Pipeline` that stays the caller's."""
+    """A path, a dict, a `headrace.PipelineConfig`, or a `headrace.Pipeline`, which the caller closes."""
     version: str = "1"
     """Digits without a zero in front; a whole number is read as its digits."""
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
@@ -158,7 +158,7 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
         An entry per name and version, in the order of ``models``.
 
     Raises:
-        ConfigError: A name or an entry is wrong, a version of a model is there twice, or there is no model.
+        ConfigError: A name or an entry is wrong, a version of a model is given twice, or there is no model.
         SetupError: The manager of models has failed.
     """
     found: dict[tuple[str, str], ModelEntry] = {}
@@ -227,7 +227,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     tables = document.get("models")
     if set(document) != {"models"} or not isinstance(tables, dict):
         wrong = ", ".join(key for key in document if key != "models")
-        what = f"it holds tables [models.NAME] alone{wrong and f', and not {wrong}'}"
+        what = f"it may hold only tables [models.NAME]{wrong and f', not {wrong}'}"
         raise ConfigError(Problem("serve", what, file=str(path)))
     problems = []
     for name, table in tables.items():
@@ -245,7 +245,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _wrong_in(name: str, table: dict[str, Any], path: Path) -> list[Problem]:
-    """Give the problems of one model of a file, so that they name the file."""
+    """Check one model of a file, so that the problems name the file."""
     try:
         ModelEntry.model_validate(table)
     except pydantic.ValidationError as error:

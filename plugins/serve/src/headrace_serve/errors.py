@@ -63,20 +63,20 @@ __all__ = [
 
 
 _LONGEST_NAME = 256
-"""For longer names nothing near is looked for: the time grows with the name, which may have as many bytes as a body."""
+"""For longer names no near name is searched: the time grows with the name, which may be as long as a body."""
 
 _LONGEST_TEXT = 10_000
-"""The most characters of the text of an error: a wrong name in it may have as many bytes as a body."""
+"""The most characters of the text of an error: a wrong name in it may be as long as a body."""
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """Give the known name that is nearest to a name of a client's; None if none is near."""
+    """Give the known name that is nearest to a client's name; None if none is near."""
     near = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST_NAME else []
     return near[0] if near else None
 
 
 def among(name: str, known: Iterable[str]) -> str:
-    """Give the hint for a name of a client's that is not among the known names."""
+    """Give the hint for a client's name that is not among the known names."""
     names = list(known)
     near = _nearest(name, names)
     asked = "" if near is None else f"Did you mean {near!r}? "
@@ -87,7 +87,7 @@ class ServeError(HeadraceError):
     """Root of the errors that the server itself raises; clients get their whole text.
 
     Attributes:
-        what: The text: what is wrong and what to do.
+        what: The text, which states the problem and what to do.
     """
 
     code = "serve"
@@ -104,8 +104,8 @@ class DisconnectedError(Exception):
 class UnknownModelError(ServeError):
     """No model of this name, or no such version of it, is served.
 
-    The text begins like Triton's, since clients look for those words. It lists the names in ``served``, which is
-    left empty where a client without a key must not learn them.
+    The text begins like Triton's, because clients look for those words. It lists the names in ``served``, which is
+    empty if a client without a key must not see them.
     """
 
     code = "unknown_model"
@@ -143,7 +143,7 @@ class UnauthenticatedError(ServeError):
 
 
 class NotAllowedError(ServeError):
-    """The server may do this, but not for this request.
+    """The server can do this, but this request is not allowed to ask for it.
 
     The server was started without the ``--allow`` that the request needs, the key lacks the right, or the
     request brings a configuration or files, which are code.
@@ -159,7 +159,7 @@ class AlreadyExistsError(ServeError):
 
 
 class UnavailableError(ServeError):
-    """The server is about to end, or the model is not loaded."""
+    """The server is about to shut down, or the model is not loaded."""
 
     code = "closed"
 
@@ -239,7 +239,7 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((DeadlineExceededError,), 504, "DEADLINE_EXCEEDED"),
 )
 _SHOWN = (InputError, BatchRangeError, OverloadedError, DeadlineExceededError, ServeError)
-"""Errors whose whole text a client may see, since it tells nothing of how the pipeline is made."""
+"""Errors whose whole text a client may see, because it reveals nothing about how the pipeline is made."""
 
 _RETRIED = (429, 503)
 
@@ -264,7 +264,7 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
             status, name = number, grpc
             break
     node: Any = getattr(error, "node", None)
-    # A metadatum of gRPC is ASCII, and a class of the user's may have any code.
+    # A metadatum of gRPC is ASCII, but a user's class may have any code.
     code = ascii(code_of(error))[1:-1]
     if debug or isinstance(error, _SHOWN):
         text = str(error)
@@ -275,7 +275,7 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         text = f"the request failed [{f'{where}, ' if where else ''}code {code!r}]"
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]} ..."
-    # Half of a surrogate pair, as in the names of some files, is no UTF-8: JSON and gRPC could not send the text.
+    # Half of a surrogate pair, as in some file names, is not valid UTF-8, so JSON and gRPC could not send the text.
     text = text.encode("utf-8", "backslashreplace").decode()
     return Refusal(status, name, code, node, text, status in _RETRIED)
 

@@ -1,7 +1,7 @@
-"""Makes in all worker processes what a request changes: the loaded models, and the regions of shared memory.
+"""Makes the changes that requests ask for in all worker processes: loaded models, regions of shared memory.
 
-A server with one process makes a change itself. A worker process asks the supervisor, which tells every worker
-process to make the change (`headrace_serve.shared_changes`); the messages between the two are lines of JSON.
+A server with one process makes a change itself. A worker process asks the supervisor, which has every worker process
+make the change (`headrace_serve.shared_changes`). The messages between the two are lines of JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger("headrace.serve")
 
 _MOST_ASKED = 16
 _MOST_BYTES = 32 << 10
-"""The most bytes of a change as JSON: its texts come from requests, and every worker process gets them."""
+"""The most bytes of a change as JSON. Its texts come from requests, and are sent to every worker process."""
 
 
 class Changed(Protocol):
@@ -77,7 +77,7 @@ class Everywhere:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self, service: Changed) -> None:
-        """Make the changes that were made before this process was started; from now on it makes every change.
+        """Make the changes from before this process was started; from now on it makes every change.
 
         Raises:
             UnavailableError: The supervisor has ended.
@@ -97,7 +97,7 @@ class Everywhere:
         await self._joined
 
     async def ask(self, change: Message) -> None:
-        """Have all worker processes make a change, this one too.
+        """Have all worker processes make a change, including this one.
 
         Raises:
             InputError: The change is too long.
@@ -126,11 +126,11 @@ class Everywhere:
 
     def take(self, message: Message) -> None:
         """Take a message of the supervisor; called in any thread."""
-        loop: Any = self._loop  # not None: the supervisor sends nothing before `join` has asked it
+        loop: Any = self._loop  # not None: the supervisor sends nothing before `join` asks it
         loop.call_soon_threadsafe(self._take, message)
 
     def end(self) -> None:
-        """Note that the supervisor has ended: `join` and `ask` fail, as no answer will come. Called in any thread."""
+        """Make `join` and `ask` fail, because the supervisor has ended and will not answer. Called in any thread."""
         self._ended = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._fail)

@@ -31,13 +31,13 @@ __all__ = ["CYCLE", "Exchange", "Reply"]
 T = TypeVar("T")
 
 CYCLE = "headrace_serve.cycle"
-"""The key of a scope under which our own server puts a `headrace_serve.http_cycle.Cycle`."""
+"""The key of a scope under which this server puts a `headrace_serve.http_cycle.Cycle`."""
 
 _IN_THREAD_BYTES = 64 << 10
-"""Bodies of so many bytes or more are compressed in another thread, since they would hold up the event loop."""
+"""Larger bodies are compressed in another thread, because they would block the event loop."""
 
 _LEAST_ROOM_BYTES = 64 << 10
-"""So many bytes may be received at once beyond those for which `Exchange.hold` has taken room."""
+"""At once this many bytes may be received beyond those that `Exchange.hold` has counted."""
 
 _WORTH_BYTES = 1024
 _WINDOWS = {"gzip": 31, "deflate": 15}
@@ -49,8 +49,8 @@ class Reply:
     Attributes:
         status, content_type, headers: The HTTP status, and the headers that are sent.
         parts: The body, in pieces that are sent one after the other.
-        compressible: Whether the body may be compressed, as only answers of inferences are: Triton's
-            client for asyncio accepts gzip in every request, and decompresses only these answers.
+        compressible: Whether the body may be compressed. Only answers of inferences are, because Triton's client for
+            asyncio accepts gzip in every request, but decompresses only these answers.
     """
 
     compressible = False
@@ -123,7 +123,7 @@ class Exchange:
 
     @property
     def path(self) -> dict[str, str]:
-        """The parameters that the route has read from the path."""
+        """The parameters that the route found in the path."""
         found: dict[str, str] = self.scope.get("path_params", {})
         return found
 
@@ -172,7 +172,7 @@ class Exchange:
         limit = limits.max_body_bytes
         headers, cycle = self._headers, self._cycle
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
-            raise UnsupportedError("transfer-encoding: chunked alone is supported by this server")
+            raise UnsupportedError("transfer-encoding: this server supports only chunked")
         if cycle is None or cycle.more_body:
             parts = await self._pieces(limit)
             size = sum(map(len, parts))
@@ -193,7 +193,7 @@ class Exchange:
         return body if encoding == "identity" else await self._decompressed(body, encoding, limit)
 
     async def _pieces(self, limit: int) -> list[bytes]:
-        """Receive a body of at most ``limit`` bytes, of which not all has come yet; the errors are those of `body`."""
+        """Receive the rest of a body of at most ``limit`` bytes; the errors are those of `body`."""
         declared = self._headers.get(b"content-length", b"0")
         length = int(declared) if declared.isdigit() else 0
         if length > limit:
@@ -215,7 +215,7 @@ class Exchange:
         return parts
 
     async def _receive_more(self, room: int) -> tuple[Sequence[bytes], bool]:
-        """Do the work of `Cycle.receive_more` for another ASGI server, whose messages have any number of bytes."""
+        """Replace `Cycle.receive_more` for another ASGI server, whose messages have any number of bytes."""
         message: Message = await self._receive()
         if message["type"] == "http.disconnect":
             raise DisconnectedError
@@ -252,7 +252,7 @@ class Exchange:
         return self._cycle.while_connected(work)
 
     async def _watching_messages(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work of `while_connected` for another ASGI server, which reports by a message that the client went."""
+        """Replace `while_connected` for another ASGI server, which reports by a message that the client went away."""
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         gone = False
 
@@ -286,7 +286,7 @@ class Exchange:
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
         line.sent_bytes = length
-        # The middleware of CORS adds its headers in a `send` of its own, which `Cycle.answer` would pass by.
+        # The CORS middleware adds its headers in a `send` of its own, which `Cycle.answer` would bypass.
         if self._cycle is not None and not self.service.cors_origins:
             await self._cycle.answer(reply.status, reply.content_type, headers, parts, length)
             return

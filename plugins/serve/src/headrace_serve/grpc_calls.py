@@ -33,14 +33,14 @@ __all__ = ["Calls", "traceparent_of"]
 logger = logging.getLogger("headrace.serve")
 
 _LONGEST_TEXT_BYTES = 1500
-"""The most bytes of an error's text in the metadata of an answer, whose size clients limit."""
+"""The most bytes of an error's text in the metadata of an answer, because clients limit its size."""
 
 
 class _Receiving:
-    """Cancels the tasks of calls whose messages do not come in time.
+    """Cancels the tasks of calls whose messages do not arrive in time.
 
-    All calls have the same time, so the one that began first is due first, and one timer looks at that one alone:
-    a timer of its own for each call would cost the event loop one more turn.
+    All calls have the same time limit, so the one that began first is due first. One timer watches that one alone,
+    because a timer for each call would cost the event loop one more turn.
 
     Args:
         seconds: The time.
@@ -53,18 +53,18 @@ class _Receiving:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, task: asyncio.Task[Any]) -> None:
-        """Count the time from now on for a task, until `end`."""
+        """Start the time of a task; `end` stops it."""
         loop = task.get_loop()
         self._due[task] = loop.time() + self._seconds
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._look, loop)
 
     def is_late(self, task: asyncio.Task[Any]) -> bool:
-        """Tell whether the task was cancelled here."""
+        """Return whether the task was cancelled here."""
         return task in self._late
 
     def end(self, task: asyncio.Task[Any]) -> None:
-        """Stop counting the time for a task."""
+        """Stop the time of a task."""
         self._due.pop(task, None)
         self._late.discard(task)
 
@@ -98,8 +98,8 @@ class Calls:
     ) -> Any:
         """Give the handler of a call with one request and one response.
 
-        The handler is registered with grpcio as one for a stream of requests, and reads the first alone. So the
-        arrival of the request has a deadline, and one that cannot be parsed is answered with INVALID_ARGUMENT.
+        The handler is registered with grpcio as one for a stream of requests, but reads only the first. So the
+        arrival of the request has a deadline, and a request that cannot be parsed is answered with INVALID_ARGUMENT.
 
         Args:
             name: The name of the call.
@@ -158,8 +158,8 @@ class Calls:
     async def _received(self, context: Any) -> bytes:
         """Give the one message of a call.
 
-        The message is read from the context. The other way, the iterator of requests, is an asynchronous
-        generator, and asyncio starts a task to close a generator that is left before its end.
+        The message is read from the context, not from the iterator of requests. That is an asynchronous generator,
+        and asyncio would start a task to close it, because it is left before its end.
 
         Raises:
             NotReceivedError: The message has not arrived in time.
@@ -233,7 +233,7 @@ class Calls:
         await context.abort(status, text, trailing_metadata=tuple(trailing))
 
     async def refuse(self, name: str, context: Any, error: Exception) -> None:
-        """End a call of streams with the status of an error that belongs to none of its requests."""
+        """End a streaming call with the status of an error that belongs to none of its requests."""
         line = AccessLine(name, self._service.counters.begin("grpc"))
         await self.abort(context, error, None, line)
 
@@ -255,9 +255,9 @@ class Calls:
 
 
 def _cut(text: str) -> str:
-    """Cut a text so that it fits into the metadata of an answer, of which clients accept 8 KiB.
+    """Cut a text so that it fits into the metadata of an answer; clients accept 8 KiB of metadata.
 
-    The text stands there at most twice: percent-encoded, with up to three characters for a byte, and in base64.
+    The metadata hold the text at most twice: percent-encoded, with up to three characters per byte, and in base64.
     """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= _LONGEST_TEXT_BYTES:
@@ -291,7 +291,11 @@ def _headers(context: Any) -> dict[str, str]:
 
 def _model_of(request: Any) -> str:
     """Give the name of the model that a request is for, ``""`` if it names none."""
-    for one in ("model_name", "name", "service"):  # of inference, of description, of health
+    for one in (
+        "model_name",
+        "name",
+        "service",
+    ):  # the requests of inference, of description and of health
         name: str = getattr(request, one, "")
         if name:
             return name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["describing_methods"]
 
 _OPEN: Final = ("ServerLive", "ServerReady", "ModelReady")
-"""Calls that need no key, since orchestrators, which have none, ask for health."""
+"""Calls that need no key, because orchestrators ask for health, and have none."""
 
 
 def describing_methods(service: Service, calls: Calls) -> dict[str, Any]:

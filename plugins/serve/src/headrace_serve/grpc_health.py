@@ -1,4 +1,4 @@
-"""The health of server and models, as ``grpc.health.v1`` tells it: asked for once, or watched."""
+"""The health of server and models by ``grpc.health.v1``: asked for once, or watched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def health_methods(service: Service, calls: Calls) -> dict[str, Any]:
     async def check(request: Any, context: Any, line: AccessLine) -> bytes:
         status = _status_of(service, request.service)
         if status == "SERVICE_UNKNOWN":
-            # The error does not list the served models: this call needs no key, and would tell them to everybody.
+            # The error does not list the served models, because this call needs no key and would reveal them to
+            # everybody.
             raise UnknownModelError(request.service)
         return _encoded(status)
 

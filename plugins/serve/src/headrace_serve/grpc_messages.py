@@ -262,7 +262,7 @@ RetryInfo
 RetryDelay
   int64 seconds 1
 """
-"""``google.rpc.Status`` with its parts; Detail stands for ``google.protobuf.Any``, RetryDelay for Duration."""
+"""``google.rpc.Status`` with its parts; Detail is ``google.protobuf.Any``, RetryDelay is Duration."""
 
 _INFERENCE_METHODS: Final = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer",
@@ -299,7 +299,7 @@ def _file(name: str, package: str, text: str) -> descriptor_pb2.FileDescriptorPr
 
 
 def _field(current: Any, package: str, words: list[str], *, choice: bool) -> bool:
-    """Add the field of one line; give whether the fields of the next lines belong to a ``oneof``."""
+    """Add the field of one line; return whether the fields of the next lines belong to a ``oneof``."""
     if words[0] == "oneof":
         current.oneof_decl.add(name=words[1])
         return True

@@ -1,4 +1,4 @@
-"""gRPC reflection: tells tools such as grpcurl which services and messages the server has."""
+"""gRPC reflection: reports the server's services and messages to tools such as grpcurl."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class _Unsent:
         self._bytes = 0
 
     def keep(self, size: int) -> None:
-        """Count an answer; not after the end."""
+        """Count an answer, unless the stream has ended."""
         if self._service is not None:
             self._service.unsent_bytes += size
             self._bytes += size
@@ -107,7 +107,7 @@ class _Unsent:
         self.keep(-size)
 
     def end(self) -> None:
-        """Note that the stream has ended, whatever of it is left."""
+        """Record that the stream has ended, even if answers are left."""
         self.keep(-self._bytes)
         self._service = None
 

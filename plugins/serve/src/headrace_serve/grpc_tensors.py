@@ -45,7 +45,7 @@ _CONTENTS: Final = {
 
 
 _LARGE_BYTES: Final = 64 << 10
-"""For messages of so many bytes or more, protobuf's copies of the raw tensors cost more than `_split`."""
+"""From this size of a message on, protobuf's copies of the raw tensors cost more than `_split`."""
 
 _SIZE: Final = "binary_data_size"
 _BINARY: Final = "binary_data_output"
@@ -74,7 +74,7 @@ class Received:
         self.id: str = request.id
 
     def outline(self) -> bytes:
-        """Give the bytes of the message without its id and its raw tensors, which it then has no more."""
+        """Remove the id and the raw tensors from the message, and give its other bytes."""
         self.message.ClearField("id")
         self.message.ClearField("raw_input_contents")
         written: bytes = self.message.SerializeToString()
@@ -168,7 +168,7 @@ def read_request(
 
 
 def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place]]:
-    """Read the names of the outputs that a message asks for, and the places in shared memory of some."""
+    """Read the names of the outputs that a message asks for, and their places in shared memory, if any."""
     names: list[str] = []
     places: dict[str, Place] = {}
     for output in request.outputs:
@@ -185,7 +185,7 @@ def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place]]
 
 
 def _filled(outline: Outline, received: Received, timeout_s: float | None) -> Asked:
-    """Give what a message asks for, from the outline of an earlier one and its own id and raw tensors."""
+    """Build what a message asks for from an earlier message's outline and its own id and raw tensors."""
     inputs = [
         Tensor(name, datatype, shape, from_bytes(name, datatype, shape, data))
         for (name, datatype, shape, _), data in zip(outline.inputs, received.raw, strict=True)
@@ -199,12 +199,12 @@ def _is_placed(one: Any) -> bool:
 
 
 def _placed(one: Any, access: Access) -> Tensor:
-    """Give an input that lies in shared memory."""
+    """Give an input that is in shared memory."""
     given = {name: _value(name, value) for name, value in one.parameters.items()}
     place: Any = access.place(f"input {one.name!r}", given)
     _refuse_parameters(f"input {one.name!r}", given)
     if one.HasField("contents"):
-        raise InputError(f"input {one.name!r} has contents, and a place in shared memory")
+        raise InputError(f"input {one.name!r} has both contents and a place in shared memory")
     datatype = _datatype(one)
     return placed_input(one.name, datatype, read_shape(one.name, list(one.shape)), place, access)
 

@@ -25,16 +25,16 @@ __all__ = ["protocol_class"]
 logger = logging.getLogger("headrace.serve")
 
 _OF_UPGRADE = (b"upgrade", b"http2-settings")
-"""Headers, and words of ``Connection``, by which a client asks for another protocol."""
+"""Headers and values of ``Connection`` with which a client asks for another protocol."""
 
 _TRAILERS: Any = deque(maxlen=0)
-"""Takes the headers behind a body, which nobody asks for, and keeps none."""
+"""Drops the headers behind a body, which nobody reads."""
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol]:
-    """Give the class of connections with these limits, which count there what they refuse by themselves."""
+    """Give the class of connections with these limits; they count the requests that they refuse themselves."""
 
     class Protocol(_LimitedProtocol):
         _limits = limits
@@ -44,20 +44,21 @@ def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol
 
 
 class _LimitedProtocol(HttpToolsProtocol):
-    """Adds to uvicorn's protocol the bounds for which uvicorn has no setting, by three timers.
+    """Adds bounds to uvicorn's protocol for which uvicorn has no setting, with three timers.
 
     The first watches receiving. It runs while a request is incomplete after a read, and from the start of a
-    connection to its first byte, and ends a connection whose request is late or whose body comes too slowly. The
-    rest of a body that comes after its request was answered is read and dropped: a connection that is closed with
-    unread bytes is reset, and a client that still sends would lose its answer.
+    connection to its first byte, and ends a connection whose request is late or whose body comes too slowly. If a
+    request is answered before its body is complete, the rest is read and dropped. Closing a connection with unread
+    bytes would reset it, and a client that still sends would lose its answer.
 
     The second watches sending. It runs while the buffer of the connection is full, or is not empty after the last
-    byte of an answer: a client that receives nothing would hold the buffer for ever.
+    byte of an answer: a client that receives nothing would otherwise hold the buffer for ever.
 
-    The third ends an idle connection. An answer does not set it anew: when it is due, it looks when the last was.
+    The third ends an idle connection. An answer does not restart it; when it is due, it checks when the last answer
+    was.
 
-    Besides, reads that bring neither the end of a head nor any of a body are counted: the parser keeps a header that
-    is not at its end, and copies it with each read.
+    Reads that contain neither the end of a head nor any of a body are also counted, because the parser keeps an
+    incomplete header and copies it with each read.
     """
 
     _limits: Limits
@@ -80,19 +81,19 @@ class _LimitedProtocol(HttpToolsProtocol):
     _last: asyncio.Future[None] | None = None
 
     def is_fresh(self, since: float) -> bool:
-        """Tell whether a request is being received, or the connection is newer than ``since`` and has had none."""
+        """Return whether a request is being received, or the connection is newer than ``since`` and has had none."""
         if self.cycle is not None and not self.cycle.response_complete:
             return False
         return self._incomplete or (self.cycle is None and self._idle_since >= since)
 
     def is_used(self, since: float) -> bool:
-        """Tell whether the last answer was given after ``since``, a time of the loop, and no request has begun."""
+        """Return whether the last answer was given after ``since``, a time of the loop, and no request has begun."""
         if self.cycle is None or not self.cycle.response_complete:
             return False
         return not self._incomplete and self._idle_since >= since
 
     def last_request(self) -> asyncio.Future[None]:
-        """End the connection with its next answer; give a future, done when that request is in or the client gone."""
+        """End the connection with its next answer; give a future that is done once the request is received."""
         self._last = self.loop.create_future()
         if self.transport.is_closing():
             self._last.set_result(None)
@@ -103,7 +104,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._last.set_result(None)
 
     def connection_made(self, transport: Any) -> None:
-        """Take a connection, or refuse it where there are too many."""
+        """Accept a connection, or refuse it if there are too many."""
         super().connection_made(transport)
         self._idle_since = self.loop.time()
         if len(self.connections) > self._limits.max_connections:
@@ -112,14 +113,14 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._start_receiving()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let a connection go."""
+        """Forget a connection."""
         self._stop_receiving()
         self._stop_sending()
         if self._idle is not None:
             self._idle.cancel()
         super().connection_lost(exc)
         if self._answered is not None:
-            self._answered.lose()  # uvicorn does so for the last request, and this one may stand before it
+            self._answered.lose()  # uvicorn does this only for the last request, and this one may be before it
         self._settle_last()
 
     def data_received(self, data: bytes) -> None:
@@ -131,7 +132,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             if not self._refused_head():
-                logger.debug("a client of %s sent what is no HTTP", self.client)
+                logger.debug("a client of %s sent bytes that are no HTTP", self.client)
                 self.send_400_response("Invalid HTTP request received.")
             return
         except httptools.HttpParserUpgrade as raised:
@@ -148,7 +149,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 self.cycle.taken()  # type: ignore[attr-defined]
 
     def _read_again(self, rest: bytes) -> None:
-        """Parse a request that asks for another protocol again, without the headers that ask; a server may do so.
+        """Parse a request that asks for another protocol again without those headers; a server may ignore them.
 
         Behind such a head the parser expects the other protocol, and would lose the body. HTTP/2 clients that try
         an upgrade without TLS send such heads, with bodies.
@@ -171,7 +172,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._refuse_rest(400, msg, "http")
 
     def _refused_head(self) -> bool:
-        """Refuse a head that is too large; tell whether it is."""
+        """Refuse a head that is too large; return whether it is."""
         most = self._limits.max_header_bytes
         if self._head_bytes > most:
             text = f"the headers have more than {most} bytes"
@@ -179,7 +180,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         return self._head_bytes > most
 
     def _refuse_rest(self, status: int, text: str, code: str) -> None:
-        """Refuse what cannot be read, or comes too late, and close.
+        """Refuse a request that cannot be parsed or comes too late, and close.
 
         If it follows a whole request that is not answered yet, it is ignored, so that this request keeps its
         answer; the connection ends with that answer. A request that has its answer gets no second one.
@@ -210,7 +211,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._stop_receiving()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; `data_received` bounds what comes in several reads, `on_headers_complete` what comes in one."""
+        """Take a header; `data_received` bounds a head of several reads, `on_headers_complete` a head of one."""
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -321,13 +322,13 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._idle = self.loop.call_later(left_s, self._look_at_idle)
 
     def pause_writing(self) -> None:
-        """Pause sending, since the buffer of the connection is full, and watch how fast the client empties it."""
+        """Pause sending, because the connection's buffer is full, and watch how fast the client empties it."""
         super().pause_writing()
         if self._sending is None:
             self._start_sending()
 
     def resume_writing(self) -> None:
-        """Go on sending, since the buffer of the connection has room again."""
+        """Go on sending, because the connection's buffer has room again."""
         super().resume_writing()
         self._stop_sending()
 

@@ -1,4 +1,4 @@
-"""Runs one inference: makes requests of the pipeline from tensors, and tensors from their results."""
+"""Runs one inference: converts tensors to requests of the pipeline, and their results to tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CALLING = {"timeout", "priority", "traceparent"}
 _UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
 _PASSING = (429, 503, 504)
 _FINAL = "triton_enable_empty_final_response"
-"""Triton's clients in C++, perf_analyzer among them, send it with every request of gRPC."""
+"""Triton's C++ clients, such as perf_analyzer, send it with every gRPC request."""
 _KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output", _FINAL)
 
 
@@ -71,9 +71,7 @@ async def infer(
             parameters["errors"] = _errors_text(failed, debug=debug_errors)
         return Answer(model, asked.id, outputs, len(results), parameters)
     if partial:
-        raise InputError(
-            f"parameter 'partial' is for inputs of items, which {model.name!r} has none of"
-        )
+        raise InputError(f"parameter 'partial' is for inputs of items, and {model.name!r} has none")
     request = _request(model, values, fixed, None)
     await model.pipe.call_async(request, **call)
     outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
@@ -103,12 +101,12 @@ def prepared(
     limits: Limits,
     priority_default: int,
 ) -> Mapping[str, Any]:
-    """Make a request of `request_of` ready, and give the arguments of ``pipe.call_async`` for it.
+    """Complete a request of `request_of`, and give the arguments of ``pipe.call_async`` for it.
 
     Args:
         request: The request; it is changed.
-        parameters: Those of ``timeout``, ``priority`` and ``traceparent`` that the client has sent.
-        times: Collects when the request waits and runs in the pipeline; None: it is not measured.
+        parameters: ``timeout``, ``priority`` and ``traceparent``, as far as the client has sent them.
+        times: Records when the request waits and runs in the pipeline; None: it is not measured.
         limits: The limits that hold for the model.
         priority_default: As `Service` has it.
 
@@ -132,12 +130,13 @@ def _add_context(
 async def _run_items(
     model: Model, requests: list[dict[str, Any]], call: dict[str, Any], *, partial: bool
 ) -> tuple[dict[int, Any], dict[int, BaseException]]:
-    """Run a request per item; give the results and the errors, by the items' indexes.
+    """Run a request per item; return the results and the errors, by the items' indexes.
 
     With ``partial`` the other results are enough. But if all items fail and the first one's error means overload,
-    deadline or closing, the error is raised nevertheless: its status tells the client, and a load balancer, to retry.
+    deadline or closing, that error is raised nevertheless, because with its status the client, or a load balancer,
+    retries.
     """
-    if len(requests) == 1:  # a call with a single dict costs less than one with a list
+    if len(requests) == 1:  # a call with a single dict is cheaper than one with a list
         try:
             await model.pipe.call_async(requests[0], **call)
         except RequestError as error:
@@ -165,9 +164,9 @@ def _written(
     *,
     partial: bool,
 ) -> list[Tensor]:
-    """Give the outputs of items; with ``partial``, results that cannot be written go over to the failed ones.
+    """Give the outputs of items; with ``partial``, results that cannot be written count as failed.
 
-    Each turn of the loop takes away results, so that it ends. The next turn may fail too, at another output.
+    The loop ends, because each turn removes results. The next turn may also fail, at another output.
     """
     while True:
         try:
@@ -183,7 +182,7 @@ def _written(
 
 
 def _errors_text(failed: dict[int, BaseException], *, debug: bool) -> str:
-    """Give the errors of items as JSON text, since a parameter holds no list."""
+    """Give the errors of items as JSON text, because a parameter cannot hold a list."""
     rows = []
     for index, error in sorted(failed.items()):
         refused = refusal(error, debug=debug)

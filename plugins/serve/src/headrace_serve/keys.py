@@ -85,7 +85,7 @@ class Keys:
 
     @classmethod
     def of(cls, keys: Keys | str | Path | None) -> Keys | None:
-        """Give the keys for an argument ``keys``: `Keys` as they are, from the path of a file, or None for None.
+        """Give the keys for an argument ``keys``: `Keys`, the path of a file that has them, or None.
 
         Raises:
             ConfigError: The file cannot be read, or has another shape.
@@ -98,7 +98,7 @@ class Keys:
         return keys
 
     def check_models(self, served: Collection[str]) -> None:
-        """Check that each model for which a key holds is among the names of the served models.
+        """Check that every model that a key names is served.
 
         Raises:
             ConfigError: A key names another model.
@@ -128,7 +128,7 @@ class Keys:
         Raises:
             UnauthenticatedError: The request has no key, or an unknown one.
         """
-        # gRPC keeps the blanks around a value, which HTTP takes off: perf_analyzer sends the one behind ``X-API-Key:``.
+        # HTTP strips blanks around a value, gRPC keeps them: perf_analyzer sends the one behind ``X-API-Key:``.
         given = headers.get("x-api-key", "").strip()
         authorization = headers.get("authorization", "").strip()
         if not given and authorization.lower().startswith(_PREFIX):
@@ -158,4 +158,4 @@ class Keys:
         if right not in key.rights:
             raise NotAllowedError(f"the key has no right to {right}")
         if key.models is not None and model not in key.models:
-            raise NotAllowedError("the key is not good for this")
+            raise NotAllowedError("the key does not allow this")

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 __all__ = ["Limits"]
 
 _ENDLESS = 1 << 53
-"""Every bound must be smaller than this, which keeps infinity out."""
+"""Every bound must be smaller than this, so infinity is refused."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of the server; beyond each a request is refused with an answer that says so.
+    """Bounds of the server. A request that exceeds one is refused with an answer that says so.
 
     Attributes:
         max_body_bytes: The most bytes of one request's body, both as sent and as decompressed.
-        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered. Calls of
-            gRPC are refused while answers that clients have not taken have so many bytes.
+        max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered. gRPC
+            calls are refused while answers that clients have not received yet have this many bytes.
         max_header_bytes: The most bytes of the URL and of names and values of the headers of one HTTP request, and
             of the metadata of one gRPC call.
-        max_connections: The most connections of HTTP, and of gRPC as many again, that are open at a time. One more of
-            HTTP is answered with 503, one more of gRPC is closed.
+        max_connections: The most HTTP connections that are open at a time, and also the most gRPC connections. One
+            more HTTP connection is answered with 503, one more gRPC connection is closed.
         max_streams: The most gRPC calls that are open on one connection at a time.
-        max_connection_age_s: Seconds after which the client must make a gRPC connection anew, once its
-            calls have ended, so that clients spread over processes; None: no limit.
+        max_connection_age_s: Seconds after which a client must reconnect by gRPC once its calls have ended, so that
+            clients spread over processes; None: no limit.
         receive_timeout_s: Seconds in which a request must have arrived. For HTTP they count from its first byte; a
             new HTTP connection must send its first byte within the same time.
         min_rate_bytes_s: Bytes per second that an HTTP client must send of a body, and receive of an answer,
@@ -55,7 +55,7 @@ class Limits:
     max_timeout_ms: float | None = None
 
     def narrowed(self, own: Mapping[str, float]) -> Limits:
-        """Give these limits with those of one model in their place, where the model's are smaller.
+        """Give these limits, replaced by those of one model where the model's are smaller.
 
         Args:
             own: Limits of the model, by the names of the attributes.

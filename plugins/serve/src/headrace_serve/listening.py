@@ -1,4 +1,4 @@
-"""Sockets that listen, the event loop, and the server of gRPC."""
+"""Listening sockets, the event loop, and the gRPC server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST = (1 << 31) - 1
 """The largest number that a setting of gRPC holds."""
 
 _USUAL_BYTES = 4 << 20
-"""The largest message that gRPC receives by its own default."""
+"""The largest message that gRPC receives by default."""
 
 REUSES_PORTS = sys.platform == "linux"
 """Whether the kernel spreads connections over the processes that listen on one port (SO_REUSEPORT)."""
@@ -53,7 +53,7 @@ async def open_grpc(
         shared: Whether other processes listen on the same port.
 
     Raises:
-        SetupError: The address cannot be listened on.
+        SetupError: The server cannot listen on the address.
     """
     import grpc
 
@@ -91,8 +91,8 @@ async def open_grpc(
 def _received_bytes(most: int) -> int:
     """Give the most bytes of a message that gRPC receives, if `Calls` accepts messages of ``most`` bytes.
 
-    gRPC refuses a larger message by itself, with a status but without our code, since no handler is called. So
-    messages of up to twice ``most`` bytes are received, and `Calls` refuses them with a code.
+    gRPC itself refuses a larger message with a status, but without an error code of Headrace, because no handler is
+    called. So messages of up to twice ``most`` bytes are received, and `Calls` refuses them with a code.
     """
     return min(max(2 * most, _USUAL_BYTES), _LARGEST)
 
@@ -103,13 +103,13 @@ def not_listening(host: str, port: int, error: OSError) -> SetupError:
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         hint = "--host takes an address or a name of this machine; 0.0.0.0 means all of them."
     elif error.errno == errno.EACCES:
-        hint = "The system keeps ports below 1024 for programs with that right; choose another."
+        hint = "The system reserves ports below 1024 for privileged programs; choose another."
     why = error.strerror or error
     return SetupError(f"cannot listen on {host} port {port}: {why}", hint=hint)
 
 
 def reaches_others(host: str) -> bool:
-    """Tell whether other machines may reach a server that listens on an address."""
+    """Return whether other machines may reach a server that listens on an address."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return not all(ip_address(one[4][0]).is_loopback for one in found)
 
@@ -130,7 +130,7 @@ def url_of(scheme: str, host: str, port: int) -> str:
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Give a socket that listens, so that a port in use is an error before the event loop starts.
+    """Give a listening socket, so that a port in use is reported before the event loop starts.
 
     Args:
         host: The address.
@@ -138,7 +138,7 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
         shared: Whether other processes listen on the same port, each with a backlog of its own.
 
     Raises:
-        OSError: The address cannot be listened on.
+        OSError: No socket can listen on the address.
     """
     listener = bound(host, port, shared=shared)
     listener.listen(BACKLOG)
@@ -147,7 +147,7 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def bound(host: str, port: int, *, shared: bool) -> socket.socket:
-    """Give a socket that is bound to the address, and does not listen; the arguments are those of `listen`.
+    """Give a socket that is bound to the address but does not listen; the arguments are those of `listen`.
 
     Raises:
         OSError: The socket cannot be bound to the address.

@@ -1,4 +1,4 @@
-"""Managers of models: objects of the user's that give pipelines by name and version, instead of configurations."""
+"""Managers of models: users' objects that provide pipelines by name and version, instead of configurations."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["ModelManager", "load_manager"]
 
 @runtime_checkable
 class ModelManager(Protocol):
-    """An object that has pipelines; `headrace_serve.Server` takes one as its models.
+    """An object that provides pipelines; `headrace_serve.Server` accepts one as its models.
 
-    The server asks the manager when it starts, when it reloads, and when a request loads a model (then for that
-    model's versions alone). Pipelines stay the manager's: the server never closes them.
+    The server asks the manager when it starts, when it reloads, and when a request loads a model (then only for that
+    model's versions). The server never closes a manager's pipelines.
     """
 
     def versions(self) -> Mapping[str, Iterable[str]]:
@@ -43,7 +43,8 @@ def load_manager(path: str, *, allow_import: bool = True) -> ModelManager:
     module, _, name = path.partition(":")
     if not module or not name.isidentifier():
         raise ConfigError(Problem("serve", f"the manager {path!r} is no package.module:object"))
-    # A configuration imports the module, so that imports are refused, and fail, as in every configuration.
+    # A configuration imports the module, so that imports are refused and fail in the same way as in every
+    # configuration.
     headrace.PipelineConfig.load(
         {"backend": "Identity", "import": [module]}, allow_import=allow_import
     )

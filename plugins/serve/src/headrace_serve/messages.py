@@ -26,7 +26,7 @@ class Tensor:
         shape: The length of each axis.
         array: The elements; for BYTES, objects of type ``bytes`` or ``str``.
         parameters: The parameters of the tensor.
-        placed: Whether an output was written to a place in shared memory, in which case its elements are not sent.
+        placed: Whether an output was written to shared memory, so that its elements are not sent.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Asked:
         parameters: The parameters of the request.
         timeout_s: The deadline of the gRPC call in seconds from now, or None.
         places: The places in shared memory to which outputs are to be written, by the outputs' names.
-        times: Collects when the requests wait and run in the pipeline; None: it is not measured.
+        times: Records when the requests wait and run in the pipeline; None: it is not measured.
         outline: The outline that the request shares with an earlier one; None: it was read anew.
     """
 

@@ -25,7 +25,7 @@ _PROBE = "Prometheus"
 
 
 class Snapshot:
-    """The state of the server at one moment; the event loop takes it, and another thread encodes it.
+    """The state of the server at one moment; the event loop copies it, and another thread encodes it.
 
     Attributes:
         counters, models, connections, ready, worker: Copied from `Service`.
@@ -107,7 +107,7 @@ def _of_pipelines(models: Iterable[Model]) -> Iterator[Any]:
 
 
 def _merged(families: Iterable[Any]) -> Iterable[Any]:
-    """Join the families of one name, since a name may stand in the text only once."""
+    """Join the families of one name, because the text may contain a name only once."""
     found: dict[str, Any] = {}
     for family in families:
         known = found.setdefault(family.name, family)

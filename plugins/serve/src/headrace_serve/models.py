@@ -34,7 +34,7 @@ _ASKED_S = 0.02
 
 
 _LEADING = ("DagDispatcher", "Forward")
-"""Fronts of a pipeline that do nothing but lead requests to the nodes."""
+"""Fronts of a pipeline that only pass requests on to the nodes."""
 
 
 class Model:
@@ -46,14 +46,14 @@ class Model:
         owned: Whether the server built the pipeline, and so closes it.
         signature: The inputs and outputs.
         counts: The counters of answered requests.
-        unloaded: Whether the model takes no requests, since a request has unloaded it.
+        unloaded: Whether a request has unloaded the model, so that it takes no requests.
         loading: Whether a new pipeline is being built to take the place of this one.
         reason: Why the model is unloaded; ``""`` if it is not.
         limits: Limits of this model, by name; the smaller of these and the server's limits counts.
         entry: The name of the node at which requests enter; of several the first.
         entry_keys: The keys of that node, empty if there are several.
-        queue_size: The most requests that may wait; None: the server refuses none early, since there are several
-            entry nodes, or newcomers shed the oldest.
+        queue_size: The most requests that may wait; None: the server refuses none early, because there are several
+            entry nodes, or new requests shed the oldest.
         timed: Whether the pipeline has the probe that times each request.
         outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
         queries: The queries of earlier requests of the plain route.
@@ -96,9 +96,8 @@ class Model:
     def waiting(self) -> int:
         """Give how many requests wait in the pipeline, or are being received for it.
 
-        Asking the pipeline for its statistics costs more than refusing a request, so it is asked at most every
-        20 ms. In between the number is an estimate: each request that this server admits adds one, each answer
-        takes one away.
+        Reading the pipeline's statistics costs more than refusing a request, so they are read at most every 20 ms. In
+        between the number is an estimate: each request that this server admits adds one, each answer subtracts one.
         """
         now_s = self.clock()
         if now_s - self._asked_s >= _ASKED_S:
@@ -127,13 +126,13 @@ class Model:
 
 
 def _described(pipe: Pipeline, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a pipeline describes, and what its plan (of `headrace.explain`) says besides.
+    """Give the description of a pipeline, completed from its plan (of `headrace.explain`).
 
-    Each node says whether it runs once per element (``each``), and ``front`` whether the front of the pipeline is an
-    expression of the configuration, which may do more than to lead requests to the nodes.
+    Each node says under ``each`` whether it runs once per element. ``front`` says whether the front of the pipeline
+    is an expression of the configuration, which may do more than pass requests on to the nodes.
 
     Raises:
-        SetupError: There are several nodes at which requests may enter, which is not the clients' to choose.
+        SetupError: There are several nodes at which requests may enter, and clients cannot choose one.
     """
     found = pipe.describe()
     for name, node in plan["nodes"].items():
@@ -155,7 +154,7 @@ def _entry_node(
 
 
 def _queue_size(keys: dict[str, Any]) -> int | None:
-    """Give the ``queue_size`` of the entry node; None if there are several entry nodes, or newcomers shed others."""
+    """Give the ``queue_size`` of the entry node; None if there are several, or new requests shed others."""
     if not keys or keys["queue_full"] == "shed_oldest":
         return None
     return int(keys["queue_size"])
@@ -199,7 +198,7 @@ class Catalogue:
         return [found] if version else [self._models[name][one] for one in self.versions(name)]
 
     def has(self, name: str) -> bool:
-        """Tell whether there is a model of this name."""
+        """Return whether there is a model of this name."""
         return name in self._models
 
     def counts(self, name: str, version: str) -> Counts | None:
@@ -216,7 +215,7 @@ class Catalogue:
 
         Args:
             name: The model.
-            by: The catalogue with its new versions, and nothing else.
+            by: The catalogue with only its new versions.
         """
         return Catalogue([one for one in self if one.name != name] + list(by))
 
@@ -249,7 +248,7 @@ def build_models(
 
     Args:
         models: See `headrace_serve.entries.read_entries`.
-        before: The catalogue that is served till now; a model that it has too goes on with its counts.
+        before: The catalogue that is served until now; a model that is in both keeps its counts.
         only: The name of the one model whose versions are built; None: all models.
         keys: The keys of clients, which may name no other models than these; None: that is not checked.
         allow_import: Whether configurations may import code.
@@ -269,7 +268,9 @@ def build_models(
             counts = None if before is None else before.counts(name, version)
             try:
                 built.append(Model(name, version, entry, counts))
-            except SystemExit as error:  # it would end the server that goes on with the old model
+            except (
+                SystemExit
+            ) as error:  # it would end the server, which continues with the old model
                 raise SetupError(f"the code of model {name!r} has called sys.exit") from error
     except BaseException:
         for model in built:
@@ -300,7 +301,7 @@ def _all_loaded(
         try:
             loaded[place] = _loaded(entry, allow_import, timed=timed)
         except ConfigError as error:
-            # A problem of a file names the file, and one of a dict the node alone.
+            # A problem of a file names the file, and one of a dict only the node.
             problems += [
                 one if one.file else replace(one, path=f"{place[0]}.{one.path or 'config'}")
                 for one in error.problems

@@ -15,7 +15,7 @@ __all__ = ["File", "read_files"]
 
 _MOST_HEADER_BYTES = 16 << 10
 _SILENT = logging.Logger("silent", logging.CRITICAL)  # noqa: LOG001 - nobody else finds it
-"""Drops the parser's messages, which quote what a client has sent; the answer says what is wrong."""
+"""Drops the parser's messages, because they quote the client's data; the answer states the problem."""
 
 _PLAIN = (b"binary", b"8bit", b"7bit")
 
@@ -118,6 +118,6 @@ def read_files(body: bytes, content_type: str, most: int) -> list[File]:
         raise InputError(f"the body is no multipart/form-data: {error}") from None
     if not reader.files:
         raise InputError("the body has no file")
-    if not reader.ended:  # the parser takes a body that was cut off for a whole one
+    if not reader.ended:  # the parser accepts a truncated body as complete
         raise InputError("the body ends before its last boundary")
     return reader.files

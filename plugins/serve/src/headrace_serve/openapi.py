@@ -1,4 +1,4 @@
-"""The OpenAPI document of the server, and a page of documentation that loads nothing from elsewhere."""
+"""The OpenAPI document of the server, and a self-contained page of documentation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ERROR = {"$ref": "#/components/schemas/Error"}
 _STATUSES = {
     "400": "The request is wrong.",
     "401": "There is no key, or a wrong one.",
-    "403": "The key is not good for this.",
+    "403": "The key does not allow this.",
     "404": "There is no such model or version.",
     "408": "The request was not received in time.",
     "413": "The body is too large.",
@@ -159,7 +159,7 @@ def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
     shape = {"type": "array", "prefixItems": axes, "minItems": len(axes), "maxItems": len(axes)}
     data: dict[str, Any] = {
         "type": "array",
-        "description": "As many elements as the shape says, in row-major order; nested lists do as well.",
+        "description": "As many elements as the shape says, in row-major order; nested lists are accepted too.",
         "items": _element(port.datatype),
     }
     if all(n >= 0 for n in port.shape):

@@ -35,17 +35,17 @@ class Outline:
 
 
 class Outlines(Generic[T]):
-    """What was parsed for one model, by the bytes it was parsed from: at most 256 entries, of up to 4096 bytes each."""
+    """Parsed requests of one model, by the bytes they were parsed from: at most 256, of up to 4096 bytes each."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, T] = {}
 
     def get(self, written: bytes) -> T | None:
-        """Give what was parsed from these bytes; None if it is not kept."""
+        """Give the request parsed from these bytes; None if it is not kept."""
         return self._known.get(written)
 
     def keep(self, written: bytes, outline: T) -> None:
-        """Keep what was parsed, unless its bytes are too many; if it is full, all earlier entries are dropped."""
+        """Keep a parsed request, unless its bytes are too many; if it is full, all earlier entries are dropped."""
         if len(written) <= _MOST_BYTES:
             if len(self._known) >= _MOST:
                 self._known.clear()

@@ -1,4 +1,4 @@
-"""``POST /run/{model}``: the body is the file, the query has the other inputs; clients need no protocol."""
+"""``POST /run/{model}``: the body is the file, the query has the other inputs; no client library is needed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _JSON_RANGES = (JSON, "application/*", "*/*")
 """The media ranges that cover JSON, the narrowest first; the first of them in ``Accept`` gives JSON's quality."""
 
 _PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"GIF8": "image/gif"}
-"""The first bytes of picture files, with their type. WebP is not here: `_kind_of` looks at two places of it."""
+"""The first bytes of picture files, with their type. WebP is not listed, because `_kind_of` checks two places of it.
+"""
 
 _PICTURE_KINDS = frozenset({*_PICTURES.values(), "image/webp"})
 """Types of pictures, which `_kind_of` recognizes by content; other bytes are never sent under such a type."""
@@ -52,8 +53,8 @@ _REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
 def file_input(model: Model) -> str | None:
     """Give the name of the input that the body becomes.
 
-    It is the only input whose items are BYTES; of several such inputs, the one with the key ``data``. None if
-    there is no such input, or if one of the other inputs is not a single value, which alone fits into a query.
+    It is the only input whose items are BYTES; of several such inputs, the one with the key ``data``. None if there
+    is no such input, or if another input is not a single value: a query can hold only single values.
     """
     ports = model.signature.inputs
     files = [name for name, port in ports.items() if port.each and port.datatype == "BYTES"]
@@ -240,9 +241,9 @@ def _single(port: Port, text: str) -> Tensor:
 def _reply(model: Model, result: Any, accepted: str) -> Reply:
     """Give the answer in the form that ``Accept`` prefers: JSON, or the bytes of the only output.
 
-    Text is sent as JSON if the client accepts JSON at all: a browser could take it for HTML, and would run as a page
-    what another client may have sent. A picture, or other bytes that are no text, cannot be JSON, and are sent if
-    their type is accepted.
+    Text is sent as JSON if the client accepts JSON at all. A browser could otherwise take it for HTML, and would run
+    a page that another client may have sent. A picture, or other bytes that are no text, cannot be JSON, and are sent
+    if their type is accepted.
     """
     outputs = outputs_of(model, result)
     only = next(iter(outputs.values())) if len(outputs) == 1 else None

@@ -1,4 +1,4 @@
-"""The questions that browsers ask before a page of another origin may send a request."""
+"""The preflight requests that browsers send before a page of another origin may send a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Origins(CORSMiddleware):
 
     Args:
         app: The application behind it.
-        counters: Count the questions.
+        counters: Count the preflight requests.
         settings: The arguments of Starlette's class.
     """
 
@@ -31,7 +31,7 @@ class Origins(CORSMiddleware):
         self._counters = counters
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a question, which is told by the method OPTIONS and needs no key."""
+        """Answer a preflight request, which has the method OPTIONS and needs no key."""
         made = super().preflight_response(request_headers)
         code = ""
         if made.status_code != 200:

@@ -62,7 +62,7 @@ class Repository:
             NotAllowedError: The request brings a configuration or files, which are code.
             InputError: The request has another parameter.
             UnknownModelError: The model was not named when the server started.
-            UnavailableError: The server is about to end, or a reload has removed the model meanwhile.
+            UnavailableError: The server is about to shut down, or a reload has removed the model meanwhile.
             OverloadedError: Too many requests wait for their turn.
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
         """
@@ -70,7 +70,7 @@ class Repository:
             if parameter == "config" or parameter.startswith("file:"):
                 raise NotAllowedError(
                     f"parameter {parameter[:80]!r}: configurations and files of requests are refused,"
-                    " since they are code"
+                    " because they are code"
                 )
             raise unknown_parameter(parameter, "the request", [])
         await self._in_turn(name, self._load(name))
@@ -80,8 +80,8 @@ class Repository:
 
         Args:
             name: The model; all of its versions are unloaded.
-            parameters: The names of the parameters of the request; ``unload_dependents`` may be among
-                them, since no model depends on another.
+            parameters: The names of the parameters of the request; ``unload_dependents`` is allowed, because no model
+                depends on another.
 
         Raises:
             InputError: The request has another parameter.
@@ -99,7 +99,7 @@ class Repository:
             await asyncio.wait(self._tasks, timeout=timeout)
 
     async def _in_turn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` after the loads and unloads before it, and to its end even if the client goes away."""
+        """Run ``work`` after earlier loads and unloads, and to its end even if the client goes away."""
         if not self._service.models.has(name) or self._waiting >= _MOST_WAITING:
             work.close()
             if self._waiting >= _MOST_WAITING:

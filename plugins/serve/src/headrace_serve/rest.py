@@ -147,7 +147,7 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
 
 
 class _Application(Starlette):
-    """Routes requests, and recognizes inferences by itself: Starlette's routes and middleware would double their cost.
+    """Routes requests, and inferences without Starlette, whose routes and middleware would double their cost.
 
     Args:
         infer: The applications that answer an inference without a version in its path, one with a version, and a
@@ -171,7 +171,7 @@ class _Application(Starlette):
         await super().__call__(scope, receive, send)
 
     def _find(self, path: str) -> tuple[ASGIApp, dict[str, str]] | None:
-        """Give the application for a path, and what the path names; None if the path is of no inference."""
+        """Give the application for a path, and the names in it; None if the path is not that of an inference."""
         match path.split("/"):
             case ["", "run", model] if model:
                 found = self._infer[2], {"model": model}
@@ -225,7 +225,7 @@ class _Endpoint:
             await exchange.reply(reply)
         except DisconnectedError:
             if CYCLE in scope:
-                # The event loop may notice the lost connection only later; nothing is written from here on.
+                # The event loop may detect the lost connection only later; nothing is written from here on.
                 scope[CYCLE].disconnected = True
         finally:
             exchange.end()
@@ -318,7 +318,8 @@ async def _model_ready(exchange: Exchange) -> Reply:
     try:
         model = await _model(exchange)
     except UnknownModelError as error:
-        # The answer does not list the served models: this route needs no key, and would tell them to everybody.
+        # The answer does not list the served models, because this route needs no key and would reveal them to
+        # everybody.
         raise UnknownModelError(error.name, error.version) from None
     ready = exchange.service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
@@ -360,7 +361,7 @@ async def _nothing(exchange: Exchange) -> Reply:
     others, own = exchange.scope["app"].routes[:-1], path.removeprefix(exchange.scope["root_path"])
     allowed = {one for route in others if route.path_regex.match(own) for one in route.methods}
     body: dict[str, Any] = {
-        "error": f"there is no route {method} {path}; {exchange.scope['root_path']}/docs shows what there is",
+        "error": f"there is no route {method} {path}; {exchange.scope['root_path']}/docs lists the routes",
         "code": "route", "node": None, "id": ""
     }  # fmt: skip
     exchange.line.code = body["code"]

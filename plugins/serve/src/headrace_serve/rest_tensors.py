@@ -56,7 +56,7 @@ class Wanted:
         self.binary = binary
 
     def is_binary(self, name: str) -> bool:
-        """Tell whether an output is wanted as binary data."""
+        """Return whether an output is wanted as binary data."""
         return self.binary.get(name, self.binary.get(None, False))
 
 
@@ -121,7 +121,7 @@ def read_body(
 
 
 def _loads(head: bytes) -> Any:
-    """Parse JSON; a large text without the garbage collector, whose looks at millions of new lists take ten times as long.
+    """Parse JSON; a large text without the garbage collector, which would take ten times as long.
 
     Raises:
         orjson.JSONDecodeError: The text is no JSON.
@@ -136,7 +136,7 @@ def _loads(head: bytes) -> Any:
 
 
 def identifier_of(body: bytes, header_length: str) -> str:
-    """Give the id in the body of a request that `read_body` refuses, for its answer; ``""`` without an id."""
+    """Give the id of a request that `read_body` refuses, for the answer; ``""`` without an id."""
     try:
         found = _loads(body[: int(header_length)] if header_length else body)
     except ValueError:
@@ -146,7 +146,7 @@ def identifier_of(body: bytes, header_length: str) -> str:
 
 
 def _filled(outline: Outline, binary: memoryview) -> Asked:
-    """Give what a request asks for, from the outline of an earlier request and its own binary data."""
+    """Build what a request asks for from an earlier request's outline and its own binary data."""
     inputs, place = [], 0
     for name, datatype, shape, size in outline.inputs:
         data = binary[place : place + size]
@@ -179,7 +179,7 @@ def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads the inputs in their order; their binary data lies in the body in the same order.
+    """Reads the inputs in their order; their binary data is in the body in the same order.
 
     Attributes:
         sizes: The number of bytes of each input that had binary data.
@@ -215,7 +215,7 @@ class _Reader:
                 raise unknown_parameter(key, f"input {name!r}", ["binary_data_size"])
         if place is not None:
             if size is not None or "data" in document:
-                raise InputError(f"input {name!r} has data, and a place in shared memory")
+                raise InputError(f"input {name!r} has both data and a place in shared memory")
             return placed_input(name, datatype, shape, place, self._access)
         if size is None:
             return Tensor(
@@ -283,7 +283,7 @@ def _flag(name: str, parameters: dict[str, Any]) -> bool:
 def _json_values(answer: Answer, tensor: Tensor) -> Any:
     """Give the elements of an output for JSON; the error of one that JSON cannot hold names its item.
 
-    With ``partial``, rows and items have other numbers, once an item has failed.
+    With ``partial``, the numbers of rows and items differ once an item has failed.
     """
     name, datatype = tensor.name, tensor.datatype
     try:
@@ -316,7 +316,7 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
             "name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)
         }  # fmt: skip
         parameters = dict(tensor.parameters)
-        # Triton's clients in C++ take an output with parameters for one with binary data.
+        # Triton's C++ clients take an output with parameters for one with binary data.
         if wanted.is_binary(tensor.name) and not tensor.placed:
             parts.append(tensor_view(tensor))
             parameters["binary_data_size"] = len(parts[-1])

@@ -1,4 +1,4 @@
-"""Results of a pipeline as tensors: arrays as they are, text as BYTES, everything else as JSON text."""
+"""Results of a pipeline as tensors: arrays unchanged, text as BYTES, everything else as JSON text."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def tensors_of(
 
 
 def _each(function: Callable[[Any], T], results: Iterable[Any]) -> list[T]:
-    """Give what the function gives for the result of each item.
+    """Call the function for the result of each item.
 
     Raises:
-        RequestsFailed: It has raised ContractError or NotJsonError.
+        RequestsFailed: The function has raised ContractError or NotJsonError.
     """
     found: list[T] = []
     errors: list[BaseException | None] = []
@@ -111,7 +111,7 @@ def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """Give what is behind a buffer: bytes, or the array that it is a view of; else the value."""
+    """Give the owner of a buffer: bytes, or the array that it is a view of; else the value."""
     if isinstance(value, memoryview) and (value.ndim != 1 or value.format not in "Bc"):
         return np.asarray(value)
     return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
@@ -146,7 +146,7 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
 
 
 def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
-    """Give a result as `as_plain_array` does, and numbers of Python as an array of the declared datatype.
+    """Convert a result as `as_plain_array` does, and Python numbers to an array of the declared datatype.
 
     Raises:
         ContractError: The result is not what the entry of the model declares.

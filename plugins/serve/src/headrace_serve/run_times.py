@@ -1,7 +1,7 @@
 """Measures how long a request waits in the pipeline and how long it runs there, for the access log.
 
-The pipeline tells the probe ``ServeTimes`` of every batch. Each request carries a `RunTimes` in its ``context``,
-which every node gets, and every element of ``each``; the probe notes the times there.
+The pipeline reports every batch to the probe ``ServeTimes``. Each request carries a `RunTimes` in its ``context``,
+which every node and every element of ``each`` gets; the probe records the times there.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class RunTimes:
     def add(self, arrived: float, began: float, ended: float) -> None:
         """Note one run, with times in seconds of one clock.
 
-        Several threads may call it at a time without a lock: ``append`` loses nothing. Of two arrivals that are
-        noted at the same moment the later may stay, which makes the logged queue time a little shorter.
+        Several threads may call it at a time without a lock, because ``append`` loses nothing. The race: threads A
+        and B record an arrival at the same moment. In either order the later arrival may stay, and the logged
+        queue time is then a little shorter.
         """
         self._runs.append((began, ended))
         self._arrived = min(self._arrived, arrived)
@@ -77,7 +78,7 @@ class ServeTimes:
 
 
 def is_timed(pipe: headrace.Pipeline) -> bool:
-    """Tell whether a pipeline has the probe."""
+    """Return whether a pipeline has the probe."""
     return _PROBE in headrace.explain(pipe.config).get("probes", ())
 
 

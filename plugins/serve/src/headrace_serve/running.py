@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HANGUP", "INTERRUPTED", "announce", "run", "say", "signals"]
 
-_OPEN = "warning: everybody who reaches this address can send requests"
+_OPEN = "warning: everybody who can reach this address can send requests"
 _PLAIN = "warning: without TLS, keys and requests can be read on their way"
 
 INTERRUPTED = 130
@@ -85,8 +85,8 @@ def run(
 def switching(interval_ms: float) -> Iterator[None]:
     """Set the interpreter's switch interval, in milliseconds, until the block ends.
 
-    The event loop and the threads of instances on a GPU run Python code for a moment at a time. Each time they wait
-    for the interpreter lock behind a thread that runs Python, the wait lasts up to one interval.
+    The event loop and the threads of instances on a GPU run Python code for a moment at a time. Each wait for the
+    interpreter lock, while another thread runs Python, lasts up to one interval.
     """
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(interval_ms / 1e3)
@@ -100,9 +100,9 @@ def switching(interval_ms: float) -> Iterator[None]:
 def signals(second: Callable[[], None] | None = None) -> Iterator[Iterator[int]]:
     """Catch SIGINT, SIGTERM and SIGHUP until the block ends; give an iterator over the signals' numbers.
 
-    Any thread may iterate. The numbers come through a socket into which the interpreter's C handler writes. A
-    Python handler alone would not do: it runs only when the main thread runs Python code, and a signal that arrives
-    just before the main thread begins to wait for a lock does not wake that thread.
+    Any thread may iterate. The numbers come through a socket into which the interpreter's C handler writes. A Python
+    handler alone is not enough. It runs only when the main thread runs Python code, and a signal that arrives just
+    before the main thread begins to wait for a lock does not wake that thread.
 
     Args:
         second: Called when a second SIGINT or SIGTERM comes, just before it ends the process.

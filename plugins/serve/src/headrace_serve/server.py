@@ -1,4 +1,4 @@
-"""The server: an event loop in a thread of its own that listens for both protocols."""
+"""The server: an event loop in its own thread that listens for both protocols."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class Server:
             tls: The files of TLS, for both protocols; None: without TLS.
             priority_default: The priority of requests that give none; 1 is the most urgent.
             allow: The parts of the protocol to turn on, which are off by default: ``repository`` (requests load and
-                unload models), ``shared-memory`` (tensors lie in system shared memory).
+                unload models), ``shared-memory`` (tensors are in system shared memory).
             allow_import: Whether configurations may import code.
-            cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages browsers let read answers.
+            cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
             worker: The number of this process among several that listen on the same ports; None: the server is
                 this process alone.
             listener: A socket that listens for REST already and that those processes share; None: this process
@@ -108,9 +108,9 @@ class Server:
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; ConfigError also for a wrong
-                model, file of keys, certificate, origin or name in ``allow``, or a key of a model that is not there.
-            TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no int, or less
-                than 1; ``keys``, ``limits`` or ``tls`` is of another type.
+                model, file of keys, certificate, origin or name in ``allow``, or a key for an unknown model.
+            TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no
+                int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
         """
         for name, number in (("port", port), ("grpc_port", grpc_port or 0)):
             if type(number) is not int or not 0 <= number <= _LAST_PORT:
@@ -206,7 +206,7 @@ class Server:
         """Read the configurations and the certificates again, and serve with these.
 
         New pipelines are built while the old ones serve; if one cannot be built, the old ones stay. Requests
-        in an old pipeline end there, before it is closed. A `headrace.Pipeline` among the models stays as it is.
+        in an old pipeline end there, before it is closed. A `headrace.Pipeline` among the models does not change.
 
         Args:
             models: The models to serve from now on; None: the same as before, read again.
@@ -239,7 +239,7 @@ class Server:
     async def _exchange(
         self, new: Catalogue, keys: Keys | None, given: Any, certificates: Certificates | None
     ) -> Catalogue:
-        """Put new models, keys and certificates in the place of the old ones; give the old models."""
+        """Replace models, keys and certificates; return the old models."""
         if certificates is not None:
             self._certificates = certificates
             await self._listen()
@@ -252,7 +252,7 @@ class Server:
     def drain(self) -> None:
         """Report from now on that the server is not ready, and go on serving.
 
-        A load balancer then sends no new client here, while the clients that it has sent are still answered.
+        A load balancer then sends no new clients here; its earlier clients are still answered.
         """
         self._service.leaving = True
         if self._loop is not None and not self._closed:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Service"]
 
 _DECOMPRESSED = 4
-"""So many bodies are decompressed at a time: each takes the room of the largest body meanwhile, and others would be refused."""
+"""The most bodies that are decompressed at a time. Each meanwhile takes the room of the largest body, so with more of
+them other requests would be refused.
+"""
 
 logger = logging.getLogger("headrace.serve")
 
@@ -46,7 +48,7 @@ class Service:
         priority_default: The priority of requests that give none; as in Triton, 1 is the most urgent.
         keys: The keys that clients need; None: clients need no key.
         leaving: Whether the server reports that it is not ready, while it still serves.
-        draining: Whether the server is about to end, and refuses new requests.
+        draining: Whether the server is about to shut down, and refuses new requests.
         ending: Set when ``draining`` becomes true.
         counters: The counters of requests and answers.
         changes: Wakes the coroutines that watch whether server and models are ready.
@@ -111,7 +113,7 @@ class Service:
         return tuple(name for name, one in found.items() if one is not None)
 
     def refuse_new(self) -> None:
-        """Refuse new requests from now on, since the server is about to end."""
+        """Refuse new requests from now on, because the server is about to shut down."""
         self.draining = True
         self.ending.set()
         self.changes.notify()
@@ -124,7 +126,7 @@ class Service:
         """
         if self._repository is None:
             raise NotAllowedError(
-                "models are loaded when the server starts; requests may load and unload them where it"
+                "models are loaded when the server starts; requests may load and unload them if it"
                 " was started with --allow repository"
             )
         return self._repository
@@ -164,7 +166,7 @@ class Service:
         return not (self.draining or self.leaving) and self.models.ready
 
     def is_ready(self, model: Model) -> bool:
-        """Tell whether clients should send requests for a model: not from the moment on at which the server is to end."""
+        """Return whether clients should send requests for a model; false once the server is about to shut down."""
         return model.ready and not (self.draining or self.leaving)
 
     def find(self, name: str, version: str = "") -> Model:
@@ -172,7 +174,7 @@ class Service:
 
         Raises:
             UnknownModelError: There is no such model or version.
-            UnavailableError: The server is about to end, or the model is not loaded.
+            UnavailableError: The server is about to shut down, or the model is not loaded.
         """
         model = self.models.find(name, version)
         if model.unloaded:
@@ -182,9 +184,9 @@ class Service:
         return model
 
     def again(self, name: str, version: str = "") -> Model:
-        """Find the model again for a request that `find` has let in, since a reload may have replaced it meanwhile.
+        """Find the model again for a request that `find` has accepted; a reload may have replaced it.
 
-        Unlike `find` it does not refuse while the server drains: the request began before.
+        Unlike `find` it does not refuse while the server drains, because the request began before.
 
         Raises:
             UnknownModelError, UnavailableError: The model is not served any more.
@@ -206,11 +208,11 @@ class Service:
         model.inside += 1
 
     def check_room(self) -> None:
-        """Check that there is room for a request of which nothing has been read yet.
+        """Check that there is room for a request before any of it is read.
 
         Raises:
-            OverloadedError: The bodies of other requests, or answers that clients do not take, use all the room, or
-                every model's queue is full.
+            OverloadedError: The bodies of other requests, or answers that clients do not receive, use all the room,
+                or every model's queue is full.
         """
         self.check_unsent()
         if self._inflight_bytes >= self.limits.max_inflight_bytes:
@@ -224,7 +226,7 @@ class Service:
             raise full
 
     def check_unsent(self) -> None:
-        """Check that clients of gRPC take their answers; gRPC has no way to end a call whose client does not.
+        """Check that gRPC clients receive their answers, because gRPC cannot end a call whose client does not.
 
         Raises:
             OverloadedError: Their answers have more bytes than `Limits.max_inflight_bytes`.
@@ -258,7 +260,7 @@ class Service:
 
     @property
     def room(self) -> int:
-        """The bytes that `hold` still lets in."""
+        """The bytes that `hold` still accepts."""
         return self.limits.max_inflight_bytes - self._inflight_bytes
 
     def release(self, held: int) -> None:

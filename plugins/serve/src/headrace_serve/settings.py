@@ -55,7 +55,7 @@ class Settings:
     def __post_init__(self) -> None:
         wrong = None
         if self.manager is not None and (self.models or self.models_file is not None):
-            wrong = Problem("serve", "a --manager has all models; name no others")
+            wrong = Problem("serve", "a --manager provides all models; name no others")
         elif not self.models and self.models_file is None and self.manager is None:
             hint = "Name a configuration, --models, or --manager."
             wrong = Problem("serve", "there is no model to serve", hint=hint)
@@ -101,10 +101,10 @@ class Settings:
         return {"models": given, "keys": None if self.keys is None else Keys.load(self.keys)}
 
     def check(self) -> None:
-        """Check everything that can be checked without building a pipeline.
+        """Check everything that needs no pipeline to be built.
 
         Raises:
-            ConfigError: Something is wrong.
+            ConfigError: A setting, a file or a configuration is wrong.
         """
         check_allowed(self.allow)
         check_origins(self.cors_origins)

@@ -1,8 +1,8 @@
 """Has all worker processes make the changes that requests ask for, one change after the other.
 
-A request reaches one worker process, which asks the supervisor for the change. The supervisor tells every process to
-make it, and when all have answered tells the process that asked how it went. This module decides from messages alone,
-without threads or processes; the worker processes' side is `headrace_serve.everywhere`.
+A request reaches one worker process, which asks the supervisor for the change. The supervisor sends the change to
+every process. When all have answered, it sends the outcome to the process that asked. This module decides from
+messages alone, without threads or processes; the worker processes' side is `headrace_serve.everywhere`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SharedChanges:
         self._unloaded: dict[str, Message] = {}
 
     def received(self, number: int, message: Message) -> None:
-        """Take a message of a process: it joins, it asks for a change, or it has made one (or could not)."""
+        """Handle a message of a process: it joins, it asks for a change, or it reports one as made or failed."""
         if "join" in message:
             self._join(number)
         elif "ask" in message:
@@ -47,17 +47,17 @@ class SharedChanges:
             self._answer(number, message["made"])
 
     def left(self, number: int) -> None:
-        """Note that a process has ended: a change does not wait for its answer any more."""
+        """Record that a process has ended, so that no change waits for its answer any more."""
         self._members.discard(number)
         if number in self._open:
             self._answer(number, None)
 
     def reloaded(self) -> None:
-        """Note that all processes load every model again, so that no model is unloaded."""
+        """Record that all processes load every model again, so that no model is unloaded."""
         self._unloaded.clear()
 
     def _join(self, number: int) -> None:
-        """Tell a process that is about to listen the changes made before; from now on it makes every change."""
+        """Send the earlier changes to a process that is about to listen; from now on it makes every change."""
         self._members.add(number)
         before = [*self._regions.values(), *self._unloaded.values()]
         self._send(number, {"before": before})

@@ -85,8 +85,8 @@ class Regions:
             byte_size: The size of the region, in bytes.
 
         Raises:
-            InputError: An argument is wrong, the shared memory does not exist or is too small, or there are as many
-                regions as there may be.
+            InputError: An argument is wrong, the shared memory does not exist or is too small, or the limit of
+                regions is reached.
             AlreadyExistsError: A region with this name is registered.
         """
         if name in self._regions:
@@ -147,7 +147,7 @@ class Regions:
             )
 
     def read(self, place: Place) -> bytes:
-        """Give the bytes at a place, which `check` has let pass.
+        """Give the bytes at a place that `check` has accepted.
 
         Raises:
             InputError: A client has shortened the shared memory, or the region is gone.
@@ -208,7 +208,7 @@ class Access:
         self._read_bytes = 0
 
     def place(self, where: str, parameters: dict[str, Any]) -> Place | None:
-        """Remove the place of a tensor from its parameters, and give it; None if they have no place.
+        """Remove the place of a tensor from its parameters, and return it; None if they have no place.
 
         Args:
             where: The tensor's name, for errors.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Port", "Signature", "entries_and_ends", "read_signature"]
 
 _THROUGH = ("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect", "Process")
-"""Words that call the elements inside them one after the other, so that the first and the last one matter."""
+"""Words that call the elements inside them in sequence, so that the first and the last one matter."""
 
 _ONE_OF = ("Fallback", "ModelLoader")
 """Words that build one of their branches; the signature is that of the branch that was built."""
@@ -41,7 +41,7 @@ class Port:
         each: Whether every element of the first axis is a request of its own.
         batch_axis: The axis along which the rows of one request lie, or None.
         text: Whether the model takes the elements as text, not as bytes.
-        declared: Whether the entry of the model says this of an output, so that results are held against it.
+        declared: Whether the model's entry declares this output, so that results are checked against it.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Port:
     declared: bool = False
 
     def fits(self, shape: Sequence[int], *, item: bool = False) -> bool:
-        """Tell whether a tensor of this port may have a shape; with ``item`` the shape of one item of it."""
+        """Return whether a tensor of this port, or with ``item`` one item of it, may have a shape."""
         axes = self.shape[1:] if item else self.shape
         pairs = zip(axes, shape, strict=False)
         return len(axes) == len(shape) and all(want in (-1, got) for want, got in pairs)
@@ -95,9 +95,9 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     otherwise the one output ``result``, BYTES ``[-1]``.
 
     Args:
-        described: The result of ``pipe.describe()``; a node may say under ``each`` that it runs once per element, and
-            ``front`` that requests pass something else before and behind the nodes.
-        entry: The entry of the model; inputs and outputs that it declares are taken as they are.
+        described: The result of ``pipe.describe()``; a node may have ``each`` if it runs once per element; ``front``
+            says that requests pass other backends before and behind the nodes.
+        entry: The entry of the model; inputs and outputs that it declares are not changed.
 
     Raises:
         SetupError: An input that the pipeline describes is a reserved key of requests.
@@ -203,7 +203,7 @@ def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
     try:
         described = _DESCRIBED.validate_python(ports or {})
     except pydantic.ValidationError:
-        return {}  # what backends of others describe under this name is theirs
+        return {}  # other plugins' backends may mean something else by this name
     for name, about in described.items():
         datatype = of_dtype_name(about.dtype)
         if datatype is None:
@@ -226,13 +226,13 @@ class _Described(pydantic.BaseModel):
 
 
 _DESCRIBED = pydantic.TypeAdapter(dict[str, _Described])
-"""What backends of models describe of their inputs and outputs, by name."""
+"""The descriptions of inputs and outputs by backends of models, by name."""
 
 
 def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Give the backends of a tree in the order in which they are called.
 
-    A word with branches is given as itself, so that the backends of one branch do not pass for the whole word.
+    A word with branches is returned itself, so that the backends of one branch are not taken for the whole word.
     """
     if tree["name"] in _NOTHING:
         return
@@ -246,7 +246,7 @@ def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mappin
 
 
 def _inner(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Give the elements that a word calls one after the other; nothing if the word stands for itself."""
+    """Give the elements that a word calls in sequence; nothing if the word counts as one backend."""
     name, children = tree["name"], list(tree["children"])
     if name in _THROUGH:
         return children

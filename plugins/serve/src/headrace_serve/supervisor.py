@@ -1,4 +1,4 @@
-"""Decides when worker processes are started, started again and told to end, from events and a clock alone."""
+"""Decides when worker processes are started, restarted and ended, only from events and a clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Supervisor", "Worker"]
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _HEALTHY_S = 1.0
-"""A process that has served for so long was healthy: if it dies later, the pauses begin again with the shortest."""
+"""A process that has served for so long was healthy. If it dies later, the pauses begin again with the shortest."""
 
 
 @dataclass
@@ -32,8 +32,8 @@ class Worker:
         number: The number of the worker, from 1.
         process: The `subprocess.Popen` of the process; None while there is none.
         ready: Whether the process listens.
-        reload: Whether a SIGHUP came while the process was starting, so that it still has to get one.
-        failures: How often in a row the process has died before it had served for `_HEALTHY_S`.
+        reload: Whether a SIGHUP came while the process was starting, and must still be sent to it.
+        failures: How often in a row the process died before it had served for `_HEALTHY_S`.
         since: The time at which the process began to listen, by the supervisor's clock.
         due: The time at which the process is started again; None: no start is planned.
     """
@@ -48,14 +48,14 @@ class Worker:
 
 
 class Supervisor:
-    """Keeps worker processes running until a signal tells it to end.
+    """Keeps worker processes running until a signal ends it.
 
     Other threads put events into a queue: ``("ready", number)``, ``("exit", number, status)``,
     ``("signal", number)``, and ``("message", number, message)``, a message for `SharedChanges`.
 
     Args:
         count: The number of processes.
-        start: Starts a process by its number, and has its events put into ``events``.
+        start: Starts a process by its number; its events are put into ``events``.
         all_ready: Called once, when all processes listen for the first time.
         end_s: Seconds for the processes to end, before they are killed.
         events: The queue of events.
@@ -181,7 +181,7 @@ class Supervisor:
                 worker.reload = True
 
     def _finish(self) -> None:
-        """Tell all processes to end, and start none again."""
+        """Ask all processes to end, and restart none."""
         self._ends = self._clock() + self._end_s
         for worker in self.workers.values():
             worker.due = None

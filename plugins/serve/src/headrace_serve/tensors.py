@@ -30,17 +30,17 @@ UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
 _LONGEST_AXIS = (1 << 40) - 1
 _MOST_ELEMENTS = 1 << 56
-"""numpy makes no array with so many elements of eight bytes, not even an empty one that has an axis of 0."""
+"""numpy cannot make an array with this many elements of eight bytes, not even an empty one with an axis of 0."""
 
 _COPIED_BYTES = 4096
-"""Smaller tensors are copied to bytes, since a view of their bytes takes longer to make."""
+"""Smaller tensors are copied to bytes, because making a view of their bytes takes longer."""
 
 
 def read_shape(name: str, shape: Any) -> tuple[int, ...]:
     """Check the shape of an input.
 
     Raises:
-        InputError: The shape is no list of lengths, has too many axes, or means too many elements.
+        InputError: The shape is no list of lengths, has too many axes, or too many elements.
     """
     if not isinstance(shape, list) or len(shape) > _MOST_AXES:
         raise InputError(
@@ -55,7 +55,7 @@ def read_shape(name: str, shape: Any) -> tuple[int, ...]:
                 got=repr(axis)[:40],
             )
         elements *= axis or 1
-    # An axis of 0 was counted as 1, since numpy refuses such shapes too.
+    # An axis of 0 counts as 1, because numpy refuses such shapes too.
     if elements >= _MOST_ELEMENTS:
         raise InputError(f"shape of input {name!r}", expected="fewer elements", got=str(shape)[:80])
     return tuple(shape)
@@ -75,7 +75,7 @@ def check_items(model: Model, name: str, shape: tuple[int, ...], most: int) -> N
 def placed_input(
     name: str, datatype: str, shape: tuple[int, ...], place: Place, access: Access
 ) -> Tensor:
-    """Give an input that lies in shared memory.
+    """Give an input that is in shared memory.
 
     Raises:
         InputError: The size of the place does not fit datatype and shape, or a client has shortened the memory.
@@ -86,7 +86,7 @@ def placed_input(
 
 
 def tensor_view(tensor: Tensor) -> bytes | memoryview:
-    """Give the elements of a tensor in row-major order, little-endian; a large array that is so is not copied."""
+    """Give a tensor's elements in row-major order, little-endian; a large array in that form is not copied."""
     if tensor.datatype == "BYTES":
         return joined_elements(tensor.array)
     array = tensor.array

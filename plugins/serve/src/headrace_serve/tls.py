@@ -22,8 +22,7 @@ class Tls:
     Attributes:
         cert: The path of the server's certificate, followed by its intermediate certificates.
         key: The path of the certificate's private key, without a password.
-        client_ca: The path of the root certificates for the certificates that clients must have; None: clients
-            need no certificate.
+        client_ca: The path of the root certificates for the clients' certificates; None: clients need no certificate.
     """
 
     cert: str
@@ -57,7 +56,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Certificates:
-    """The content of the TLS files, as it was read at one time.
+    """The content of the TLS files, read at one time.
 
     Attributes:
         context: The context for HTTP.

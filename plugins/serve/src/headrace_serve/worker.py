@@ -1,9 +1,9 @@
 """A worker process, one of those that share the ports: ``python -m headrace_serve.worker``, started by `workers`.
 
 The supervisor writes to standard input: one line of JSON with the settings, then the messages of
-`headrace_serve.everywhere`. Standard input ends when the supervisor ends; the worker process then ends as by SIGTERM.
-The first line names a file descriptor to which the worker process writes messages for the supervisor: ``ready``, with
-the number of threads that each model may run, once it listens; then its side of the changes.
+`headrace_serve.everywhere`. Standard input ends when the supervisor ends; the worker process then ends as after
+SIGTERM. The first line names a file descriptor to which the worker process writes messages for the supervisor:
+``ready``, with the number of threads that each model may run, once it listens; then its side of the changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WRONG = 2
 
 
 def main() -> int:
-    """Serve, and give the exit status: 2 where the configuration is wrong."""
+    """Serve, and return the exit status: 2 if the configuration is wrong."""
     setup = json.loads(sys.stdin.readline())
     number, ready = setup["worker"], setup["ready"]
 

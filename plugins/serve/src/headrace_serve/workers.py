@@ -1,9 +1,8 @@
 """``--workers``: several whole processes that share the ports, and are started again when they die.
 
 Each process has every model, its own queues and its own bounds. On Linux the kernel spreads connections over the
-processes that listen (SO_REUSEPORT), so that a process that has died gets none, and each process answers for itself
-whether it is ready. On other systems all processes inherit one socket, from which one process takes most of the
-connections, and gRPC is not served.
+processes that listen (SO_REUSEPORT), so a dead process gets none, and each process reports its own readiness. On
+other systems all processes inherit one socket, one process accepts most of the connections, and gRPC is not served.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["run_workers"]
 
 _CPU_COUNT = "PYTHON_CPU_COUNT"
-"""The environment variable that tells Python, and pipelines, how many cores a process may use."""
+"""The environment variable with the number of cores that Python, and pipelines, may use in a process."""
 
 _CROWDED = (
     "warning: model {model!r} may run {most} threads at a time in each worker, which has {share};"
     " with fewer instances (instance_num) or threads they do not wait for each other"
 )
 _GRACE_S = 10.0
-"""A process is killed if it has not ended so many seconds after the time for draining."""
+"""A process is killed if it has not ended this many seconds after the time for draining."""
 
 
 def run_workers(settings: Settings, count: int, listening: Listening | None = None) -> int:
@@ -59,8 +58,8 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     """
     _check_platform(settings)
     settings.shared(settings.port, settings.grpc_port).check()
-    # On Linux these sockets are bound but do not listen: no other program can take the ports while no worker process
-    # listens, and the kernel gives all connections to the worker processes.
+    # On Linux these sockets are bound but do not listen. So no other program can take the ports while no worker
+    # process listens, and the kernel gives all connections to the worker processes.
     held = [_held(settings.host, settings.port)]
     if settings.grpc_port is not None:
         held.append(_held(settings.host, settings.grpc_port))
@@ -141,7 +140,7 @@ def _spawn(
     threads: dict[str, int],
     events: queue.SimpleQueue[Any],
 ) -> Any:
-    """Start a worker process, and a thread that reports when it listens, what it tells, and when it has ended.
+    """Start a worker process, and a thread that reports when it listens, what it sends, and when it has ended.
 
     Args:
         number: The number of the worker, from 1.
