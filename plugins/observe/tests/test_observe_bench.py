@@ -217,7 +217,7 @@ def test_no_command_writes_over_what_it_reads(tmp_path):
     ):
         done = run(*args)
         assert done.exit_code == 2
-        assert f"{option} {args[-1]}: it would be written over" in done.stderr
+        assert f"{option} {args[-1]}: it would overwrite" in done.stderr
     assert (config.read_text(), picture.read_text(), found.read_text()) == (
         'backend = "Identity"\n',
         "{}",

@@ -147,7 +147,9 @@ def test_a_torch_without_cuda_says_that_the_device_cannot_be_waited_for(monkeypa
 
     cuda = types.SimpleNamespace(synchronize=synchronize)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-    with pytest.raises(RuntimeError, match="cannot be waited for: Torch not compiled with CUDA"):
+    with pytest.raises(
+        RuntimeError, match="waiting for the device failed: Torch not compiled with CUDA"
+    ):
         Timer(device="cuda").__enter__()
 
 

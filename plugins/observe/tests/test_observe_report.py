@@ -70,8 +70,8 @@ def test_a_report_holds_graph_figures_frontier_and_environment(tmp_path, monkeyp
     [
         ("{", "it is no JSON"),
         ("[" * 100_000, "it is no JSON"),
-        ('{"a": 1}', "nothing that a report can be made of"),
-        ('{"kind": "bench"}', "it is not whole"),
+        ('{"a": 1}', "no report can be made of it"),
+        ('{"kind": "bench"}', "it is incomplete"),
     ],
 )
 def test_what_is_no_result_is_refused_and_nothing_is_written(tmp_path, text, message):

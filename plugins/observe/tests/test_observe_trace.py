@@ -247,7 +247,7 @@ def test_a_trace_for_a_while_refuses_options_out_of_range(tmp_path, wrong):
             tracing.__enter__()
         with pytest.raises(SetupError, match="cannot be written"):
             headrace_observe.trace(pipe, tmp_path / "gone" / "t.json").__enter__()
-    with pytest.raises(TypeError, match=r"is what headrace\.pipe gives, got dict"):
+    with pytest.raises(TypeError, match=r"as headrace\.pipe returns it, got dict"):
         headrace_observe.trace({"backend": "Identity"}, tmp_path / "t.json").__enter__()
     assert list(tmp_path.iterdir()) == []
 

@@ -61,7 +61,7 @@ def test_a_goal_ranks_what_keeps_its_limits_above_all_else():
         ("max throughput; p99 < 50kg", 17, "the unit of p99 is us or ms or s"),
         ("max throughput; p99 50", 17, "expected 'max FIGURE'"),
         ("max throughput; min p99", 17, "only one figure"),
-        ("p99 < 50ms", 1, "it does not say what is wanted"),
+        ("p99 < 50ms", 1, "it has no figure to maximize or minimize"),
         ("max throughput; failed < 200%", 17, "failed is a share of the requests"),
         ("max throughput; failed < 5", 17, "failed is a share of the requests"),
         ("max throughput; failed > 100%", 17, "failed is a share of the requests"),

@@ -1,4 +1,4 @@
-"""A thread to which a probe leaves its work, so that requests do not wait for it."""
+"""A thread that does a probe's work, so that requests do not wait for it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ __all__ = ["MOST_PENDING", "Aside"]
 T = TypeVar("T")
 
 MOST_PENDING = 200_000
-"""The most things that wait in memory for the thread; beyond it the oldest are dropped."""
+"""The most items that wait in memory for the thread; beyond it the oldest are dropped."""
 
 _GATHER_S = 0.05
-"""The thread waits so many seconds after it was woken, so that it handles many things at a time."""
+"""The thread waits this many seconds after it was woken, so that it handles many items at a time."""
 
 _AT_ONCE = 5_000
-"""The most things that one call of ``handle`` gets."""
+"""The most items that one call of ``handle`` gets."""
 
 
 class Aside(Generic[T]):
-    """A thread that handles what other threads leave to it, in order.
+    """A thread that handles items of other threads, in order.
 
     Args:
-        handle: Called in the thread with a list of things, the oldest first.
-        last: Called in the thread at the end, after everything that was left before `finish` is handled.
+        handle: Called in the thread with a list of items, the oldest first.
+        last: Called in the thread at the end, once all items from before `finish` are handled.
         name: The name of the thread.
 
     Attributes:
-        append: Leaves a thing to the thread without waking it; only for callers that call `leave` soon after. Raises
-            the error that has ended the thread, if any, the first time after that, as `leave` does.
+        append: Queues an item without waking the thread; only for callers that call `leave` soon after. Like `leave`,
+            it raises the error that has ended the thread, once.
     """
 
     def __init__(
@@ -54,20 +54,20 @@ class Aside(Generic[T]):
         self._thread.start()
 
     def leave(self, thing: T) -> None:
-        """Leave something to the thread; costs about as much as appending it to a list."""
+        """Queue an item for the thread; this costs about as much as appending it to a list."""
         self.append(thing)
         if self._sleeps:
             self._sleeps = False
             self._wake.put(None)
 
     def _refuse(self, thing: T) -> None:
-        """Raise the error that ended the thread, once: then the pipeline counts it, and drops what comes after it."""
+        """Raise the error that ended the thread, once: the pipeline counts it; later items are dropped."""
         self.append = self._pending.append
         if self._error is not None:
             raise self._error
 
     def finish(self) -> None:
-        """Wait until everything that was left is handled; raise the error that ended the thread early, if any."""
+        """Wait until all items are handled; raise the error that ended the thread early, if any."""
         self._ends.set()
         self._wake.put(None)
         self._thread.join()
@@ -98,7 +98,7 @@ class Aside(Generic[T]):
             things: list[T] = []
             try:
                 things.extend(take() for _ in range(min(left, _AT_ONCE)))
-            except IndexError:  # the deque was full: newer things have pushed older ones out
+            except IndexError:  # the deque was full: newer items have pushed older ones out
                 left = 0
             left -= len(things)
             self._handle(things)

@@ -23,19 +23,19 @@ __all__ = ["BatchTimes", "quantiles"]
 _Kept = TypeVar("_Kept")
 
 _KEPT = 2000
-"""For each size, so many batches are kept: of more, each has the same chance, whenever it ran."""
+"""The most batches that are kept per size; if there are more, each has the same chance to be kept."""
 
 _WRITTEN = 200
 """For each size, at most so many times are written."""
 
 _ENOUGH = 20
-"""So many batches of a size tell how long it takes beside so many others."""
+"""The number of batches of a size from which its time beside a number of other batches is known."""
 
 _LATEST = 256
-"""So many batches that ended last are looked through for those that ran beside a batch."""
+"""The number of most recent batches among which those that ran beside a batch are searched."""
 
 _HANDED_OVER_S = 20e-6
-"""A batch that begins sooner after its cut is taken to run in the thread that has cut it, not in a woken one."""
+"""A batch that begins sooner after its cut counts as run by the thread that has cut it, not by a woken one."""
 
 
 _AT_ONCE_S = 500e-6
@@ -69,7 +69,7 @@ class _Noted:
 
 
 def _spreads(batches: Iterable[_Noted]) -> dict[str, Any]:
-    """Give the spread of the times of batches of one size, in all and by how many others ran beside."""
+    """Give the spread of the times of batches of one size: of all, and by how many others ran beside."""
     groups: dict[int, list[float]] = {}
     for one in batches:
         groups.setdefault(one.beside, []).append(1000 * (one.ended - one.started))
@@ -88,10 +88,10 @@ def _written(values: list[float], count: int) -> list[float]:
 
 
 class _Sample(Generic[_Kept]):
-    """A sample of at most `_KEPT` of the values that came (J. S. Vitter, Random sampling with a reservoir, 1985).
+    """A sample of at most `_KEPT` values (J. S. Vitter, Random sampling with a reservoir, 1985).
 
     Attributes:
-        count: How many values came.
+        count: How many values were added.
         values: The sample.
     """
 
@@ -101,7 +101,7 @@ class _Sample(Generic[_Kept]):
         self._draw = random.Random(0).randrange  # noqa: S311 - no secret
 
     def add(self, value: _Kept) -> None:
-        """Take a value, perhaps in place of another."""
+        """Add a value, which may replace another."""
         self.count += 1
         if len(self.values) < _KEPT:
             self.values.append(value)
@@ -116,16 +116,15 @@ class BatchTimes:
     "between_ms": {node: [...]}}``. For each
     node and number of requests in a batch, ``count`` is the number of batches, and ``ms`` has the spread of
     their times in milliseconds, ascending. The clock covers a batch on its instance, without the queue.
-    ``beside`` has the same by how many other batches, of any node, ran meanwhile (on average): batches that share
-    processors or a device take longer beside others.
-    ``wake_ms`` has the spread of the times, in milliseconds, from the cut of a batch to its start, over the batches
-    for which a thread was woken. ``between_ms`` has the spread of the times from the end of a batch to the start of the
-    next one in the same thread, over the batches whose first request waited for that and that were cut at once, as
-    no policy lingered.
+    ``beside`` has the same by how many other batches, of any node, ran meanwhile (on average), because batches that
+    share processors or a device slow each other down. ``wake_ms`` has the spread of the times, in milliseconds, from
+    the cut of a batch to its start, over the batches for which a thread was woken. ``between_ms`` has the spread of
+    the times from the end of a batch to the start of the next one in the same thread, over the batches whose first
+    request waited for that and that were cut at once, because no policy lingered.
     """
 
     class Options(headrace.Options):
-        """Where the times go."""
+        """The file for the times."""
 
         path: headrace.OutputPath = Field(description="The JSON file that is written at close.")
 
@@ -161,7 +160,7 @@ class BatchTimes:
             self._before[place] = record.thread, record.ended
             if any(error is not None for error in record.errors):
                 return
-            for other in reversed(self._latest):  # batches are told of at their ends
+            for other in reversed(self._latest):  # batches are reported at their ends
                 if other.ended <= noted.started:
                     break
                 shared_s = min(noted.ended, other.ended) - max(noted.started, other.started)

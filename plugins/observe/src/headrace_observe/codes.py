@@ -1,4 +1,4 @@
-"""Codes and texts of errors; of codes what is exported has a bounded number, which hold nothing of the requests."""
+"""Codes and texts of errors; exported codes are bounded in number and hold no data of requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.errors import HeadraceError
 __all__ = ["OTHER", "bounded", "text_of"]
 
 OTHER = "other"
-"""Stands for every code that no class of errors has."""
+"""The code for every code that no class of errors has."""
 
 _codes = {"ok", "cancelled", "interrupt"}
 

@@ -1,4 +1,4 @@
-"""Versions and machine, which stand beside figures so that others can compare them."""
+"""Versions and machine, which are reported beside figures so that others can compare them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files of JSON; writes files so that a reader finds either the whole new file, or what was there before."""
+"""Reads JSON files; writes files so that a reader finds either the whole new file or the old one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
     """Let ``write`` fill a new file in the folder of ``path``, and then rename it to ``path`` in one step.
 
     Raises:
-        OSError: The file cannot be written; a file that was at ``path`` is untouched.
+        OSError: The file cannot be written; a file at ``path`` is unchanged.
     """
     target = Path(path)
     part = _beside(target)
@@ -33,10 +33,10 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Check that `write_whole` could write a file, without a trace of it.
+    """Check that `write_whole` can write a file, and leave no file behind.
 
     Raises:
-        OSError: It could not.
+        OSError: It cannot.
     """
     if Path(path).is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
@@ -51,7 +51,7 @@ def _beside(target: Path) -> Path:
             made.open("xb").close()
         except FileExistsError:
             continue
-        except OSError as error:  # which names the new file
+        except OSError as error:  # the error would name the temporary file
             raise OSError(error.errno, error.strerror, str(target)) from None
         return made
 

@@ -138,7 +138,12 @@ def read_goal(text: str) -> Goal:
             _refuse(text, at, len(name), f"unknown figure {name!r}{meant}")
         if found["of"]:
             if wanted is not None:
-                _refuse(text, place, len(clause.strip()), "only one figure can be wanted most")
+                _refuse(
+                    text,
+                    place,
+                    len(clause.strip()),
+                    "only one figure can be maximized or minimized",
+                )
             wanted = (name, found["way"] == "max")
             continue
         if found["unit"] not in FIGURES[name]:
@@ -155,13 +160,13 @@ def read_goal(text: str) -> Goal:
             text,
             0,
             len(text),
-            "it does not say what is wanted, as 'max throughput' or 'min p99' do",
+            "it has no figure to maximize or minimize, as in 'max throughput' or 'min p99'",
         )
     return Goal(text, *wanted, tuple(limits))
 
 
 def _impossible(limit: Limit, before: list[Limit]) -> str | None:
-    """Say why no result, or every result, keeps a limit; None if some do and some do not."""
+    """Return why no result, or every result, keeps a limit; None if it depends on the result."""
     name, value = limit.figure, limit.value
     if name == "failed" and (value > 1 or (value == 1 and (limit.equal or not limit.below))):
         return "failed is a share of the requests, from 0 to 100%"

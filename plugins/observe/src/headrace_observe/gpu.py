@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, as NVML tells of them."""
+"""The NVIDIA GPUs of this machine, as reported by NVML."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gpus() -> list[dict[str, Any]]:
         nvml = library("pynvml", "gpu", "listing GPUs")
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:  # no driver, no library of it, or no permission
+    except nvml.NVMLError:  # no driver, no driver library, or no permission
         return []
     try:
         return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
     Turn: TypeAlias = tuple[float, int]
-    """When a client has its last answer, and the index of the sample that it sends next."""
+    """When a client got its last answer, and the index of the sample that it sends next."""
 
 __all__ = ["BACKEND_CLOCK", "NODE_CLOCK", "of_backend", "of_node"]
 
@@ -65,11 +65,11 @@ def of_backend(
         samples: The requests, which are sent in turn; each is copied.
         clients: The number of clients; each sends its next request when it has its answer.
         total: The number of requests, of all clients.
-        node: The name under which batch sizes stand in the figures.
+        node: The name of the batch sizes in the figures.
         clock: Gives the time in seconds.
 
     Returns:
-        The figures, and by its index the first error of each sample of which no request succeeded.
+        The figures, and the first error of each sample of which no request succeeded, by the sample's index.
     """
     notes, sizes, outcomes = Notes(), Counter[int](), _Outcomes()
     used, began = meter(), clock()

@@ -1,4 +1,4 @@
-"""Runs one backend by itself, and reports its time per batch size, its inputs and outputs, and its memory."""
+"""Runs one backend alone, and reports its time per batch size, its inputs and outputs, and its memory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LARGEST = 32
 """Batches of a backend without a bound are tried up to this size."""
 
 _SHOWN = 16
-"""So many items of a dict or list are described."""
+"""The most items of a dict or list that are described."""
 
 CLOCK = (
-    "the call of the built instance with a batch, in the thread that it belongs to, from before it to "
+    "the call of the built instance with a batch, in its own thread, from before the call to "
     "after its end of the batch; no queue"
 )
 
@@ -52,13 +52,11 @@ def inspect(
 
     Returns:
         ``{"expression", "range", "built", "tree", "clock", "reads", "writes", "batches", "errors", "memory"}``.
-        ``built`` is the description that the outermost backend gives of itself, and ``tree`` has the
-        descriptions of all backends, as in ``Pipeline.describe()``. ``reads`` and ``writes`` have, for each
-        key of a request, the dtype and shape of its value, or its type. ``batches`` has for each size
-        ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``. ``errors`` has the text of an error with
-        each code. ``memory`` has ``host_bytes`` of the
-        process (None without psutil) and ``gpu_bytes`` of all GPUs (None if unknown), each before the
-        build, after it, and after the runs.
+        ``built`` is the outermost backend's own description, and ``tree`` has the descriptions of all backends, as in
+        ``Pipeline.describe()``. ``reads`` and ``writes`` have, for each key of a request, the dtype and shape of its
+        value, or its type. ``batches`` has for each size ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``.
+        ``errors`` has the text of an error with each code. ``memory`` has ``host_bytes`` of the process (None without
+        psutil) and ``gpu_bytes`` of all GPUs (None if unknown), each before the build, after it, and after the runs.
 
     Raises:
         ConfigError: The expression is wrong.

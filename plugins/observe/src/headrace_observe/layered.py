@@ -1,4 +1,4 @@
-"""Lays tables of values over a configuration, without changing the configuration itself."""
+"""Applies tables of values to a configuration, without changing the configuration itself."""
 
 from __future__ import annotations
 

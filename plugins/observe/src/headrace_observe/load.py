@@ -27,10 +27,10 @@ __all__ = [
 
 CLOSED_CLOCK = (
     "from the call of pipe(request) to its return, in the client's thread; each client sends its next "
-    "request when it has the answer, so time in which nothing could be sent is in no latency"
+    "request when it has the answer, so no latency includes time in which nothing could be sent"
 )
 OPEN_CLOCK = (
-    "from the intended arrival of a request to its answer, whatever kept it from being sent in time; "
+    "from the intended arrival of a request to its answer, even if it was sent late; "
     "requests arrive whether or not earlier ones are answered"
 )
 
@@ -163,7 +163,7 @@ class ClosedLoop:
             thread.start()
 
     def stop(self) -> None:
-        """Let no client send any more."""
+        """Stop all clients from sending."""
         self._running = False
 
     @property
@@ -172,7 +172,7 @@ class ClosedLoop:
         return not any(thread.is_alive() for thread in self._threads)
 
     def join(self, seconds: float | None = None) -> None:
-        """Wait for the clients, ``seconds`` for all of them; None for as long as they take."""
+        """Wait for all clients, at most ``seconds``; None: without a limit."""
         until = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
             thread.join(None if until is None else max(0.0, until - time.monotonic()))
@@ -223,7 +223,7 @@ class OpenLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let no more arrive."""
+        """Stop the arrivals."""
         self._stopped.set()
 
     @property

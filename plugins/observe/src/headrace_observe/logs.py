@@ -1,4 +1,4 @@
-"""Logging of Headrace set up by one call; no other logger or handler is touched."""
+"""Sets up Headrace's logging by one call; no other logger or handler is changed."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Point:
 
     Attributes:
         load: ``{"kind": "closed", "clients": 10}`` or ``{"kind": "open", "rate": 200.0}``.
-        clock: The text that says what the latencies cover.
+        clock: A text that says what the latencies cover.
         window: The requests that ended in the measured time; all figures come from these.
         stable: Whether three windows agreed; None if a fixed time was measured.
         interrupted: Whether Ctrl-C ended the measurement.
@@ -205,7 +205,7 @@ def measure(
 
 
 class _Watch:
-    """The windows of one load, as they come."""
+    """The windows of one load, in order."""
 
     def __init__(
         self,
@@ -233,8 +233,8 @@ class _Watch:
         """Watch until the windows agree, the time is over, or nothing is sent any more."""
         plan = self._plan
         self._rest(plan.warm_up_s)
-        # The warm-up is dropped: figures count from here. If there was no warm-up, `_begin` has noted the counts before
-        # the first request; if the load has ended already, the warm-up is all there is, and is kept.
+        # The warm-up is dropped: figures count from here. If there was no warm-up, `_begin` has recorded the counts
+        # before the first request. If the load has ended already, there is only the warm-up, and it is kept.
         if plan.warm_up_s and not self._load.ended:
             self._starts.clear()
             self._begin()
@@ -247,7 +247,7 @@ class _Watch:
             self._rest(plan.window_s)
             start, end = self._starts[-1][0], self._clock()
             window = gathered(self._load.notes, start, end)
-            if not window.tells:
+            if not window.comparable:
                 continue
             self._windows.append(window)
             latest = self._windows[-WINDOWS:]
@@ -265,7 +265,7 @@ class _Watch:
             self._wait(min(left, 0.2))
 
     def point(self) -> Point:
-        """Give the figures of the windows that agree; if none do, of all the time since the warm-up."""
+        """Give the figures of the windows that agree; if none agree, of all the time since the warm-up."""
         end = self._clock()
         start, before, used = self._starts[min(self._first, len(self._starts) - 1)]
         point = Point(

@@ -1,6 +1,6 @@
 """Metrics from ``Pipeline.stats()``, with names, units and labels by the conventions of Prometheus.
 
-Core counts, and this module counts nothing a second time. The values of labels are names from the configuration,
+Core has the counters; this module has none. The values of labels are names from the configuration,
 indices, and codes of classes of errors, so their number is bounded.
 """
 
@@ -34,9 +34,9 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
     nodes: Mapping[str, Any] = stats["nodes"]
     yield _one("headrace_ready", "gauge", "Whether requests are accepted.", float(ready))
     states: list[Sample] = [({"state": one}, float(stats["state"] == one)) for one in STATES]
-    yield "headrace_state", "gauge", "The state of the pipeline: 1 for the one it is in.", states
+    yield "headrace_state", "gauge", "The state of the pipeline: 1 for its current state.", states
     yield _per_node(nodes, "headrace_requests_waiting", "gauge", "Requests that wait.", "waiting")
-    text = "Requests that have come."
+    text = "Requests that have arrived."
     yield _per_node(nodes, "headrace_requests_submitted", "counter", text, "submitted")
     outcomes: list[Sample] = []
     for name, node in nodes.items():
@@ -60,8 +60,8 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
     yield from _elements(nodes)
     queues = stats.get("queues", {})
     for key, kind, text in (
-        ("waiting", "gauge", "What waits in a queue that has a name."),
-        ("dropped", "counter", "What such a queue has dropped."),
+        ("waiting", "gauge", "Items that wait in a queue that has a name."),
+        ("dropped", "counter", "Items that such a queue has dropped."),
     ):
         if queues:
             rows: list[Sample] = [({"queue": name}, one[key]) for name, one in queues.items()]

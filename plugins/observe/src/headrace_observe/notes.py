@@ -67,7 +67,7 @@ class Window:
         start, end: The span, in seconds on the clock of the load.
         latencies: The latency of each request that succeeded, in seconds.
         failed: The number of requests that failed, by code.
-        errors: The text of an error with each of these codes, which may have come before the span.
+        errors: The text of an error with each of these codes, perhaps from before the span.
     """
 
     start: float
@@ -92,7 +92,7 @@ class Window:
         return len(self.latencies) + self.failed.total()
 
     @property
-    def tells(self) -> bool:
+    def comparable(self) -> bool:
         """Whether enough requests ended in the window to compare it with others."""
         return self.answered >= LEAST_ANSWERS
 
@@ -109,18 +109,19 @@ def gathered(notes: list[Notes], start: float, end: float) -> Window:
 
 
 def agree(windows: list[Window], tolerance: float, *, by_rate: bool = True) -> bool:
-    """Tell whether windows agree in throughput and median latency.
+    """Return whether windows agree in throughput and median latency.
 
-    In an open loop the throughput follows the arrivals, which vary by chance, so with ``by_rate = False`` only
-    the median latencies are compared. Windows in which every request failed agree: more time would show no more.
+    In an open loop the throughput follows the arrivals, which vary by chance, so with ``by_rate = False`` only the
+    median latencies are compared. Windows in which every request failed agree, because more time would change
+    nothing.
 
     Args:
         windows: The windows to compare.
         tolerance: The largest difference of a window from their mean, as a share of the mean (0.05 is 5 %).
         by_rate: Whether the throughput is compared, too.
     """
-    if not all(one.tells and one.latencies for one in windows):
-        return all(one.tells and not one.latencies for one in windows)
+    if not all(one.comparable and one.latencies for one in windows):
+        return all(one.comparable and not one.latencies for one in windows)
     rows = [[percentile(sorted(one.latencies), 50) for one in windows]]
     if by_rate:
         rows.append([one.throughput_rps for one in windows])

@@ -1,4 +1,4 @@
-"""The probe OpenTelemetry: gives spans of requests and batches, and metrics, to the application's providers."""
+"""The probe OpenTelemetry: passes spans of requests and batches, and metrics, to the application's providers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COUNTED = {
 """Units in the notation of OpenTelemetry, by the name of a metric or the last part of it."""
 
 _MOST_FAILED = 1000
-"""So many errors of the provider wait to be counted."""
+"""The most errors of the provider that wait to be counted."""
 
 _LOOK_S = 60.0
 """Seconds between two readings of the wall clock. Between them all times have the same offset, so spans keep their
@@ -71,8 +71,8 @@ class OpenTelemetry:
 
     A request at a node is a span, whose parent is ``request["context"]["traceparent"]`` (W3C Trace
     Context); if the parent is not sampled, the request has no span. A batch is a span of a trace of its own, to
-    which the spans of its requests link. A thread of the probe makes the spans, after the pipeline has told the
-    probe, so that requests do not wait. Metrics are read from ``stats()`` when the metric reader asks.
+    which the spans of its requests link. The pipeline only notifies the probe, and a thread of the probe makes the
+    spans, so that requests do not wait. Metrics are read from ``stats()`` when the metric reader asks.
 
     The application, or ``opentelemetry-instrument``, sets the providers; without providers the probe does nothing.
     """
@@ -94,7 +94,8 @@ class OpenTelemetry:
         self._api = library("opentelemetry.trace", "otel", "the probe OpenTelemetry")
         self._pipeline: weakref.ref[headrace.Pipeline] | None = None
         self._numbers = iter(range(1, 2**63))
-        # A request is known by its node and the identity of its dict, as `Forward` hands a dict to another node.
+        # A request is identified by its node and its dict's identity, because `Forward` passes a dict on to another
+        # node.
         self._ran: dict[tuple[str, int], tuple[int, float]] = {}
         self._early: dict[tuple[str, int], _Request] = {}
         self._links: dict[int, Any] = {}
@@ -139,7 +140,7 @@ class OpenTelemetry:
         self._aside.leave(
             _Batch(number, *about, len(record.errors), record.weight, failed, parents)
         )
-        # Entries stay behind for requests whose owners gave up between the cut of the batch and its start.
+        # Entries remain for requests whose owners stopped waiting between the cut of the batch and its start.
         if len(self._ran) > MOST_PENDING:
             self._ran.clear()
         for one in record.requests:
@@ -157,9 +158,10 @@ class OpenTelemetry:
             return
         key, code = (node, id(request)), None if error is None else code_of(error)
         heard = _Request(node, started, ended, code, _carried(request), None)
-        # The time of a request may be over while it runs: its span waits for the batch, so that it can link to it. This
-        # thread notes the request and looks for the batch; the thread of the batch notes the batch and looks for the
-        # request. Whichever is second finds what the other has noted; if both do, one of them gets it from `_early`.
+        # A request may time out while it runs; its span waits for the batch, so that it can link to it. The race:
+        # this thread records the request and then looks for the batch, while the batch's thread records the batch and
+        # then looks for the request. If this thread is first, the batch's thread finds the request; if it is second,
+        # it finds the batch. If both find something, only one of them gets it from `_early`.
         abandoned = getattr(error, "abandoned", False) is True
         if abandoned:
             self._early[key] = heard
@@ -174,14 +176,14 @@ class OpenTelemetry:
         if self._failed:
             try:
                 error = self._failed.popleft()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread was first
                 return
             raise error
 
     def close(self) -> None:
         """Make the spans that are left."""
         if self._aside is not None:
-            for early in [*self._early.values()]:  # the pipeline has given their batches up
+            for early in [*self._early.values()]:  # the pipeline has abandoned their batches
                 self._aside.append(early)
             self._aside.finish()
             self._raise_failed()
@@ -257,14 +259,14 @@ class OpenTelemetry:
         return found[0]
 
     def _parent(self, carried: dict[str, str] | None) -> tuple[Any, bool]:
-        """Give the context for a request's carried headers, and whether its parent is known and not sampled."""
+        """Give the context for a request's trace headers, and whether its parent is known and not sampled."""
         context = self._extract(carrier=carried or {}, context={})
         parent = self._api.get_current_span(context).get_span_context()
         return context, parent.is_valid and not parent.trace_flags.sampled
 
 
 def _carried(request: Any) -> dict[str, str] | None:
-    """Copy ``traceparent`` and ``tracestate`` out of a request's ``context``, and nothing else of the request."""
+    """Copy ``traceparent`` and ``tracestate`` out of a request's ``context``; nothing else of it is kept."""
     context = request.get("context") if isinstance(request, dict) else None
     if not isinstance(context, Mapping):
         return None

@@ -41,7 +41,7 @@ class Panel:
 
 
 def check_plot(path: str | os.PathLike[str] | None) -> None:
-    """Refuse a plot that could not be made, before anything is measured.
+    """Refuse a plot that cannot be made, before anything is measured.
 
     Raises:
         InputError: The suffix of the file names no known format.
@@ -99,8 +99,8 @@ def plot(
     Args:
         path: The file.
         panels: The panels.
-        title: Stands above the panels.
-        clocks: What the clocks of the figures cover, which stands below them; equal ones once.
+        title: The text above the panels.
+        clocks: What the clocks of the figures cover; written below them, equal ones once.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -144,7 +144,7 @@ def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
 def _place(point: dict[str, Any]) -> float:
     """Give the load of a point as a number: clients, or arrivals per second.
 
-    A file of arrivals has no rate, so the rate of its answers stands for it.
+    A file of arrivals has no rate, so the rate of its answers is used.
     """
     load = point["load"]
     if "clients" in load or "rate" in load:

@@ -33,13 +33,14 @@ _LEAST_BOUND = 1024
 their histograms can be summed."""
 
 _OWN = {"instance": "instance_index"}
-"""Labels with another name here: ``instance`` is Prometheus' own, of the address that it has asked."""
+"""Labels with another name here, because Prometheus itself uses ``instance`` for the scraped address."""
 
 
 class Prometheus:
     """The probe that answers ``/metrics``, ``/ready`` and ``/live`` while its pipeline exists.
 
-    Metrics are read from ``stats()`` when a client asks for ``/metrics``, so requests of the pipeline pay nothing.
+    Metrics are read from ``stats()`` when a client asks for ``/metrics``, so it costs the pipeline's requests
+    nothing.
 
     Attributes:
         port: The port on which the probe listens.
@@ -72,8 +73,8 @@ class Prometheus:
             self._server = _Server((options.host, options.port), _Handler)
         except OSError as error:
             hint = (
-                "Give another port: Prometheus(port=9465), or port=0 for a free one. With "
-                "port=${METRICS_PORT:-9464} the environment says so, for one run."
+                "Choose another port: Prometheus(port=9465), or port=0 for a free one. With "
+                "port=${METRICS_PORT:-9464} an environment variable sets it for one run."
             )
             if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
                 hint = 'Give an address of this machine: Prometheus(host="127.0.0.1").'
@@ -129,7 +130,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log at DEBUG: most errors here are clients that went away; the base class would print them to stderr."""
+        """Log at DEBUG, because most errors here are clients that went away; the base class prints to stderr."""
         _log.debug("a request of %s failed", client_address, exc_info=True)
 
 

@@ -37,7 +37,7 @@ _log = logging.getLogger("headrace.observe.trace")
 _NOTHING: list[Any] = []
 
 _ALONE = -1
-"""The first field of a note that stands for a batch of one request, and for that request as well."""
+"""The first field of a note of both a batch of one request and that request."""
 
 _ENDED = 5
 """The index of the field with the end of the batch."""
@@ -50,13 +50,14 @@ _MOST_INSIDE = 10_000 * _FIELDS_INSIDE
 """The most fields that are kept of the elements and spans inside one batch."""
 
 _HASHES = 1 << 32
-"""A request is in the sample if the hash of its identity and its arrival, modulo this, is below the sample's share. So
-it is drawn alike where its batch is told of and where its outcome is, whichever comes first."""
+"""A request is in the sample if the hash of its identity and its arrival, modulo this, is below the sample's share.
+So its batch and its outcome, which are reported separately, are either both in the sample or both not.
+"""
 
 _LAST_HASH = _HASHES - 1
 
 _MOST_EARLY = 10_000
-"""So many failed requests wait, while the file is made, for a batch that has ended after them."""
+"""The most failed requests that wait, while the file is made, for a batch that ended after them."""
 
 
 class Recording:
@@ -96,14 +97,14 @@ class Recording:
         self._run_alone: dict[int, tuple[Any, ...]] = {}
         self._aside = Aside(self._keep, self._make, name="headrace-trace")
 
-    # The next methods are called while requests run. They leave one tuple of plain values per batch and per request,
-    # since every further object that lives until it is written costs the garbage collector. Work that can wait, such
-    # as finding the batch in which a request ran, is left to `_heard` at the end.
+    # The next methods are called while requests run. They make one tuple of plain values per batch and per request,
+    # because every further object that lives until it is written costs time in the garbage collector. Work that can
+    # wait, such as finding the batch of a request, is done by `_heard` at the end.
 
     def element(
         self, node: str, instance: int, path: str, size: int, started: float, ended: float
     ) -> None:
-        """Note an element that has run; of all methods this one is called most often."""
+        """Record an element that has run; this method is called most often."""
         try:
             inside, thread = self.inside[node, instance], self.numbers[get_ident()]
         except KeyError:
@@ -221,9 +222,9 @@ class Recording:
         """Write the file; it is whole when this returns.
 
         Raises:
-            OSError: It could not be written; what was at the path is untouched.
+            OSError: It could not be written; a file at the path is unchanged.
         """
-        # These notes still wait for their call of `request`: the probe was detached between the two calls.
+        # For these notes `request` was not called, because the probe was detached between the two calls.
         for alone in [*self._run_alone.values()]:
             self._aside.append(alone)
         self._aside.finish()
@@ -259,9 +260,9 @@ def _heard(notes: Iterable[tuple[Any, ...]]) -> Iterator[BatchHeard | RequestHea
 class _Matched:
     """Requests and batches, matched.
 
-    A request is known by its node and the identity of its dict, which a later request may reuse once this one is
+    A request is identified by its node and its dict's identity, which a later request may reuse once this one is
     answered and its batch has ended. So the batch of a request is the last one with that identity at that node that
-    ended before it and began after its arrival; or, if its owner left while it ran, the next one.
+    ended before the request and began after its arrival. If its owner left while it ran, it is the next one.
 
     Attributes:
         early: Failed requests without a batch until now.
@@ -272,9 +273,9 @@ class _Matched:
         self.early: dict[tuple[str, int], RequestHeard] = {}
 
     def batch(self, heard: BatchHeard, identities: Iterable[int]) -> Iterator[RequestHeard]:
-        """Take a batch; give the requests of which it is now known in which batch they ran, or that they never ran."""
-        if len(self._ran) > MOST_PENDING:  # left of requests whose owners gave up before the start
-            self._ran.clear()
+        """Add a batch; return the requests whose batch is now known, or that are now known to have never run."""
+        if len(self._ran) > MOST_PENDING:
+            self._ran.clear()  # entries of requests whose owners stopped waiting before the start
         for identity in identities:
             key = heard.node, identity
             early = self.early.pop(key, None)
@@ -288,7 +289,7 @@ class _Matched:
     def request(
         self, identity: int, node: str, started: float, ended: float, code: str | None
     ) -> Iterator[RequestHeard]:
-        """Take a request that has its outcome; give requests as `batch` does."""
+        """Add a request that has its outcome; return requests as `batch` does."""
         key = node, identity
         batch = self._ran.pop(key, None)
         if batch is not None and batch.started < started:

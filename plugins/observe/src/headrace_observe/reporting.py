@@ -41,7 +41,7 @@ def as_page(documents: Iterable[tuple[str, Any]], draw: Callable[[dict[str, Any]
             parts += _section(name, document, draw)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{name}: it is not whole, or of another version: {type(error).__name__}: {error}"
+                f"{name}: it is incomplete, or of another version: {type(error).__name__}: {error}"
             ) from error
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Headrace report</title>'
@@ -59,8 +59,8 @@ def _section(name: str, document: Any, draw: Callable[[dict[str, Any]], str]) ->
         return _trace(document)
     else:
         raise InputError(
-            f"{name}: it is nothing that a report can be made of: "
-            "the JSON of headrace bench, simulate, tune or trace is"
+            f"{name}: no report can be made of it: expected "
+            "the JSON of headrace bench, simulate, tune or trace"
         )
     if document["interrupted"]:
         parts.insert(0, "<p>Interrupted: these are the figures until then.</p>")

@@ -52,7 +52,7 @@ def row(point: dict[str, Any]) -> list[str]:
 
 
 def result(trial: dict[str, Any]) -> str:
-    """Give the last cell of a trial of ``headrace tune``: what is to be said of it."""
+    """Give the last cell of a trial of ``headrace tune``: its remark."""
     point = trial["point"]
     if point is None:
         return str(trial["error"])

@@ -51,7 +51,7 @@ def random_array(text: str, seed: int = 0) -> Any:
     shape = tuple(int(part) for part in (found["shape"] or "").split("x") if part)
     try:
         return _random(numpy, shape, found["dtype"], seed)
-    except (MemoryError, ValueError) as error:  # numpy refuses what has no size with a ValueError
+    except (MemoryError, ValueError) as error:  # numpy raises ValueError if the size overflows
         raise InputError(f"{text!r} does not fit into the memory: {error}") from error
 
 

@@ -23,7 +23,7 @@ __all__ = ["SEARCHES", "search"]
 SEARCHES = ("auto", "optuna", "climb")
 _MOST_REPEATS = 20
 _MOST_DRAWN = 2_000
-"""In a space of more combinations, `_Climb.farthest` looks at so many random ones instead of all."""
+"""In a larger space, `_Climb.farthest` considers this many random combinations instead of all."""
 
 
 def search(
@@ -90,7 +90,7 @@ class _Climb:
         self._draw: Any = random.Random(seed)  # noqa: S311 - no secret
 
     def ask(self, places: Values) -> float | None:
-        """Give the number of a combination, evaluating it if need be; None if no trial is left for that."""
+        """Give the number of a combination, evaluated if it is new; None if no trial is left for that."""
         if places not in self.known:
             if not self._left:
                 return None
@@ -220,7 +220,7 @@ def _by_optuna(optuna: Any, climb: _Climb, seed: int) -> None:
         trial = study.ask()
         places = tuple(trial.suggest_int(name, 0, size - 1) for name, size in sizes.items())
         repeats = repeats + 1 if places in climb.known else 0
-        # Optuna has converged, and proposes only known combinations: the rest of the trials looks elsewhere.
+        # Optuna has converged, and proposes only known combinations, so the remaining trials search farther away.
         if repeats > _MOST_REPEATS:
             places = climb.farthest()
             study.enqueue_trial(dict(zip(sizes, places, strict=True)))

@@ -22,17 +22,17 @@ _PARTS = 200
 class ServiceTimes:
     """The times of batches of one node.
 
-    For a size that was not measured, each quantile lies on the line between those of the neighbouring sizes. Above the
-    largest size it lies on the line through the two largest; below the smallest it is that of the smallest.
+    For a size that was not measured, each quantile is interpolated linearly between the neighbouring sizes. Above the
+    largest size it is extrapolated from the two largest; below the smallest it is that of the smallest.
 
     Args:
         node: The name of the node, for errors.
         measured: The times of each batch size, in milliseconds; sizes from 1, at least one time each.
         beside: The times of a batch size by how many other batches ran meanwhile, as far as they are known; between
-            two known numbers the lower one counts, and above the largest that one.
+            two known numbers the lower one is used, and above the largest that one.
         origin: The file of the times, for errors.
         requests: The number of requests in all these batches; None if it is not known.
-        wakes_ms: The times in which a woken thread goes on, in milliseconds; none if they are not known.
+        wakes_ms: How long a woken thread takes to go on, in milliseconds; none if that is not known.
         between_ms: The times from the end of a batch to the start of one that waited for its instance, in
             milliseconds; none if they are not known.
 
@@ -98,8 +98,8 @@ class ServiceTimes:
         if len(sizes) == 1:
             raise InputError(
                 f"{self._origin}: node {self._node!r} has times for batches of {sizes[0]} alone, and a "
-                f"batch of {size} is to be simulated: measure or give a second size, or keep to {sizes[0]} "
-                f"by --set {self._node}.max={sizes[0]}"
+                f"batch of {size} is to be simulated: measure or give a second size, or limit batches to {sizes[0]} "
+                f"with --set {self._node}.max={sizes[0]}"
             )
         above = min(bisect_left(sizes, size), len(sizes) - 1)
         low, high = sizes[above - 1], sizes[above]
@@ -122,7 +122,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     milliseconds. Beside ``ms``, ``beside`` may have the times by how many other batches ran meanwhile.
 
     Raises:
-        InputError: The file cannot be read or is wrong; the error says at which place.
+        InputError: The file cannot be read or is invalid; the error says where.
     """
     content = read_json(path)
     more: dict[str, dict[str, list[float]]] = {"wake_ms": {}, "between_ms": {}}
@@ -174,9 +174,7 @@ def _node(
         measured[int(size)] = _times(times, place)
         requests = None if requests is None or count is None else requests + int(size) * count
     if not any(any(times) for times in measured.values()):
-        raise InputError(
-            f"{origin}: {node}: all times are 0, so there is no throughput to foretell"
-        )
+        raise InputError(f"{origin}: {node}: all times are 0, so there is no throughput to predict")
     return ServiceTimes(node, measured, origin, requests, wakes_ms, between_ms, shared)
 
 

@@ -33,13 +33,13 @@ def simulation_of(
             node comes from its classes and keys.
         times: The times of batches of each node.
         seed: The seed of the random draws of times.
-        wake_s: The mean time in which a woken thread goes on, in seconds.
+        wake_s: The mean time that a woken thread takes to go on, in seconds.
 
     Raises:
         SetupError: The configuration has something that is not simulated: calls of other nodes or of their instances,
             a ``node_entrypoint``, ``init`` or ``entrypoint`` of its own, several roots, ``each`` at the only root,
             a `Repost` to a node that others lead to, ``shed_oldest`` with several nodes.
-        InputError: There are no times of a node, or no counts that tell how often a node with ``or`` runs,
+        InputError: There are no times of a node, or no counts that show how often a node with ``or`` runs,
             how many elements a node with ``each`` has, or how often `Repost` goes to a node.
     """
     explained = headrace.explain(config)
@@ -59,14 +59,14 @@ def simulation_of(
     roots = [name for name in nodes if name not in led_to]
     if len(roots) != 1:
         raise SetupError(
-            f"one node that requests enter at is simulated, this has {', '.join(roots)}",
-            hint="Simulate each of them by a configuration of its own.",
+            f"only configurations with one entry node are simulated, this has {', '.join(roots)}",
+            hint="Simulate each of them with its own configuration.",
         )
     front = explained.get("entrypoint")
     if front and front["name"] != "DagDispatcher" and front.get("instance") != f"node.{roots[0]}":
         raise SetupError(
             f"the entrypoint {front['name']} cannot be simulated",
-            hint="Leave it out: --set takes no key away, so write a file without it.",
+            hint="Leave it out: --set cannot remove a key, so write a file without it.",
         )
     keys = nodes[roots[0]]["keys"]
     full = keys["queue_full"]["value"]
@@ -74,7 +74,7 @@ def simulation_of(
         raise SetupError(
             "queue_full = 'shed_oldest' is simulated for one node, and this has several",
             node=roots[0],
-            hint="Lay another over it: --set global.queue_full=reject.",
+            hint="Set another one: --set global.queue_full=reject.",
         )
     line = Line(rules, after, roots[0], keys["queue_size"]["value"], full)
     return Simulation(line, policies, times, seed, wake_s)
@@ -89,7 +89,7 @@ def _refuse(name: str, node: Mapping[str, Any], nodes: Mapping[str, Any]) -> Non
         raise SetupError(
             f"{' and '.join(dict.fromkeys(found))} cannot be simulated",
             node=name,
-            hint="What is simulated are nodes with next, map and the keys of batching and queues.",
+            hint="The simulation covers nodes with next, map and the keys of batching and queues.",
         )
 
 
@@ -100,7 +100,7 @@ def _elements(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _calls_a_node(element: Mapping[str, Any], nodes: Mapping[str, Any]) -> bool:
-    """Tell whether an element of a tree stands for a node, or for one of a node's instances."""
+    """Return whether an element of a tree calls a node, or one of a node's instances."""
     instance = element.get("instance", "")
     return instance.startswith("node.") or instance.rpartition(".")[0] in nodes
 
@@ -111,7 +111,7 @@ def _by_counts(
     rules: Mapping[str, NodeRules],
     times: Mapping[str, ServiceTimes],
 ) -> dict[str, NodeRules]:
-    """Add the shares that depend on data, as they were when the times were measured.
+    """Add the shares that depend on data, from the measurement of the times.
 
     These are the share of requests that run at a node with ``or``, the mean number of elements at a node with
     ``each``, and the share of requests that a `Repost` sends to each node.
@@ -127,12 +127,12 @@ def _by_counts(
             raise SetupError(
                 "each cannot be simulated at the first node",
                 node=name,
-                hint="Let a node with Identity lead there: its count tells the number of requests.",
+                hint="Put a node with Identity before it: its count is the number of requests.",
             )
         else:
             found = came(before[name])
         if not found:
-            raise InputError(f"no request came to the node {name!r} when times were measured")
+            raise InputError(f"no request reached the node {name!r} when times were measured")
         return found
 
     made = dict(rules)
@@ -154,7 +154,7 @@ def _by_counts(
 def _before_by_repost(
     nodes: Mapping[str, Mapping[str, Any]], before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Give for each node that is the target of a `Repost` the node with that `Repost`."""
+    """Give, for each target of a `Repost`, the node with that `Repost`."""
     found: dict[str, str] = {}
     for name, node in nodes.items():
         for one in node["links"].get("reposts", ()):
@@ -168,7 +168,7 @@ def _before_by_repost(
             raise SetupError(
                 f"Repost[{one}] cannot be simulated: {why}",
                 node=name,
-                hint="Counts of batches do not tell how many requests came by it.",
+                hint="Counts of batches do not show how many requests it sent there.",
             )
     return found
 

@@ -1,4 +1,4 @@
-"""One node on a virtual clock: its queue, its instances, and the policies of its configuration themselves."""
+"""One node on a virtual clock: its queue, its instances, and the configuration's own policies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FAST_S = 100e-6
 """If batches are shorter than this on average, a client's thread also runs batches of others, as in the scheduler."""
 
 SUSTAINED = 8
-"""Runners take over when batches were due at once so many times more often than an instance stayed free."""
+"""Runners take over once batches were due at once this many times more often than an instance stayed free."""
 
 _SOONEST_S = 0.001
-"""A policy that wants to be asked again at once is asked after so many seconds, as by the scheduler."""
+"""A policy that wants to be asked again at once is asked after this many seconds, as by the scheduler."""
 
 
 class Item:
@@ -110,7 +110,7 @@ class _Queue:
         self._items.append(item)
 
     def remove(self, item: Item) -> None:
-        """Take an item out, wherever it stands."""
+        """Remove an item from any position."""
         del self._items[self._items.index(item, self._head)]
 
     def take(self, count: int) -> list[Item]:
@@ -125,7 +125,7 @@ class _Queue:
 
 
 class _Joined:
-    """A batch that has not begun, with the queue behind it, as a policy sees them."""
+    """A batch that has not begun and the queue behind it, as a policy sees them."""
 
     def __init__(self, items: list[Item], queue: _Queue) -> None:
         self._items, self._queue = items, queue
@@ -156,7 +156,7 @@ class NodeRules:
         devices: The devices, which the instances take in turn.
         batch_sizes: The allowed sizes of a batch, ascending; empty: all.
         pad: Whether a batch that is too small is filled up with copies.
-        lingers: Whether requests wait for further ones, even if an instance is free, while another instance runs.
+        lingers: Whether requests wait for further ones while another instance runs, even if an instance is free.
         timeout_s: The most seconds that a request may be at the node; None: no limit.
         owns_thread: Whether each instance has a thread of its own.
         share: For a node with ``or``, the share of requests that run there, while the others pass by; else None.
@@ -178,7 +178,7 @@ class NodeRules:
     reposts: tuple[tuple[str, float], ...] = ()
 
     def size_run(self, size: int) -> int | None:
-        """Give the size at which a batch of ``size`` runs, with the copies that fill it up; None: it is refused."""
+        """Give the size at which a batch of ``size`` runs, filled up with copies; None: it is refused."""
         low, high = self.range
         if high is not None and size > high:
             return None
@@ -192,12 +192,12 @@ class NodeRules:
 
 
 class SimulatedNode:
-    """The state of a node; it decides as the scheduler does, with the same policies.
+    """The state of a node; it decides like the scheduler, with the same policies.
 
     Args:
         rules: The keys of the node.
         batch, dispatch: The policies of the node.
-        full: Tells whether the queue is full, so that no request may enter now.
+        full: Returns whether the queue is full, so that no request may enter now.
     """
 
     def __init__(
@@ -234,15 +234,15 @@ class SimulatedNode:
 
     @property
     def crowded(self) -> bool:
-        """Whether many clients have an answer for which they have not woken up yet."""
+        """Whether many clients have an answer but have not woken up yet."""
         return self.asleep > 2 * len(self.instances)
 
     def press(self) -> None:
-        """Take note that a batch was due as soon as an instance was free."""
+        """Record that a batch was due as soon as an instance was free."""
         self.pressure = min(self.pressure + 1, 2 * SUSTAINED)
 
     def relax(self) -> None:
-        """Take note that an instance stays free."""
+        """Record that an instance stays free."""
         self.pressure = max(self.pressure - 1, 0)
 
     def claim(self) -> _Instance | None:
@@ -257,7 +257,7 @@ class SimulatedNode:
         return instance
 
     def joining(self, items: list[Item], instance: _Instance, now: float) -> list[Item]:
-        """Take the items that came while a thread woke up to run a batch, as far as the policy would add them."""
+        """Add the items that arrived while the batch's thread woke up, as far as the policy would add them."""
         most = self.rules.range[1]
         if not len(self.queue) or (most is not None and len(items) >= most):
             return []
@@ -328,12 +328,12 @@ class SimulatedNode:
 
     def _impossible(self, instance: Any, take: int) -> InputError:
         return InputError(
-            f"node {self.rules.name!r}: the policy {' or '.join(self._names)} decided what cannot be: "
+            f"node {self.rules.name!r}: the policy {' or '.join(self._names)} made an impossible decision: "
             f"instance {instance!r}, {take} requests"
         )
 
     def release(self, instance: _Instance, seconds: float, now: float) -> None:
-        """Take back an instance whose batch has ended now, after ``seconds``."""
+        """Return an instance whose batch has ended now, after ``seconds``."""
         instance.ended = now
         self._mean_s += 0.25 * (min(seconds, 4 * self._mean_s) - self._mean_s)
         if not instance.batches:

@@ -1,11 +1,11 @@
 """Decides which thread runs a batch on the virtual clock, and which requests join the batch before it begins.
 
-Threads take no time, but they take turns in the order in which the real scheduler wakes them: a thread goes
-on until it sleeps, and the threads that it has woken follow. The order decides which request joins which batch:
+Threads take no time, but they take turns in the order in which the real scheduler wakes them: a thread goes on until
+it sleeps, then the threads that it has woken run. The order decides which request joins which batch:
 
 - A client that has run a batch sends its next request before the clients that it has answered wake up to send theirs.
-- A batch that was given to a sleeping client begins when that client has woken up, and takes along the requests that
-  came meanwhile.
+- A batch that was given to a sleeping client begins when that client has woken up, and includes the requests that
+  arrived meanwhile.
 - A runner goes on with the requests that wait, before the clients that it has answered send further ones.
 """
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["RUNNER", "Batch", "Request", "Threads"]
 
 RUNNER: Final = "runner"
-"""The thread of a runner, or of an instance that has one of its own."""
+"""The thread of a runner, or an instance's own thread."""
 
 
 class Request:
-    """One request on its way.
+    """One request in the pipeline.
 
     Attributes:
         sent: When the request was sent, in seconds.
-        called: Whether a client waits for the answer, which may run batches meanwhile.
-        missing: For each join, the number of branches that have not come there yet.
+        called: Whether a client waits for the answer; it may run batches meanwhile.
+        missing: For each join, the number of branches that have not reached it yet.
         elements: For each node with ``each``, the number of the request's elements that have not ended.
         open: The number of nodes (with ``each``: of elements) at which the request is; far below 0 once it has failed.
         waits: The number of items of the request that wait in queues.
@@ -74,7 +74,7 @@ class Batch:
 
 
 class Threads(ABC):
-    """The work of threads between the beginnings and the ends of batches.
+    """The work of threads between the starts and the ends of batches.
 
     Attributes:
         ready: For each woken thread, in order, the function with which it goes on; it is called with the time.
@@ -95,7 +95,7 @@ class Threads(ABC):
 
     @abstractmethod
     def _begun(self, items: list[Item], node: SimulatedNode, now: float) -> None:
-        """Note that items have left the queue of a node for a batch."""
+        """Record that items have left the queue of a node for a batch."""
 
     @abstractmethod
     def _left(
@@ -108,11 +108,11 @@ class Threads(ABC):
 
     @abstractmethod
     def _goes_on(self, name: str) -> bool:
-        """Tell whether nodes follow this one; a worker then moves its requests on to them by itself."""
+        """Return whether nodes follow this one; a worker then moves its requests on to them itself."""
 
     @abstractmethod
     def _wake_at(self, node: SimulatedNode, at: float, waker: Request | None) -> None:
-        """Have the queue of a node looked at again at a time."""
+        """Schedule another look at a node's queue."""
 
     # The work of threads.
 
@@ -161,7 +161,7 @@ class Threads(ABC):
         self.ready.append(partial(self._begin, node, batch))
 
     def _begin(self, node: SimulatedNode, batch: Batch, now: float) -> None:
-        """Begin a batch in a thread that has woken up; requests that came meanwhile join it if they may."""
+        """Begin a batch in a thread that has woken up; requests that arrived meanwhile join it if they may."""
         joining = node.joining(batch.items, batch.instance, now)
         if joining:
             batch.items += joining
@@ -178,7 +178,7 @@ class Threads(ABC):
                 self._start(node, mine, now)
 
     def _ended(self, node: SimulatedNode, batch: Batch, now: float) -> None:
-        """Give an instance back, look for batches that are due, and wake the clients that have an answer."""
+        """Return an instance, look for batches that are due, and wake the clients that have an answer."""
         node.release(batch.instance, batch.seconds, now)
         name, leader = node.rules.name, batch.leader
         answered: dict[Request, int] = {}

@@ -28,8 +28,8 @@ __all__ = ["SIMULATED_CLOCK", "Line", "Simulation"]
 
 SIMULATED_CLOCK = (
     "virtual: from the arrival of a request to the end of its last batch; threads take turns as in the real scheduler; "
-    "of switches of threads only `between_ms` (in an open loop also `wake_ms`) of the times takes time, and the work of "
-    "clients takes none; instances slow each other down as far as `beside` of the times says"
+    "switches of threads take only `between_ms` (in an open loop also `wake_ms`) of the times, and the work of "
+    "clients takes no time; instances slow each other down as far as `beside` of the times says"
 )
 
 _LATE, _END, _ARRIVE, _WAKE, _AWAKE = range(5)
@@ -75,8 +75,8 @@ class Simulation(Threads):
             the real scheduler does.
         times: The times of batches of each node.
         seed: The seed of the random draws of times.
-        wake_s: The mean time in which a woken thread goes on, in seconds; times are drawn from an exponential
-            distribution. With 0 threads of a closed loop take no time, and those of an open loop take times from the
+        wake_s: The mean time that a woken thread takes to go on, in seconds; times are drawn from an exponential
+            distribution. With 0, threads of a closed loop take no time, and those of an open loop take times from the
             spread that was measured at the entry node.
     """
 
@@ -150,7 +150,7 @@ class Simulation(Threads):
             elif kind == _ARRIVE:
                 self._send(now, a)
                 following = next(arrivals, None)
-                if following is not None:  # a sender that is late does not sleep
+                if following is not None:  # a late sender does not sleep
                     late = following < now
                     self._push(now if late else following + self._waking(), _ARRIVE, following)
             elif kind == _LATE:
@@ -174,7 +174,7 @@ class Simulation(Threads):
             goes_on(now)
 
     def _waking(self) -> float:
-        """Draw the time in which a thread wakes up, in seconds."""
+        """Draw the time that a thread takes to wake up, in seconds."""
         if self._wakes_s:
             return self._wakes_s[int(self._draw() * len(self._wakes_s))]
         return -self._wake_s * math.log(1 - self._draw()) if self._wake_s else 0.0
@@ -189,7 +189,7 @@ class Simulation(Threads):
         sent = now if meant is None else meant
         self._enter(Request(sent, called=self._closed), now)
 
-    # A request on its way.
+    # A request in the pipeline.
 
     def _full(self) -> bool:
         return self._waiting >= self._line.queue_size
@@ -252,7 +252,7 @@ class Simulation(Threads):
         node.queue.push(item)
 
     def _let_in(self, inside: SimulatedNode, now: float) -> None:
-        """Let in requests that wait for room, the oldest first; ``inside`` is the node that is being dispatched."""
+        """Admit requests that wait for room, the oldest first; ``inside`` is the node that is being dispatched."""
         entry, came = self._nodes[self._line.entry], False
         while self._outside and not self._full():
             request, came = self._outside.popleft(), True
@@ -261,7 +261,7 @@ class Simulation(Threads):
             self._look(entry, now, None)
 
     def _starts(self, item: Item) -> None:
-        """Note that an item of a request does not wait any more."""
+        """Record that an item of a request does not wait any more."""
         item.state = RUNS
         item.request.waits -= 1
         self._waiting -= item.request.waits == 0
@@ -294,7 +294,7 @@ class Simulation(Threads):
         self._let_in(node, now)
 
     def _late(self, node: SimulatedNode, item: Item, now: float) -> None:
-        """Fail a request whose time at a node is over; its batch, if it runs, runs on."""
+        """Fail a request whose time at a node is over; if its batch runs, it goes on."""
         if item.state == OVER:
             return
         if item.state == WAITS:
@@ -377,7 +377,7 @@ class Simulation(Threads):
         start = seen.ended[warm_up - 1] if 0 < warm_up <= len(seen.ended) else 0.0
         start = min(start, end)
         first, last = bisect_left(seen.ended, start), bisect_left(seen.ended, end)
-        if last <= first:  # there are so few requests that all ended after the last one was sent
+        if last <= first:  # with so few requests all ended after the last one was sent
             first, last = 0, len(seen.ended)
             start, end = 0.0, seen.ended[-1] if seen.ended else end
         window = Window(start, end, seen.latencies[first:last])

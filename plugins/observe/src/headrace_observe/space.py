@@ -141,7 +141,7 @@ def as_layer(
     Args:
         space: The dimensions.
         values: One value for each dimension.
-        one_node: Whether the configuration has one node, whose keys stand at the top of the table.
+        one_node: Whether the configuration has one node, whose keys are at the top of the table.
     """
     made: dict[str, Any] = {}
     for one, value in zip(space, values, strict=True):

@@ -36,7 +36,7 @@ class Timer:
         with whole:
             with load:
                 ...
-        print(whole)  # a line per timer: those that ran inside stand below it, indented
+        print(whole)  # a line per timer: those that ran inside are indented below it
 
         @Timer("resize")
         def resize(image): ...
@@ -181,11 +181,11 @@ def _by_torch(torch: Any, device: str) -> None:
     try:
         torch.cuda.synchronize(device)
     except AssertionError as error:  # which a torch built without CUDA raises
-        raise RuntimeError(f"the device cannot be waited for: {error}") from error
+        raise RuntimeError(f"waiting for the device failed: {error}") from error
 
 
 def _synchronize(runtime: Any, ordinal: int | None) -> None:
-    """Wait for a device by cuda-python; the current device of this thread stays what it was."""
+    """Wait for a device with cuda-python; the current device of this thread does not change."""
     before = _checked(runtime.cudaGetDevice())
     if ordinal is not None and ordinal != before:
         _checked(runtime.cudaSetDevice(ordinal))
@@ -199,5 +199,5 @@ def _synchronize(runtime: Any, ordinal: int | None) -> None:
 def _checked(answer: tuple[Any, ...]) -> Any:
     error, *values = answer
     if int(error) != 0:
-        raise RuntimeError(f"the device cannot be waited for: CUDA gave {error.name}")
+        raise RuntimeError(f"waiting for the device failed: CUDA gave {error.name}")
     return values[0] if values else None

@@ -169,7 +169,7 @@ class EventMaker:
         same = f'"cat":"flow","name":"runs in","id":{self._arrows}'
         tail = f'{{"ph":"s","pid":{process},"tid":{lane},"ts":{_us(start)},{same}}}'
         head = f'{{"ph":"f","bp":"e","pid":{_THREADS},"tid":{thread},"ts":{_us(begun)},{same}}}'
-        # If both have the same time, the tail stands first, since readers take events in the order of the file.
+        # If both have the same time, the tail comes first, because readers take events in the order of the file.
         return [Event(start, 0, start, tail), Event(begun, 1, start, head)]
 
     def head(self, about: dict[str, object]) -> list[str]:
@@ -228,7 +228,7 @@ _known: dict[str, str] = {}
 
 
 def _text(text: str) -> str:
-    """Give a text as JSON; results are kept, since names of nodes, elements and tracks come again and again."""
+    """Give a text as JSON; results are cached, because names of nodes, elements and tracks recur."""
     found = _known.get(text)
     if found is None:
         if len(_known) > 10_000:

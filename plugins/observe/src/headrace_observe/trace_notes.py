@@ -1,6 +1,6 @@
 """Keeps the notes of a trace in files until the recording ends: small, bounded, in order.
 
-To make an event costs ten times as much as to keep a note, so events are made at the end of the recording, when the
+Making an event costs ten times as much as keeping a note, so events are made at the end of the recording, when the
 pipeline does not need the processor any more.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["NoteStore"]
 _SEGMENTS = 32
 
 _NOTES = 16
-"""How many notes are written, and deleted, together at most; a note has some hundred bytes."""
+"""The most notes that are written, and deleted, together; a note has some hundred bytes."""
 
 
 class NoteStore:
@@ -42,7 +42,7 @@ class NoteStore:
         Raises:
             OSError: The notes cannot be written.
         """
-        # A thread that was late brings many notes at once; in one file they would all go together.
+        # A late thread adds many notes at once; in one file they would all be deleted together.
         for start in range(0, len(notes), _NOTES):
             self._add(marshal.dumps(notes[start : start + _NOTES]))
 

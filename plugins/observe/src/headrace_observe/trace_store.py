@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["Event", "TraceStore"]
 
 _SEGMENTS = 32
-"""The bound is divided by this to give the size of a segment; only whole segments are deleted."""
+"""The size of a segment is the bound divided by this; only whole segments are deleted."""
 
 _LARGEST_SEGMENT = 4_000_000
 
 
 class Event(NamedTuple):
-    """One event; they sort as they stand in the file.
+    """One event; events sort in their order in the file.
 
     Attributes:
         start_ns: The beginning, in ns.

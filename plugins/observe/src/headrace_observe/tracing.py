@@ -25,15 +25,15 @@ _MAX_BYTES = 256_000_000
 class Trace:
     """The probe that writes batches, requests, elements and device work of a pipeline as a timeline.
 
-    The file is in the Trace Event Format. Without ``path`` the probe writes nothing; but its presence makes backends
-    report what happens on devices, which `trace` then records.
+    The file is in the Trace Event Format. Without ``path`` the probe writes nothing, but it makes backends report
+    device work, which `trace` then records.
     """
 
     reentrant = True
     """The methods that the pipeline calls take no lock: they change dicts and deques, each in one atomic step."""
 
     class Options(headrace.Options):
-        """What is recorded, and where it goes."""
+        """What is recorded, and the file."""
 
         positional = ("path",)
 
@@ -44,7 +44,9 @@ class Trace:
             1.0, gt=0, le=1, description="The share of requests, each with its batch."
         )
         max_bytes: int = pydantic.Field(
-            _MAX_BYTES, ge=100_000, description="The largest size of the file; the oldest go."
+            _MAX_BYTES,
+            ge=100_000,
+            description="The largest size of the file; beyond it the oldest events are dropped.",
         )
         nvtx: bool = pydantic.Field(
             False, description="Whether elements become NVTX ranges too, for Nsight Systems."
@@ -60,7 +62,7 @@ class Trace:
         self._recording: Recording | None = None
         self._nvtx: Any = library("nvtx", "gpu", "nvtx = true") if options.nvtx else None
         # The pipeline measures only for methods that a probe has, and calls them for every request. So they are set
-        # here only if they are needed, and are the recording's own methods, without a call in between.
+        # here only if they are needed, and are the recording's own methods, which saves a call.
         if options.path is not None:
             recording = Recording(Path(options.path), options.sample, options.max_bytes)
             self._recording = recording
@@ -97,7 +99,7 @@ class Trace:
         """Write the file, if there is a path; the file is whole when this returns.
 
         Raises:
-            OSError: The file could not be written; a file that was at the path is untouched.
+            OSError: The file could not be written; a file at the path is unchanged.
         """
         recording, self._recording = self._recording, None
         if recording is not None:
@@ -113,9 +115,9 @@ def trace(
     max_bytes: int = _MAX_BYTES,
     nvtx: bool = False,
 ) -> Iterator[None]:
-    """Trace a pipeline within the block; at the end of the block, also by an error, the file is whole.
+    """Trace a pipeline within the block; at the end of the block, also after an error, the file is complete.
 
-    The pipeline may be any that runs, and nothing of it is built again. The trace has the work on devices only if
+    Any running pipeline can be traced, and nothing of it is built again. The trace has the work on devices only if
     the backends were built while the probe was there: with ``probes = ["Trace"]`` in the configuration, or by a
     `headrace.Pipeline.reload` within the block.
 
@@ -123,7 +125,7 @@ def trace(
         pipeline: The pipeline.
         path: The file.
         sample: The share of requests, from above 0 to 1.
-        max_bytes: The largest size of the file, at least 100,000; beyond it the oldest go.
+        max_bytes: The largest size of the file, at least 100,000; beyond it the oldest events are dropped.
         nvtx: Whether elements become NVTX ranges too, for Nsight Systems.
 
     Raises:
@@ -135,7 +137,9 @@ def trace(
         ValueError: ``sample`` or ``max_bytes`` is out of range.
     """
     if not isinstance(pipeline, headrace.Pipeline):
-        raise TypeError(f"a pipeline is what headrace.pipe gives, got {type(pipeline).__name__}")
+        raise TypeError(
+            f"expected a pipeline, as headrace.pipe returns it, got {type(pipeline).__name__}"
+        )
     file = Path(path).absolute()
     probe = Trace(Trace.Options(path=file, sample=sample, max_bytes=max_bytes, nvtx=nvtx))
     try:

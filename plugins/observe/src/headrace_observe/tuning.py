@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Trial", "Trials", "as_toml"]
 
 _AGAIN = 4
-"""One of so many runs is spent on measuring one of the best trials again."""
+"""One of this many runs measures one of the best trials again."""
 
 _LEADERS = 3
 """The number of best trials that are measured again, in turn."""
@@ -65,11 +65,11 @@ class Trials:
     done: list[Trial] = field(default_factory=list)
 
     def search(self, runs: int, *, how: str = "auto", seed: int = 0) -> str:
-        """Search with so many runs, the last of which measure the best trials again.
+        """Search with this many runs; the last ones measure the best trials again.
 
         The trial that looks best after one run of each is partly lucky. So if there are eight runs or more, a
         quarter of them measures the three best trials again: each run takes the one that was measured least
-        often. A trial that falls behind by its new figures makes room for the next best.
+        often. If its new figures are worse, the next best trial takes its place.
 
         Args:
             runs: The number of measurements in all.
@@ -115,7 +115,7 @@ class Trials:
         return next(iter(self._by_rank()), None)
 
     def reached(self, trial: Trial) -> bool:
-        """Tell whether a trial answered requests and keeps all limits."""
+        """Return whether a trial answered requests and keeps all limits."""
         figures = trial.figures
         return figures is not None and self.goal.rank(figures) > -1e9
 

@@ -17,7 +17,7 @@ __all__ = ["meter"]
 
 
 def meter() -> Callable[[], dict[str, Any]]:
-    """Begin to measure; give the function that ends the measurement.
+    """Begin to measure; return the function that ends the measurement.
 
     Returns:
         A function that gives ``{"cpu": {"cores", "source", "usable"}, "gpu": [...]}``. ``cores`` is the

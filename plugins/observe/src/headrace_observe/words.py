@@ -24,15 +24,15 @@ class Benchmark(headrace.Backend):
     the samples in turn, go through X in a closed loop: each of ``clients`` clients sends its next
     request when it has its answer.
 
-    One thread runs X, as everywhere: it takes up to ``max`` of the waiting requests as one batch, the
-    oldest first, and the clients are no threads. Only if X is ``Forward[node]`` each client is a thread
-    that calls the node, so that the node's queue, policies and instances are measured.
+    One thread runs X: it takes up to ``max`` of the waiting requests as one batch, the oldest first, and the clients
+    are not threads. Only if X is ``Forward[node]`` is each client a thread that calls the node, so that the node's
+    queue, policies and instances are measured.
 
     The figures are those of one load of ``headrace bench --json``, without its histogram of
     latencies: ``throughput_rps``, ``latency_ms`` (``mean``, ``p50``, ``p90``, ``p99``, ``max``),
     ``ok``, ``failed`` by code, ``seconds``, ``batch_size``, ``cpu``, ``gpu``, and ``clock``, which
-    says what the latencies cover. A request that fails is counted in ``failed``. A sample of which every
-    request fails gets its first error instead of the figures.
+    says what the latencies cover. A request that fails is counted in ``failed``. If every request of a sample fails,
+    the sample gets its first error instead of the figures.
 
     Reads:
         data: The data that X reads; other keys of the samples are sent along.
@@ -51,7 +51,7 @@ class Benchmark(headrace.Backend):
     """
 
     class Options(headrace.Options):
-        """How much is sent."""
+        """How many requests are sent, and by how many clients."""
 
         clients: int = Field(10, ge=1, le=10_000, description="How many send at a time.")
         total: int = Field(1000, ge=1, description="Requests that are measured, of all clients.")

@@ -67,7 +67,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--clients",
             metavar="N,...",
-            help="Closed loop: so many threads, each sends its next request when it has its answer.",
+            help="Closed loop: the number of threads; each sends its next request when it has its answer.",
             show_default="1,10,40, without another load",
         ),
     ] = None,
@@ -111,7 +111,10 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     seconds: Annotated[
         Optional[float],  # noqa: UP045
         typer.Option(
-            "--seconds", metavar="SECONDS", min=0.001, help="Measure so long, stable or not."
+            "--seconds",
+            metavar="SECONDS",
+            min=0.001,
+            help="Measure this many seconds, stable or not.",
         ),
     ] = None,
     longest: Annotated[
@@ -140,7 +143,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
             "them runs during the measurement.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of random arrays and arrivals.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of random arrays and arrivals.")] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
@@ -150,8 +153,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     Each load runs until three windows in a row agree in throughput and median latency (an open loop:
     in median latency), and the figures are those of these windows; with --seconds, of that time.
     Percentiles are exact, of all requests that ended in it. A closed loop's clock runs from the call
-    to the answer. An open loop's runs from the time at which a request was meant to arrive: what
-    waits because the pipeline stalls is in its latencies, and not in those of a closed loop.
+    to the answer. An open loop's runs from the time at which a request was meant to arrive: so it includes waits
+    while the pipeline stalls, which a closed loop's leaves out.
 
     TOML files between CONFIG and the first INPUT (or with --data) are further configurations, measured in
     turn with the first, as those of --against are.
@@ -174,7 +177,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     check_plot(plot_path)
     more, files = _configurations(inputs or (), data or ())
     if save_times is not None and (against or more):
-        raise WrongArgument("--save-times: it is of one configuration, and there are several")
+        raise WrongArgument("--save-times takes one configuration, and there are several")
     samples = samples_of(files, data or (), seed)
     names = [config, *more, *(against or ())]
     sources: list[Any] = [source_of(name, settings or ()) for name in names]
@@ -206,7 +209,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     if not whole:
         return INTERRUPTED
     if not all(point.window.answered for _, point in points):
-        print_message("of some loads no request ended in time: give them longer, by --seconds")
+        print_message("under some loads no request ended in time: measure longer, with --seconds")
     return FAILED if everything is not None and everything.failed else OK
 
 
@@ -230,7 +233,7 @@ def _in_turn(
     plan: Plan,
     points: list[tuple[int, Point]],
 ) -> bool:
-    """Measure all configurations under one load before the next load; tell whether every measurement was completed."""
+    """Measure all configurations under one load before the next load; return whether all were completed."""
     try:
         for load in loads:
             for place, pipeline in enumerate(pipelines):

@@ -61,9 +61,9 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
     settings: Settings = None,
     no_import: NoImport = False,
 ) -> int:
-    """Run one backend, or one expression, by itself: time per batch size, shapes, memory.
+    """Run one backend, or one expression, alone: time per batch size, shapes, memory.
 
-    The clock covers the call of the built instance with a batch; there is no queue and nobody else.
+    The clock covers the call of the built instance with a batch; there is no queue and no other load.
 
     \b
     Examples:

@@ -155,7 +155,7 @@ def loads_of(
 
 
 def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
-    """Refuse an output file that could not be written, before anything is measured.
+    """Refuse an output file that cannot be written, before anything is measured.
 
     Args:
         path: The file; None: the command writes no such file.
@@ -178,7 +178,7 @@ def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
         for one in expand(read):
             if os.path.exists(one.path) and Path(path).samefile(one.path):  # noqa: PTH110
                 raise WrongArgument(
-                    f"{option} {path}: it would be written over {one.path}, which is read"
+                    f"{option} {path}: it would overwrite {one.path}, which is read"
                 )
 
 
@@ -190,7 +190,7 @@ def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], tit
     if panels:
         plot(path, panels, title, [point["clock"] for _, point in rows])
     else:
-        print_message(f"--plot {path}: nothing is drawn, as no request succeeded")
+        print_message(f"--plot {path}: nothing is drawn, because no request succeeded")
 
 
 def print_document(document: dict[str, Any] | list[dict[str, Any]]) -> None:
@@ -199,7 +199,7 @@ def print_document(document: dict[str, Any] | list[dict[str, Any]]) -> None:
 
 
 def print_missing_gpus() -> None:
-    """Write to stderr which library is missing, if there is a GPU whose use and memory are not known without it."""
+    """Write to stderr which library is missing to measure the use and memory of a GPU, if there is one."""
     try:
         gpus()
     except MissingDependencyError as error:

@@ -44,7 +44,7 @@ _SHOWN = [
 
 
 _WAKES_S = (20e-6, 100e-6)
-"""The times in which a thread wakes up, on a quiet machine and on a busy one; the range of rates is tried with both."""
+"""How long a thread takes to wake up, on a quiet machine and on a busy one; the range of rates is tried with both."""
 
 _FEW = 20_000
 """The number of requests with which the throughput is simulated for each of `_WAKES_S`."""
@@ -66,7 +66,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     ],
     clients: Annotated[
         Optional[str],  # noqa: UP045 - older typers read no other spelling
-        typer.Option("--clients", metavar="N,...", help="Closed loop: so many clients."),
+        typer.Option("--clients", metavar="N,...", help="Closed loop: the number of clients."),
     ] = None,
     rate: Annotated[
         Optional[str],  # noqa: UP045
@@ -94,19 +94,18 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         Optional[str],  # noqa: UP045
         typer.Option("--plot", metavar="FILE", help="Draw the figures: .png, .svg, .pdf or .html."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of arrivals and of times.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of arrivals and of times.")] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
 ) -> int:
-    """Foretell throughput, latencies, batch sizes and refusals of a configuration.
+    """Predict throughput, latencies, batch sizes and refusals of a configuration.
 
-    The policies that the configuration names decide on a virtual clock, as they do in a pipeline;
-    batches take as long as --times says, drawn from the spread of their size, and a size that is
-    not there lies on the line between its neighbours. So loads and numbers of instances can be tried
-    that this machine does not have: `--set instance_num=8`. Clients take no time here, and switches of
-    threads none but in an open loop, where it was measured; batches take longer beside others as far as
-    that was measured. Figures leave out the warm-up and what ends after the last request is sent.
+    The configuration's own policies decide on a virtual clock. Batches take the times in --times, drawn from the
+    spread of their size; the times of a missing size are interpolated. So loads and numbers of instances can be tried
+    that this machine does not have: `--set instance_num=8`. Clients take no time, and switches of threads take time
+    only in an open loop, if it was measured. Batches take longer beside others as far as that was measured. Figures
+    leave out the warm-up and requests that end after the last one is sent.
 
     \b
     Examples:
@@ -189,6 +188,4 @@ def _print(points: list[dict[str, Any]]) -> None:
     }
     for name, sizes in beyond.items():
         listed = ", ".join(map(str, sizes))
-        print_data(
-            f"Times of node {name} that lie outside of what is known: of batches of {listed}."
-        )
+        print_data(f"Node {name}: the times of batches of {listed} are extrapolated.")

@@ -40,7 +40,7 @@ def top(
     ] = 1.0,
     count: Annotated[
         Optional[int],  # noqa: UP045 - older typers read no other spelling
-        typer.Option("--count", min=1, help="End after so many looks.", show_default="never"),
+        typer.Option("--count", min=1, help="End after this many looks.", show_default="never"),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a line per look.")
@@ -48,8 +48,9 @@ def top(
 ) -> int:
     """Watch any pipeline with the probe Prometheus: throughput, queues, batches, instances.
 
-    Rates, sizes and busy are those since the look before. Times are quantiles of the pipeline's whole
-    life: in the queue from the arrival at the node to the cut of the batch, of a batch its run. Ends with Ctrl-C and the exit status 130.
+    Rates, sizes and busy are those since the previous look. Times are quantiles of the pipeline's whole life: queue
+    is the time from the arrival at the node to the cut of the batch, batch is its run. Ends with Ctrl-C and the exit
+    status 130.
 
     \b
     Examples:
@@ -97,7 +98,7 @@ def scrape(url: str) -> Scrape:
         ) as answer:
             text = answer.read().decode()
     except urllib.error.HTTPError as error:
-        with error:  # which is the answer, too, and holds its connection
+        with error:  # the error is also the answer, and holds its connection
             raise HeadraceError(f"{url} answers {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         reason = getattr(error, "reason", error) or type(error).__name__
@@ -114,7 +115,7 @@ def scrape(url: str) -> Scrape:
 
 
 def _is_address(text: str) -> bool:
-    """Tell whether a text names a place that can be asked over HTTP."""
+    """Return whether a text is an address that can be asked over HTTP."""
     try:
         parts = urllib.parse.urlsplit(text)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0

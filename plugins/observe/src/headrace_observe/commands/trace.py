@@ -52,7 +52,8 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
         str, typer.Option("--output", "-o", metavar="FILE", help="The trace.")
     ] = "trace.json",
     clients: Annotated[
-        int, typer.Option("--clients", min=1, help="So many requests are open at a time.")
+        int,
+        typer.Option("--clients", min=1, help="The number of requests that are open at a time."),
     ] = 8,
     repeat: Annotated[
         int, typer.Option("--repeat", min=1, help="How often the inputs are sent.")
@@ -66,7 +67,7 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
             "--max-bytes",
             metavar="BYTES",
             min=100_000,
-            help="The largest size of the file; beyond it the oldest go.",
+            help="The largest size of the file; beyond it the oldest events are dropped.",
             show_default="256000000",
         ),
     ] = None,
@@ -79,12 +80,12 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
     settings: Settings = None,
     no_import: NoImport = False,
 ) -> int:
-    """Trace a pipeline: requests, queues, batches, elements, threads, and what devices did.
+    """Trace a pipeline: requests, queues, batches, elements, threads, and device work.
 
     The file is in the Trace Event Format: open it at https://ui.perfetto.dev, in Chromium at
     chrome://tracing, or in TensorBoard with the plugin torch-tb-profiler (as NAME.pt.trace.json in the
-    log folder). It holds times, sizes and names, and nothing of the requests. After Ctrl-C it holds
-    what was traced until then, and the exit status is 130.
+    log folder). It holds times, sizes and names, but no data of the requests. After Ctrl-C it holds the trace until
+    then, and the exit status is 130.
 
     \b
     Examples:
@@ -141,7 +142,7 @@ class _Outcomes:
 def _with_probe(
     name: str, settings: Sequence[str], probe: str, *, allow_import: bool
 ) -> headrace.PipelineConfig:
-    """Add the probe to the probes of a configuration, since backends report device spans only if it is there at build.
+    """Add the probe to a configuration, because backends report device spans only if it exists at the build.
 
     The layer that adds it has to repeat the configuration's own probes. Their relative paths must start from the folder
     of the configuration's file, so that folder is the base of the whole.

@@ -75,7 +75,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--range",
             metavar="NODE.KEY=LOW..HIGH",
-            help="What is searched: instance_num, max or batching_timeout of a node, or "
+            help="The keys to search: instance_num, max or batching_timeout of a node, or "
             "global.threads; also NODE.KEY=A,B,C. May be repeated.",
             show_default="instance_num up to the CPUs, max up to 64, batching_timeout up to 8",
         ),
@@ -93,7 +93,9 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     trials: Annotated[
         int,
         typer.Option(
-            "--trials", min=1, help="How many runs; of 8 or more a quarter measures the best again."
+            "--trials",
+            min=1,
+            help="How many runs; from 8 on a quarter of them measures the best again.",
         ),
     ] = 24,
     warm_up: Annotated[
@@ -112,7 +114,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = "auto",
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where the best goes, as TOML.")
+        str, typer.Option("--output", "-o", metavar="FILE", help="The TOML file for the best.")
     ] = "tuned.toml",
     plot_path: Annotated[
         Optional[str],  # noqa: UP045
@@ -120,19 +122,19 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
             "--plot", metavar="FILE", help="Draw the frontier: .png, .svg, .pdf or .html."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the search, arrivals and data.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the search, arrivals and data.")] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
 ) -> int:
     """Search instance_num, max, batching_timeout and threads for a goal.
 
-    Each combination is built and measured under the same load; the values that CONFIG has come
-    first. One that cannot be built, or fails, is a result like others. What looks best is measured
-    again, in turn, and its figures are those of all its runs together. The frontier are those that
-    none beats in both throughput and p99. The best is written as a small TOML file that extends
-    CONFIG. If nothing keeps the limits, the message says how close it came, nothing is written, and
-    the exit status is 1. Ctrl-C writes the best until then, if it keeps the limits, and ends with 130.
+    Each combination is built and measured under the same load, CONFIG's own values first. One that cannot be built,
+    or fails, is a result like others. The best ones are measured again, in turn, and their figures are those of all
+    their runs. No other combination beats those on the frontier in both throughput and p99. The best is written as a
+    small TOML file that extends CONFIG. If none keeps the limits, the message says how close the best came, nothing
+    is written, and the exit status is 1. Ctrl-C writes the best until then, if it keeps the limits, and ends with
+    130.
 
     \b
     Examples:
@@ -219,7 +221,7 @@ def _measured(
 
 
 def _extending(output: str, config: str, table: Any) -> dict[str, Any]:
-    """Give a table as it is written: one of a file extends that file, by the path from the folder of the output.
+    """Give the table to write: for a file, one that extends it by the path from the folder of the output.
 
     Raises:
         WrongArgument: The path holds bytes that are no text, so that TOML has no way to write it.
@@ -236,7 +238,7 @@ def _extending(output: str, config: str, table: Any) -> dict[str, Any]:
 def _check_meaning(
     output: str, table: dict[str, Any], loaded: headrace.PipelineConfig, *, no_import: bool
 ) -> None:
-    """Refuse a folder for the output in which relative paths of ``--set``, or of an expression, are other files.
+    """Refuse an output folder from which relative paths in ``--set``, or in an expression, name other files.
 
     Raises:
         WrongArgument: Read from its folder, the table is another configuration, or none.
