@@ -185,7 +185,7 @@ def test_a_model_without_a_batch_axis_runs_one_request_at_a_time(start, save):
 @pytest.mark.parametrize("option", ["outputs", "unbatched"])
 def test_a_name_twice_is_refused_before_the_model_is_loaded(one_to_one, option):
     config = {"backend": "OnnxTensor", "model": str(one_to_one(["n", 2])), option: ["y", "y"]}
-    with pytest.raises(ConfigError, match="'y' stands there twice"):
+    with pytest.raises(ConfigError, match="'y' is listed twice"):
         headrace.pipe(config)
 
 

@@ -17,7 +17,7 @@ from headrace.errors import SetupError
 __all__ = ["KEEP_VARIABLE", "keep_freed_memory"]
 
 KEEP_VARIABLE = "HEADRACE_CV_KEEP_MEMORY"
-"""Environment variable, 0 or 1 (the default): 0 leaves the allocator as it is."""
+"""Environment variable, 0 or 1 (the default): 0 does not change the allocator."""
 
 # Source: mallopt(3) of the Linux manual, and malloc.h of glibc.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -37,7 +37,7 @@ _is_turned = False
 def keep_freed_memory() -> bool:
     """Let the heaps of all threads keep freed memory for the next picture; only the first call does anything.
 
-    The allocator stays as it is where the C library is not glibc, and where the environment sets these bounds itself.
+    The allocator does not change if the C library is not glibc, or if the environment sets these bounds itself.
 
     Returns:
         Whether this call has changed the allocator.
@@ -53,7 +53,7 @@ def keep_freed_memory() -> bool:
         if text not in ("0", "1"):
             raise SetupError(
                 f"{KEEP_VARIABLE}={text!r} is neither 0 nor 1",
-                hint="Set it to 0 to leave the allocator as it is, or unset it (the default is 1).",
+                hint="Set it to 0 to leave the allocator unchanged, or unset it (the default is 1).",
             )
         _is_turned = True
         if text == "0" or any(name in os.environ for name in _SET_BY_USER):

@@ -19,7 +19,7 @@ __all__ = ["array_of", "check_numbers", "describe", "numbers_of"]
 
 
 def array_of(data: Any) -> NDArray[Any] | None:
-    """Give ``data`` as a numpy array, through DLPack, a like protocol or its buffer; None when it is no array."""
+    """Give ``data`` as a numpy array, through DLPack, a similar protocol or its buffer; None if it is no array."""
     if type(data) is np.ndarray:
         return data
     try:
@@ -83,14 +83,14 @@ def _rows_of(data: Any) -> NDArray[Any] | None:
 
 
 def describe(data: Any, array: NDArray[Any] | None = None) -> str:
-    """Say in words what ``data`` is, by dtype and shape when it is an array."""
+    """Describe ``data``; an array by its dtype and shape."""
     if array is not None:
         return f"{array.dtype} {list(array.shape)}"
     return "None" if data is None else f"{type(data).__name__}{_place_of(data)}"
 
 
 def _place_of(data: Any) -> str:
-    """Say on which device an array of another library is, if it is on one."""
+    """Name the device of another library's array, if it is on one."""
     try:
         kind, index = map(int, data.__dlpack_device__())
     except Exception:  # noqa: BLE001 - no array, or an array of another library, may raise anything

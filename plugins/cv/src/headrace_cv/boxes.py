@@ -1,4 +1,4 @@
-"""Boxes in images: how much they overlap, and which of several that overlap is the best.
+"""Boxes in images: how much they overlap, and which of several overlapping boxes is the best.
 
 A box is ``x1, y1, x2, y2`` in pixels. Coordinates count the edges of pixels: 0 is the left (upper)
 edge of the first pixel, the width (height) the right (lower) edge of the last one. The module needs

@@ -25,7 +25,7 @@ def read_color(request: Request) -> str:
     """Give the colour that ``request`` names under ``color``.
 
     Raises:
-        InputError: There is no ``color``, or it is no word that is known.
+        InputError: There is no ``color``, or it is an unknown word.
     """
     color = read_key(request, "color", _EXPECTED)
     if not isinstance(color, str) or color not in _COLORS:
@@ -55,7 +55,7 @@ class CvtColorMat(PerImage):
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image or has more than
-            ``max_pixels``, ``color`` is another word, or ``data`` has not the channels of ``color``.
+            ``max_pixels``, ``color`` is another word, or ``data`` does not have the channels of ``color``.
 
     Source:
         OpenCV's ``cvtColor``; grey after ITU-R BT.601.

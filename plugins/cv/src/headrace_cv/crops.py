@@ -43,8 +43,8 @@ def crop_image(
 
     Args:
         image: See `headrace_cv.images`.
-        box: ``x1, y1, x2, y2`` in pixels, a list or an array; further numbers are ignored, so a
-            row of a detector will do.
+        box: ``x1, y1, x2, y2`` in pixels, a list or an array; further numbers are ignored, so a row of a detector can
+            be passed.
         outside: What happens to a box that leaves the image: ``"clip"`` cuts it at the border,
             ``"refuse"`` refuses it, ``"fill"`` keeps its size and fills the rest.
         fill_value: The value that ``"fill"`` gives to pixels outside of the image, one number or
@@ -87,7 +87,7 @@ def crop_image(
 def _four_numbers(box: Any) -> list[float]:
     four: list[float]
     if type(box) in (list, tuple) and len(box) == 4 and set(map(type, box)) == {float}:
-        four = list(box)  # to make an array would take longer than the rest of this function
+        four = list(box)  # making an array would take longer than the rest of this function
     else:
         numbers = numbers_of(box)
         if numbers is None or numbers.ndim != 1 or len(numbers) < 4:

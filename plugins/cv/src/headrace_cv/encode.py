@@ -34,7 +34,7 @@ class EncodeMat(PerImage):
 
     Raises:
         InputError: ``data`` or ``color`` is missing, ``data`` is no such image, ``color`` is another
-            word, ``data`` has not the channels of ``color``, the image has more than ``max_pixels``,
+            word, ``data`` does not have the channels of ``color``, the image has more than ``max_pixels``,
             or a side is longer than the format allows: 65500 pixels for JPEG, 16383 for WebP,
             1000000 for PNG.
 

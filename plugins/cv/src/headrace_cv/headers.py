@@ -1,7 +1,7 @@
 """Read format and size of a JPEG, PNG or WebP file, and check that it is whole, without decoding it.
 
-Decoders are generous: some give a partly grey picture for a file that was cut off, and all of them
-reserve the memory that a forged header asks for. So this module walks a file from its first to its
+Decoders are lenient: some give a partly grey picture for a file that was cut off, and all of them allocate the memory
+that a forged header asks for. So this module walks a file from its first to its
 last part before a decoder sees the file: it must be of one of the three formats, name the size of
 its picture, and be whole. The module needs the standard library only.
 """
@@ -165,8 +165,8 @@ def plain_jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
     """Read the size of the usual kind of JPEG: one sequential scan of all components, then the end.
 
     The data of a scan cannot hold the end-of-image marker, so a file of one scan that ends in this
-    marker is whole. The walk through the data of the scan, which takes longer than all the rest of
-    the check, can then be left out.
+    marker is whole. Then the walk through the data of the scan is left out, which takes longer than all the rest of
+    the check.
 
     Returns:
         Width and height in pixels, neither 0; None for any other file, whose parts
@@ -254,7 +254,7 @@ def _walk_png(view: memoryview) -> ImageHeader:
             if zlib.crc32(view[at + 4 : end - 4]) != checksum:
                 raise _broken("png", f"a wrong checksum in chunk {kind!r}")
         if (kind == b"IHDR") != (header is None) or (header is None and length != 13):
-            raise _broken("png", f"chunk {kind!r} where it cannot stand")
+            raise _broken("png", f"chunk {kind!r} at a wrong place")
         if header is None:
             width, height = struct.unpack_from(">II", view, at + 8)
             header = ImageHeader("png", width, height)

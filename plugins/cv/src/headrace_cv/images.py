@@ -61,7 +61,7 @@ _CHANNELS = (1, 2, 3, 4)
 
 
 def as_image(data: Any, max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
-    """Give ``data`` as a numpy image; arrays of other libraries come by DLPack or a like protocol.
+    """Give ``data`` as a numpy image; arrays of other libraries are read by DLPack or a similar protocol.
 
     Args:
         data: An array.
@@ -232,7 +232,7 @@ def convert_color(
         max_pixels: Most pixels (width x height).
 
     Raises:
-        InputError: ``image`` is no image, is too large, or has not the channels of ``source``.
+        InputError: ``image`` is no image, is too large, or does not have the channels of ``source``.
         ValueError: ``source`` or ``target`` is another word.
 
     Source:

@@ -76,7 +76,7 @@ class LetterBoxMat(PerImage):
     centered: ClassVar[bool] = True
 
     def build(self, options: Any) -> Callable[[Request], None]:
-        """Fit one image, and say where in the canvas it lies."""
+        """Fit one image, and record its position in the canvas."""
         from headrace_cv.canvas import letterbox_image
 
         expected = self.expected
@@ -138,8 +138,7 @@ class UnletterBox(PerImage):
         letterbox: `headrace_cv.LetterBoxTransform`, as `LetterBoxMat` and `TopLeftResizeMat` write it.
 
     Writes:
-        result: ``float32 [N, C]``, a new array: the boxes in pixels of the image, the other columns
-            as they were.
+        result: ``float32 [N, C]``, a new array: the boxes in pixels of the image; the other columns do not change.
 
     Batch:
         1 or more; items are independent, a bad one fails alone.

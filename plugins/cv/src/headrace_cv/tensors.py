@@ -71,7 +71,7 @@ class Normalization:
         """
         factor, offset = self._exact
         if not factor.all():
-            raise ValueError("scale is 0: what it did cannot be undone")
+            raise ValueError("scale is 0: it cannot be undone")
         mean, std = (
             values.item() if values.size == 1 and self.channels != 1 else values.ravel().tolist()
             for values in (offset, factor)
@@ -139,7 +139,7 @@ def tensor_maker(
         if channels == 1:
             tensor = pixels.reshape(1, *shape[:2]).astype(float32, order="C")
         else:
-            # To split the channels first and convert them afterwards is faster than one strided pass.
+            # Splitting the channels first and converting them afterwards is faster than one strided pass.
             planes = empty((channels, *shape[:2]), pixels.dtype)
             split(pixels if pixels.flags.c_contiguous else dense(pixels), list(planes))
             tensor = planes.astype(float32, copy=False)

@@ -24,16 +24,16 @@ class OnnxTensor(headrace.Backend):
     """Run an ONNX model with ONNX Runtime on a batch of requests.
 
     Reads:
-        data: The input of a model with one input; with several inputs, the keys named like them; the
-            option ``inputs`` names others. An array of the input's dtype, of a rank one below the
-            input's (one sample) or of its rank (``request_size`` rows). For a scalar input: a scalar.
+        data: The input of a model with one input; with several inputs, the keys with their names; the option
+            ``inputs`` names other keys. An array of the input's dtype: one sample, without the batch axis, or
+            ``request_size`` rows, with it. For a scalar input: a scalar.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
             axis if the request brought one sample. A numpy array, or with
             ``output_device = "device"`` an array on the device; new memory, the request's own.
     Batch:
         1 or more if the batch axis is dynamic, else the number to which the model is fixed. Rows are
-        concatenated. Requests with different values of a scalar input run apart.
+        concatenated. Requests with different values of a scalar input run separately.
 
     Raises:
         InputError: A key is missing; dtype, rank, axes or number of rows do not fit; or
@@ -164,7 +164,7 @@ class OnnxTensor(headrace.Backend):
     def _choose(
         self, options: OnnxOptions, context: headrace.InitContext
     ) -> list[tuple[str, dict[str, str]]]:
-        """Give the providers with their options; refuse a machine with two builds of ONNX Runtime, or warn of it."""
+        """Give the providers with their options; refuse two builds of ONNX Runtime, or warn about them."""
         from headrace_ort import builds, providers
 
         if options.provider_libraries and not context.allow_import:
@@ -315,7 +315,7 @@ class OnnxTensor(headrace.Backend):
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def warm_up(self) -> None:
-        """Run once on zeros if the model tells all shapes and takes only numbers; capture graphs with cuda_graph."""
+        """Run once on zeros if all shapes are declared and inputs are numbers; capture graphs with cuda_graph."""
         from headrace_ort.collate import zeros_for
 
         feeds = zeros_for(self._signature)

@@ -27,7 +27,7 @@ _UNFINISHED = "disable_synchronize_execution_providers"
 
 
 def outputs_last() -> bool:
-    """Tell whether the outputs that a binding gives outlast it: before ONNX Runtime 1.30 they are references into it."""
+    """Return whether a binding's outputs outlast it: before ONNX Runtime 1.30 they are references into it."""
     import onnxruntime
 
     major, minor = onnxruntime.__version__.split(".")[:2]
@@ -35,7 +35,7 @@ def outputs_last() -> bool:
 
 
 def gives_dlpack() -> bool:
-    """Tell whether a value of ONNX Runtime can be handed to other libraries: so since version 1.21."""
+    """Return whether a value of ONNX Runtime can be passed to other libraries, as since version 1.21."""
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     return hasattr(native.OrtValue, "__dlpack__")
@@ -177,13 +177,13 @@ class DeviceRunner:
             outputs = list(binding.get_outputs())
             if not self._lasting:
                 for output in outputs:
-                    output.binding = binding  # it owns them, and so lives as long as they do
+                    output.binding = binding  # it owns them, so it must live as long as they do
                 self._binding, self._bound = None, {}
             return outputs
         finally:
             # The bound outputs now belong to the requests, or are left over from a failed run, so the next run needs
-            # new memory. The outputs are bound again here and not before that run, since the device still computes and
-            # the host's time costs nothing.
+            # new memory. The outputs are bound again here and not before that run, because the device still computes
+            # and the host's time costs nothing.
             if self._binding is not None:
                 binding.clear_binding_outputs()
                 self._bind_outputs(binding)
@@ -195,7 +195,7 @@ class DeviceRunner:
             binding.bind_output(port.name, *where)
 
     def _bind(self, binding: Any, port: Port, pointer: int, shape: tuple[int, ...]) -> None:
-        """Bind an input to memory on the device, unless the run before has bound it to the same memory and shape."""
+        """Bind an input to memory on the device, unless it already is, with the same shape."""
         if self._bound.get(port.name) != (pointer, shape):
             dtype = numpy_dtype(port)
             binding.bind_input(port.name, self._kind, self._ordinal, dtype, shape, pointer)
@@ -207,9 +207,7 @@ class DeviceRunner:
         self, outputs: Sequence[Any], items: Sequence[Item], rows: int, *, copied: bool
     ) -> list[list[Any]]:
         if self._to_cpu:
-            if (
-                copied
-            ):  # a graph gives the rows that it was captured with: `rows` of them are wanted
+            if copied:  # a graph returns as many rows as it was captured with: only `rows` of them are wanted
                 outputs = self._copied_back(outputs, rows)
             return split_outputs(outputs, items, self._signature, rows=rows)
         results: list[list[Any]] = [[] for _ in items]
@@ -280,7 +278,7 @@ class DeviceRunner:
             self._kept.clear()
 
     def _wait(self) -> None:
-        """Wait for the stream; the objects that it has read, and the pinned memory, are then free."""
+        """Synchronise the stream; the objects that it has read, and the pinned memory, are then free."""
         self._pending = False
         cuda.wait_for(self._stream, self._done)
         self._memory.passed()
@@ -335,8 +333,8 @@ class DeviceRunner:
         """Run a captured size, in the one thread that captures and replays all graphs.
 
         ONNX Runtime keeps captured graphs per thread, and any thread may run a batch; so without this thread each
-        would capture anew. The caller waits for the run, even if Ctrl-C interrupts the wait: the memory of the graph
-        is in use until the run has ended.
+        thread would capture again. The caller waits for the run, even if Ctrl-C interrupts the wait: the memory of
+        the graph is in use until the run has ended.
         """
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-ort-graphs")

@@ -27,7 +27,7 @@ BUILDS: Final = (
     "onnxruntime-rocm",
     "onnxruntime-migraphx",
 )
-"""Distributions that bring the package ``onnxruntime``."""
+"""Distributions that contain the package ``onnxruntime``."""
 
 INSTALL_CPU: Final = "pip install onnxruntime"
 INSTALL_GPU: Final = "pip install onnxruntime-gpu cuda-bindings"

@@ -40,7 +40,7 @@ _HELD_BYTES = 1 << 16
 def group_items(
     items: Sequence[Item], ports: Sequence[Port], *, by_shape: bool = False
 ) -> list[list[int]]:
-    """Group items that can share a run, as their values for inputs without batch axis are equal.
+    """Group items that can share a run because their values for inputs without batch axis are equal.
 
     Args:
         items: The items.
@@ -77,7 +77,7 @@ def refuse_ragged(first: Item, item: Item, keys: Mapping[str, str]) -> InputErro
                 key=key,
                 expected=f"{list(expected)}, as its first",
                 got=f"{list(got)}",
-                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them apart.",
+                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them separately.",
             )
     return None
 
@@ -90,7 +90,7 @@ def concatenate(
     pad_value: float | None = None,
     pad_multiple: int = 1,
 ) -> NDArray[Any]:
-    """Put the rows of several arrays below each other.
+    """Join the rows of several arrays.
 
     Args:
         arrays: Arrays of the port's rank and dtype, each with its batch axis in front.
@@ -114,7 +114,7 @@ def concatenate(
 
 
 def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Put the rows of arrays of one dtype and one shape of row below each other.
+    """Join the rows of arrays whose rows have one dtype and shape.
 
     numpy releases the interpreter lock around each copy of more than 500 elements. If many threads want the
     lock, getting it back takes longer than such a copy. So rows of up to `_HELD_BYTES` are copied as one
@@ -146,7 +146,7 @@ def joined(arrays: Sequence[NDArray[Any]], out: NDArray[Any] | None = None) -> N
 
 
 def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:
-    """Give the rows of an array, each in memory of its own, since a slice would keep the whole array alive.
+    """Copy each row of an array into its own memory, because a slice would keep the whole array alive.
 
     Rows of up to `_HELD_BYTES` are copied with the interpreter lock held; see `joined`.
     """
@@ -172,8 +172,8 @@ def runner_of_samples(
         run_options: The options of a run.
 
     Returns:
-        A function that runs a batch and tells whether it has done so. False: a request is no plain
-        sample, or the output does not have the rows of the batch; the caller then runs it the general way.
+        A function that runs a batch and returns whether it has done so. False: a request is no plain sample, or the
+        output does not have the rows of the batch; the caller then runs the batch the general way.
     """
     if len(signature.inputs) != 1 or len(signature.outputs) != 1 or signature.rows is not None:
         return None
@@ -255,7 +255,7 @@ def pad_items(
 
 
 def check_padding(ports: Sequence[Port], value: float) -> None:
-    """Refuse a value that an input with dynamic axes cannot be padded with.
+    """Refuse a padding value that the type of an input with dynamic axes cannot hold.
 
     Raises:
         SetupError: The input holds strings, or a dtype that ``value`` does not fit.

@@ -121,9 +121,9 @@ class CudaStream:
 class Current:
     """Makes a device current in this thread for a block, and then the previous device again.
 
-    ONNX Runtime makes the device of a session current in the thread that calls it, and leaves it so. A previous device
-    of which this process uses nothing is not made current again: that would take memory of it (since CUDA 12 a
-    device is initialised by ``cudaSetDevice``).
+    ONNX Runtime makes the device of a session current in the thread that calls it, and leaves it so. If this process
+    does not use the previous device, it is not made current again, because that would allocate memory on it (since
+    CUDA 12 ``cudaSetDevice`` initialises a device).
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -140,7 +140,7 @@ class Current:
 
 
 def _is_used(ordinal: int) -> bool:
-    """Tell whether this process has the primary context of a device, which all that uses CUDA's runtime shares."""
+    """Return whether this process has the primary context of a device, which all users of CUDA's runtime share."""
     from cuda.bindings import driver
 
     error, _, active = driver.cuDevicePrimaryCtxGetState(driver.cuDeviceGet(ordinal)[1])
@@ -158,11 +158,11 @@ class PinnedBuffer:
         self._stream: int | None = None  # the stream with copies since the last wait, if any
 
     def sent(self, stream: int) -> None:
-        """Note that a copy from or to this memory was started on a stream."""
+        """Record that a copy from or to this memory was queued on a stream."""
         self._stream = stream
 
     def passed(self) -> None:
-        """Note that the stream was waited for, so that no copy uses the memory any more."""
+        """Record that the stream is synchronised, so that no copy uses the memory any more."""
         self._stream = None
 
     def wait(self) -> None:
@@ -217,7 +217,7 @@ def copy_within_device(target: int, source: int, nbytes: int, stream: int) -> No
 
 
 def order_behind(stream: int, first: int, ordinal: int) -> None:
-    """Let work that is started on ``stream`` from now on wait for the work that was started on ``first``.
+    """Make later work on ``stream`` wait for the work that is queued on ``first``.
 
     Both are streams of the device ``ordinal``, which need not be the one that is current in this thread.
     """
@@ -227,7 +227,8 @@ def order_behind(stream: int, first: int, ordinal: int) -> None:
     with Current(ordinal):  # the default stream, and a new event, are those of the current device
         if int(cudart.cudaStreamQuery(first)[0]) == 0:
             return  # there is nothing to wait for
-        # "Not ready" is kept as the thread's last error. It is cleared, or another library would report it as its own.
+        # "Not ready" is kept as the thread's last error. It is cleared here, because another library would otherwise
+        # report it as its own.
         cudart.cudaGetLastError()
         event = call("cudaEventCreateWithFlags", cudart.cudaEventDisableTiming)
         try:
@@ -262,7 +263,7 @@ def close_event(event: Any) -> None:
 
 
 def wait_for(stream: int, event: Any, clock: Callable[[], float] = time.perf_counter) -> None:
-    """Wait for all work that was started on a stream.
+    """Wait for all work that was queued on a stream.
 
     The driver wakes a sleeping thread by an interrupt, 20 to 200 us after the end of the work. So after a short wait
     the next wait spins. The interpreter lock is released in both cases.

@@ -20,11 +20,11 @@ __all__ = ["DeviceArray", "DeviceView", "is_on_device", "view_of", "view_of_torc
 
 _DLPACK_CUDA = 2
 _PER_THREAD = 2
-"""The number by which DLPack and the CUDA array interface mean the per-thread default stream."""
+"""The number of the per-thread default stream in DLPack and the CUDA array interface."""
 
 
 def is_on_device(value: Any) -> bool:
-    """Tell whether ``value`` is an array of any library on a CUDA device."""
+    """Return whether ``value`` is an array of any library on a CUDA device."""
     if isinstance(value, (np.ndarray, DeviceView)):
         return isinstance(value, DeviceView)
     torch = sys.modules.get("torch")
@@ -96,7 +96,7 @@ def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceV
         )
     try:
         if hasattr(value, "__dlpack__"):
-            # This call lets our stream wait for the work that makes the array.
+            # This call makes our stream wait for the work that makes the array.
             capsule = value.__dlpack__(stream=stream)
             if not hasattr(value, "__cuda_array_interface__"):
                 return _view_of_capsule(capsule, value, key)
@@ -187,12 +187,12 @@ def _steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 class DeviceArray:
     """A result on a CUDA device, for any library that reads DLPack or the CUDA array interface.
 
-    The values are there at the end of the batch. A reader before that has to wait for the stream:
+    The values are valid at the end of the batch. An earlier reader has to wait for the stream:
     ``__dlpack__`` orders the reader's stream, the array interface names the stream.
 
     Attributes:
         shape, dtype: As in a numpy array.
-        finished: Whether the values are there.
+        finished: Whether the values are valid.
     """
 
     def __init__(

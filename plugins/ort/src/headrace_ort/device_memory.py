@@ -1,4 +1,4 @@
-"""Memory on the device: puts the rows of requests below each other in it, or uses them in place."""
+"""Device memory: gathers the rows of requests in it, or uses them in place."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DeviceMemory:
         )
 
     def staged(self, port: Port, shape: tuple[int, ...]) -> Any:
-        """Give memory for an input: that of the batch before, if it has the same shape, else new memory."""
+        """Give memory for an input: that of the previous batch, if it has the same shape, else new memory."""
         found = self._staged.get(port.name)
         if found is None or found[0] != shape:
             if found is not None:
@@ -88,7 +88,7 @@ class DeviceMemory:
             cuda.copy_within_device(target + missing * sample, last, sample, self._stream)
 
     def passed(self) -> None:
-        """Note that the stream was waited for, so that no copy uses the pinned memory any more."""
+        """Record that the stream is synchronised, so that no copy uses the pinned memory any more."""
         for buffer in self.pinned.values():
             buffer.passed()
 
@@ -100,7 +100,7 @@ class DeviceMemory:
 
 
 def in_place(arrays: Sequence[Any], rows: int) -> DeviceView | None:
-    """Give one view of arrays that lie one behind the other on the device and have ``rows`` rows; else None."""
+    """Give one view of arrays that are consecutive on the device and have ``rows`` rows; else None."""
     first = arrays[0]
     if type(first) is DeviceView and len(arrays) == 1:
         return first if len(first) == rows else None

@@ -83,7 +83,7 @@ class Tensor:
 
 
 def read_capsule(capsule: Any) -> Tensor:
-    """Read a capsule, without consuming it: it still owns the memory, and must be kept while that is used."""
+    """Read a capsule without consuming it: it still owns the memory, and must be kept while the memory is used."""
     managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
     tensor = managed.tensor
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))

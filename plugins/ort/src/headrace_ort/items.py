@@ -63,7 +63,7 @@ def read_item(
         request: A request; ``request_size`` (default 1) is the number of rows it must have.
         signature: Inputs and outputs of the model.
         keys: The key of the request for each input name.
-        look: Called first with each value and its key; it may give a `DeviceView` in its place. None: no device.
+        look: Called first with each value and its key; it may return a `DeviceView` to use instead. None: no device.
 
     Raises:
         InputError: A key is missing, or its value has another dtype or shape than the model's.
@@ -126,7 +126,7 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
             array = _read(value, wanted) if _is_plain(value) else np.asarray(value)
     except Exception as error:  # a foreign array may raise anything
         if is_on_device(value):
-            raise _elsewhere(value, port, key) from error
+            raise _on_other_device(value, port, key) from error
         raise InputError(
             f"this is nothing numpy can read ({error})",
             key=key,
@@ -141,7 +141,7 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
     return converted
 
 
-def _elsewhere(value: Any, port: Port, key: str) -> InputError:
+def _on_other_device(value: Any, port: Port, key: str) -> InputError:
     """Make the error of an array on a CUDA device, which a session on the CPU cannot read."""
     where = getattr(value, "__dlpack_device__", None)
     device = f"cuda:{where()[1]}" if where is not None else "a CUDA device"
@@ -170,7 +170,7 @@ def _of_dtype(array: Any, wanted: np.dtype[Any], *, plain: bool) -> NDArray[Any]
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether ``value`` is a Python number or string, or a list of them, without a dtype."""
+    """Return whether ``value`` is a Python number or string, or a list of them, without a dtype."""
     while isinstance(value, (list, tuple)) and value:
         value = value[0]
     return isinstance(value, (bool, int, float, str, list, tuple)) and not hasattr(value, "dtype")
@@ -226,7 +226,7 @@ def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[
 
 
 def _check_axes(array: NDArray[Any], port: Port, key: str) -> None:
-    """Refuse an array of another rank than the port's (for a batched port also one less), or with other lengths."""
+    """Refuse an array whose rank or lengths do not fit the port; a sample of a batched port has one axis less."""
     exact = port.exact
     if exact is not None and (array.shape == exact or (not port.axis and array.shape[1:] == exact)):
         return

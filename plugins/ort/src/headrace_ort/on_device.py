@@ -30,7 +30,7 @@ __all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
 _CONVOLUTIONS: Final = "HEURISTIC"
 """The default for how cuDNN chooses the algorithm of a convolution.
 
-The provider chooses anew whenever the shape differs from that of the run before, and batches differ in size.
+The provider chooses again whenever the shape differs from that of the previous run, and batches differ in size.
 With its own default, EXHAUSTIVE, cuDNN then builds every candidate, which takes seconds for a deep network.
 """
 
@@ -88,14 +88,14 @@ class Place:
         )
 
     def current(self) -> contextlib.AbstractContextManager[None]:
-        """Give a block in which the device is current in this thread; after it the previous device is so again."""
+        """Make the device current in this thread for a block, and then the previous device again."""
         return cuda.Current(self.ordinal)
 
     def look(self, value: Any, key: str) -> Any:
-        """Give a view of an array on the device; give any other value as it is."""
+        """Give a view of an array on the device; return any other value unchanged."""
         found = view_of_torch(value, self.ordinal, self.stream)
         if found is not None:
-            return found  # tried first, as most arrays on a device are torch tensors
+            return found  # tried first, because most arrays on a device are torch tensors
         return view_of(value, self.ordinal, self.stream, key) if is_on_device(value) else value
 
 

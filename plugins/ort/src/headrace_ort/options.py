@@ -118,7 +118,7 @@ class OnnxOptions(headrace.Options):
     def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
         if twice:
-            raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
+            raise ValueError(f"{', '.join(map(repr, twice))} is listed twice")
         return names
 
     @model_validator(mode="after")
@@ -136,5 +136,5 @@ class OnnxOptions(headrace.Options):
 
 
 def _short(provider: str) -> str:
-    """Give the name of a provider as it is compared: without its ending, in small letters."""
+    """Give the form of a provider's name that is compared: without its ending, in lower case."""
     return provider.strip().lower().removesuffix("executionprovider")

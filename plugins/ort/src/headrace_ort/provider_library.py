@@ -1,4 +1,4 @@
-"""Plugin execution providers: libraries beside ONNX Runtime that bring a provider of their own."""
+"""Plugin execution providers: separate libraries that add a provider to ONNX Runtime."""
 
 from __future__ import annotations
 

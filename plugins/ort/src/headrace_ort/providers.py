@@ -48,7 +48,7 @@ def choose_providers(
         The argument ``providers`` of `make_session`.
 
     Raises:
-        SetupError: A name is unknown or there twice, options are for a provider that is not in the list or for the
+        SetupError: A name is unknown or listed twice, options are for a provider that is not in the list or for the
             CPU's, which has none, or ``device`` is none of the above (and ``names`` is None).
         MissingDependencyError: The installed ONNX Runtime does not have a provider.
     """

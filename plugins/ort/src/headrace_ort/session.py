@@ -131,8 +131,8 @@ def run_options(log_level: str = "fatal") -> Any:
 def bare_run(session: Any) -> Callable[..., list[Any]]:
     """Give the inner function that a session's ``run`` calls after it has checked its arguments.
 
-    It is for a caller that gives every input and the names of the outputs, so that there is nothing to check. For a
-    light model the check takes as long as all other Python code of a run.
+    The caller gives every input and the names of the outputs, so there is nothing to check. For a light model the
+    check takes as long as all other Python code of a run.
     """
     run: Callable[..., list[Any]] = getattr(session, "_sess", session).run
     return run

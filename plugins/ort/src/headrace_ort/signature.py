@@ -39,8 +39,8 @@ class Port:
     Attributes:
         name: The name in the model.
         dtype: The name of the numpy dtype; `STRING` for strings.
-        shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar, and for an output
-            whose shape the model does not tell.
+        shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar, and for an output whose shape the
+            model does not declare.
         batched: Whether it has a batch axis.
         axis: The index of the batch axis.
     """
@@ -89,9 +89,9 @@ class Signature:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether requests cannot share a run, since an input or output without batch axis belongs to the whole run.
+        """Whether requests cannot share a run because an input or output without batch axis belongs to the whole run.
 
-        A scalar input does not count, since requests with equal scalars can share a run.
+        A scalar input does not count, because requests with equal scalars can share a run.
         """
         return any(not port.batched and port.shape for port in self.inputs) or any(
             not port.batched for port in self.outputs
@@ -173,7 +173,7 @@ def _batch_of(first: Mapping[str, int | None], nodes: Sequence[Any]) -> int | No
 
 
 def _is_batch(node: Any, axes: Mapping[str, int], rows: int | None) -> bool:
-    """Tell whether the axis of an output is, or may be, as long as the batch."""
+    """Return whether the axis of an output is, or may be, as long as the batch."""
     length = _axis(node.shape[axes.get(node.name, 0)]) if node.shape else None
     return length is None or length == rows
 
@@ -214,7 +214,7 @@ def _refuse_axes(axes: Mapping[str, int], unbatched: Iterable[str], nodes: Itera
 
 
 def refuse_unknown(option: str, names: Iterable[str], nodes: Sequence[Any]) -> None:
-    """Refuse names in an option that are none of the inputs or outputs ``nodes``.
+    """Refuse names in an option that are not among the inputs or outputs ``nodes``.
 
     Raises:
         SetupError: A name is unknown; the error has the nearest known name.
