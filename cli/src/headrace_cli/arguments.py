@@ -38,7 +38,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Lay a value over CONFIG: KEY of its only node, or NODE.KEY, or global.KEY; VALUE is "
+        help="Override a value of CONFIG: KEY of its only node, or NODE.KEY, or global.KEY; VALUE is "
         "TOML, else text. Relative paths in it start here. May be repeated.",
         show_default=False,
     ),

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 OK = 0
-"""The exit status of a command that did what it was asked for."""
+"""The exit status of a command that succeeded."""
 FAILED = 1
-"""The exit status where requests failed, or plugins or rules are broken."""
+"""The exit status if requests failed, or plugins or rules are broken."""
 WRONG = 2
 """The exit status of a wrong configuration or argument, which errors of Headrace end with."""
 INTERRUPTED = 130
@@ -24,7 +24,7 @@ BROKEN_PIPE = 141
 
 
 _PIECE = 400
-"""So many characters take at most 4096 bytes, which a pipe takes whole or not at all."""
+"""This many characters take at most 4096 bytes, which a pipe accepts whole or not at all."""
 
 
 class WrongArgument(Exception):  # noqa: N818 - shown as one line
@@ -46,22 +46,22 @@ class FileError(Exception):
 
 
 def let_stdout_take_any_text() -> None:
-    """Have stdout write as escapes what its encoding lacks, and bytes of file names that are no text."""
+    """Make stdout escape characters that its encoding lacks, and bytes of file names that are no text."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
 
 
 def is_utf8(stream: Any) -> bool:
-    """Tell whether a stream of text is written in UTF-8, the encoding of JSON."""
+    """Return whether a stream of text is written in UTF-8, the encoding of JSON."""
     return (getattr(stream, "encoding", None) or "").lower() in {"utf-8", "utf8"}
 
 
 def print_data(text: str) -> None:
     """Write one line of data to stdout."""
     text += "\n"
-    # Without a buffer (`python -u`) Python loses the rest of what a pipe has taken in part, as it does
-    # where Ctrl-Z stops the command meanwhile.
+    # Without a buffer (`python -u`) Python loses the rest of a write that a pipe has accepted only in part, which
+    # happens if Ctrl-Z stops the command meanwhile.
     whole = not isinstance(getattr(sys.stdout, "buffer", None), io.RawIOBase)
     size = len(text) if whole else _PIECE
     for start in range(0, len(text), size):
@@ -96,7 +96,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def discard_stdout() -> None:
-    """Discard what is still to be written to stdout, whose reader has closed the pipe."""
+    """Discard the unwritten output of stdout, whose reader has closed the pipe."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -22,11 +22,11 @@ HARMLESS = ("disabled", "unknown_plugin")
 """Kinds of findings that the user may have wanted: they are printed, and the exit status stays 0."""
 
 _LAST = ("duplicate", "unknown_plugin")
-"""Kinds of findings that come after all others, since the first finding about a plugin is its state."""
+"""Kinds of findings that come after all others, because the first finding about a plugin is its state."""
 
 
 def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list[Plugin]]:
-    """Import plugins and report everything that is wrong with them.
+    """Import plugins and report all their problems.
 
     Args:
         among: The plugins that are imported; default: all that are installed.
@@ -42,7 +42,7 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
         if plugin.state not in ("disabled", "incompatible") and plugin.distribution != "headrace"
     ]
     imported = {plugin.distribution for plugin in examined}
-    # For imported plugins, the failed imports say more exactly than the metadata which library is missing.
+    # For imported plugins, the failed imports show more precisely than the metadata which library is missing.
     found = [
         one
         for one in findings()

@@ -113,7 +113,7 @@ def _pipeline(path: str, found: dict[str, Any]) -> Tree:
 
 
 def _add_under(key: str, branch: Tree, found: dict[str, Any]) -> None:
-    """Add the expression that stands under a key, where there is one."""
+    """Add the expression under a key, if there is one."""
     if key in found:
         _add(branch.add(_text((key, "bold cyan"))), found[key])
 

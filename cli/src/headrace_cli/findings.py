@@ -34,12 +34,12 @@ HOOK_NOUNS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with installed plugins.
+    """One problem with installed plugins.
 
     Attributes:
         kind: ``"disabled"``, ``"incompatible"``, ``"broken"``, ``"missing_dependency"``,
             ``"duplicate"`` or ``"unknown_plugin"`` (a name in ``HEADRACE_PLUGINS``).
-        reason: What is wrong, in a sentence.
+        reason: The problem, in a sentence.
         remedy: What to do about it, or None.
         plugin: The qualifier of the plugin.
         distribution, version: The distribution as it is installed; None where no plugin has that name.
@@ -113,7 +113,7 @@ def _about(plugin: Plugin) -> Iterator[Finding]:
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-/]*")
-"""A name in an expression, without what a qualifier before it may be."""
+"""A name in an expression, without its qualifier."""
 
 
 def _clashes(plugins: Sequence[Plugin]) -> Iterator[Finding]:
@@ -171,7 +171,7 @@ def _named_like_backends(plugin: Plugin, plugins: Sequence[Plugin]) -> Iterator[
 
 
 def _unknown_plugins(plugins: Sequence[Plugin]) -> Iterator[Finding]:
-    """Report names in ``HEADRACE_PLUGINS`` that mean no installed plugin: they may be misspelt."""
+    """Report names in ``HEADRACE_PLUGINS`` that match no installed plugin; they may be misspelt."""
     known = [plugin.plugin for plugin in plugins]
     elsewhere = {qualifier(name): name for name in KNOWN_BACKENDS.values()}
     words = filter(None, map(str.strip, os.environ.get("HEADRACE_PLUGINS", "").split(",")))
@@ -202,7 +202,7 @@ def missing_requirements(requires: Iterable[str]) -> Iterator[tuple[str, str]]:
     for wanted in filter(None, map(_library, requires)):
         found = next(iter(distributions(name=wanted.name)), None)
         if found is None and _can_be_imported(wanted.name):
-            continue  # another distribution brings the same package, as `lib-gpu` does for `lib`
+            continue  # another distribution contains the same package, such as `lib-gpu` for `lib`
         wish = f"{wanted.name}{wanted.specifier}"
         remedy = f'Install it: pip install "{str(wanted).partition(";")[0].strip()}"'
         if found is None:

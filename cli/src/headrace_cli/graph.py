@@ -118,7 +118,7 @@ def svg(found: dict[str, Any]) -> str:
     for edge in edges:
         dip = 0
         if edge.dashed or column_of[edge.target] - column_of[edge.source] > 1:
-            bottom += _GAP_Y  # the arrow passes below the boxes that stand between
+            bottom += _GAP_Y  # the arrow passes below the boxes in between
             dip = (bottom - boxes[edge.source][1]) * 4 // 3 - _GAP_Y
         arrows.append(_arrow(boxes[edge.source], boxes[edge.target], edge, dip))
     bottom += _PAD

@@ -116,7 +116,7 @@ def _fixed_part(pattern: str) -> str:
 
 
 def is_folder(path: str) -> bool:
-    """Tell whether a text names a folder."""
+    """Return whether a text names a folder."""
     return os.path.isdir(path)  # noqa: PTH112 - false for what is no path at all
 
 

@@ -26,10 +26,9 @@ class Interrupts:
 
     Python runs a signal handler in the main thread, between two steps of Python code. So the handler
     of the first Ctrl-C waits while that thread is inside a library or waits for a lock. A second
-    thread, which the interpreter notifies through a socket, sees each signal at once: at the first
-    signal it sets `came` and calls `on_first`, which ends whatever the main thread waits for; at the
-    second it ends the process. Outside the main thread, and where Ctrl-C is ignored or has another
-    handler, this class does nothing.
+    thread, which the interpreter notifies through a socket, sees each signal at once: at the first signal it sets
+    `came` and calls `on_first`, which ends any wait of the main thread; at the second it ends the process. Outside
+    the main thread, and where Ctrl-C is ignored or has another handler, this class does nothing.
 
     Attributes:
         came: Whether there was an interrupt.
@@ -126,7 +125,6 @@ class Interrupts:
                     if self.on_first is not None:
                         threading.Thread(target=self.on_first, daemon=True).start()
                     if not before:
-                        # What comes just before the main thread goes to sleep, or to another thread,
-                        # does not wake it.
+                        # A signal just before the main thread goes to sleep, or to another thread, does not wake it.
                         _thread.start_new_thread(self._send_again, ())
                 before = now

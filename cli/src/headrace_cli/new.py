@@ -147,7 +147,7 @@ def _template() -> Iterator[tuple[str, str]]:
     if not root.is_dir():
         raise _refusal(
             "template",
-            "the template is not where it was installed",
+            "the installed template is missing",
             hint="Install again: pip install --force-reinstall headrace-cli",
         )
     yield from _files(root, "")

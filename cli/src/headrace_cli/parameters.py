@@ -1,4 +1,4 @@
-"""How the help of a command shows arguments and options: by what they stand for, not by Python's types."""
+"""How a command's help shows arguments and options: by their meaning, not by Python's types."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SHOWN = {
     "path": "PATH",
     "str": "TEXT",
 }
-"""What stands in help in the place of a type that typer would name."""
+"""The text that help shows instead of a type that typer would name."""
 
 _TYPE = re.compile(r"<(?:list\[)?([^<>\]]*?)\]?(?: range)?>")
 """How newer typers write a type behind a name: ``<list[str]>``, ``<float range>``, ``<a|b>``."""
 
 
 def readable(command: Any) -> Any:
-    """Have the help of a command, and of those below it, name no types of Python; give the command."""
+    """Remove Python's types from the help of a command and of those below it; return the command."""
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             _name_argument(parameter)
@@ -48,7 +48,7 @@ def _name_argument(argument: Any) -> None:
 
 
 def _name_option(option: Any) -> None:
-    """Show what stands behind an option without ``metavar`` as N, TEXT, FILE, or its choices."""
+    """Show the value of an option without ``metavar`` as N, TEXT, FILE, or its choices."""
     record = option.get_help_record
 
     def shown(ctx: Any) -> tuple[str, str] | None:

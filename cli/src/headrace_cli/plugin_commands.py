@@ -51,7 +51,7 @@ def command_named(name: str) -> _Lazy | None:
 
 
 class _Lazy(Command):
-    """Stands for a command of a plugin until it is called, and passes the arguments on unread."""
+    """A placeholder for a plugin's command until it is called; it passes the arguments on unread."""
 
     def __init__(self, name: str, plugin: Plugin, path: str) -> None:
         super().__init__(name, add_help_option=False)
@@ -107,7 +107,7 @@ def made_command(found: Any, **settings: Any) -> Any:
 
 
 def _run(command: Any, args: list[str], path: str) -> int:
-    """Run a command, whichever copy of click it comes from; give the exit status."""
+    """Run a command of any copy of click; return the exit status."""
     streams = sys.stdout, sys.stderr
     try:
         result = command.main(args=args, prog_name=path, standalone_mode=False)

@@ -108,11 +108,10 @@ def info(
 
 @plugins.command(cls=Command)
 def doctor(json: Json = False) -> int:
-    """Import every plugin and report what is wrong.
+    """Import every plugin and report problems.
 
-    Broken and incompatible plugins, missing libraries, names offered twice, names of core; what their
-    hooks name is imported and checked. Each finding has a reason and a remedy. Exit status 1 when
-    something is wrong.
+    Broken and incompatible plugins, missing libraries, names offered twice, names of core; the objects that their
+    hooks name are imported and checked. Each finding has a reason and a remedy. Exit status 1 if there is a problem.
     """
     from headrace_cli.doctor import HARMLESS, examined
 

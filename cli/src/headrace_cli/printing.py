@@ -102,7 +102,7 @@ def _inner(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> A
 
 
 def _alone(value: Any, above: tuple[int, ...], convert: Callable[..., Any]) -> Any:
-    """Convert a value that stands for another one, one level below that one."""
+    """Convert the content of a value, one level below the value."""
     found = _inner([value], above, convert)
     return found[0] if isinstance(found, list) else found
 

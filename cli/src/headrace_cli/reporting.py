@@ -51,7 +51,7 @@ def _with_default(option: Any) -> Any:
 
 
 def is_usage_error(error: BaseException) -> bool:
-    """Tell whether an error is a usage error of click, of which a process may have several copies."""
+    """Return whether an error is a usage error of click; a process may have several copies of click."""
     return callable(getattr(error, "show", None)) and hasattr(error, "exit_code")
 
 
@@ -104,7 +104,7 @@ class Commands(Group):
             return super().make_context(info_name, args, *rest, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that the user named; a second Ctrl-C ends it, whatever it does."""
+        """Run the command that the user named; a second Ctrl-C always ends it."""
         from headrace_cli.interrupts import Interrupts
 
         with _reported(bool(ctx.params.get("traceback")), self._given), Interrupts() as ctx.obj:

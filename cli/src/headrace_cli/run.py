@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headrace_cli.interrupts import Interrupts
 
 MOST_COUNTED = 100_000
-"""How many further inputs are listed at most after Ctrl-C, to tell how many have no answer."""
+"""The most further inputs that are listed after Ctrl-C, to count those without an answer."""
 
 LEAST_WINDOW = 16
 """How many requests are open at a time, at least."""
@@ -96,7 +96,7 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
 
     With --json every input gives one line: {"path": ..., "result": ...} or {"path": ..., "error":
     {"code": ..., "type": ..., "message": ...}}; arrays become lists, bytes base64, NaN null. With
-    --output "output", the path of the file, stands in the place of "result".
+    --output "output", the path of the file, replaces "result".
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
 
 
 def _missing(config: str) -> str:
-    """Say that a configuration is not there, and which file may be meant."""
+    """Report that a configuration does not exist, and which file may be meant."""
     near = None
     try:
         headrace.PipelineConfig.load(config)
@@ -191,7 +191,7 @@ class _Run:
         self._late = time.perf_counter() - began >= CLOSE_S
 
     def hangs(self) -> bool:
-        """Tell whether a backend still runs after the end, or hangs in its ``close``."""
+        """Return whether a backend still runs after the end, or hangs in its ``close``."""
         nodes = self.pipeline.stats()["nodes"].values()
         return self._late or any(one["busy"] for node in nodes for one in node["instances"])
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
-"""The schema of a text with a placeholder, which may stand for any value."""
+"""The schema of a text with a placeholder, which may become any value."""
 
 _RESERVED = "extends|import|global|define"
 _MAKES_A_NODE = ("backend", "init", "node_entrypoint")
@@ -126,7 +126,7 @@ def json_schema() -> dict[str, Any]:
         "type": "object",
         "properties": {
             "extends": {
-                "description": "Configurations that this one is laid over; later ones win.",
+                "description": "Configurations that this one extends; later ones win.",
                 "anyOf": [{"type": "string"}, _TEXTS],
             },
             "import": {

@@ -26,7 +26,7 @@ _NO_NODES = ("extends", "import", "global", "define")
 
 
 def is_file(what: str) -> bool:
-    """Tell whether CONFIG names a file; else it is an expression."""
+    """Return whether CONFIG names a file; else it is an expression."""
     return what.endswith(".toml") or os.path.isfile(what)  # noqa: PTH113 - false for a long text
 
 
@@ -96,8 +96,8 @@ def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
 def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
     """Give the path of a key in a configuration with these keys at the top.
 
-    A key of the only node stands at the top if ``backend`` stands there (the node is called ``main`` then);
-    otherwise it stands in the one table that is a node.
+    A key of the only node is at the top if ``backend`` is there (the node is then called ``main``); otherwise it is
+    in the one table that is a node.
     """
     if isinstance(top.get("backend"), str):
         return parts[1:] if parts[0] == "main" and len(parts) > 1 else parts

@@ -29,7 +29,7 @@ __all__ = [
     "SequentialConformance",
 ]
 
-_ASKS = "whether the key is there is what it asks: a request without it goes the other way"
+_ASKS = "it tests whether the key exists: a request without it takes the other branch"
 
 
 class IdentityConformance(BackendConformance):

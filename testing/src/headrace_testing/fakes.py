@@ -85,12 +85,12 @@ class Blocking(Backend):
 
     @classmethod
     def reset(cls) -> None:
-        """Begin anew: no batch has entered, and none may leave."""
+        """Reset: no batch has entered, and none may leave."""
         cls.entered = threading.Semaphore(0)
         cls.leave = threading.Semaphore(0)
 
     def forward(self, batch: list[Request]) -> None:
-        """Say that the batch has begun, and wait until it may end."""
+        """Report that the batch has begun, and wait until it may end."""
         self.entered.release()
         self.leave.acquire()
         for request in batch:

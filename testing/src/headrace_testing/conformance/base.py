@@ -20,7 +20,7 @@ class BackendConformance:
     Attributes:
         expression: The expression of the backend that is certified, children included; rules about a class
             judge the class of the outermost name.
-        options: Node keys and options that stand beside the expression in the configuration.
+        options: Node keys and options beside the expression in the configuration.
         expected_failures: The rules that the backend does not keep, each with the reason, which the
             certificate shows. If a rule listed here is kept, that is itself a failure.
         inside: For a backend that works only as a part of another expression, the conformance class
@@ -37,7 +37,7 @@ class BackendConformance:
     atol: float = 1e-6
 
     def unavailable(self) -> str | None:
-        """Say what this machine lacks to run the backend (``"no CUDA device"``); None for nothing.
+        """Return what this machine lacks to run the backend (``"no CUDA device"``); None if nothing.
 
         The rules about the class, its options, docstring, imports and requests are judged all the
         same; the rules that build or run the backend have the outcome ``not_judged`` with this reason

@@ -1,4 +1,4 @@
-"""The certificate: what a run of the kit has found about one backend, and whether it is certified."""
+"""The certificate: the findings of a run of the kit about one backend, and whether it is certified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a docstring claims of an array: the dtypes and shapes that an entry of Reads or Writes names."""
+"""What a docstring claims about an array: the dtypes and shapes in an entry of Reads or Writes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _WHOLE = ("int", "ints", "integer", "integers")
 
 
 def claims_dtype(text: str) -> bool:
-    """Tell whether an entry says of what dtype the array is, and not only "of the same dtype"."""
+    """Return whether an entry names the dtype of the array, and not only "of the same dtype"."""
     found = set(_DTYPE.findall(text))
     return bool(found) and not found & {"dtype", "dtypes"}
 
 
 def covers_dtype(text: str, dtype: object) -> bool:
-    """Tell whether a dtype is among those that an entry names."""
+    """Return whether a dtype is among those that an entry names."""
     name = str(dtype).rpartition(".")[2].removesuffix("_")
     return any(
         word == name
@@ -45,7 +45,7 @@ def shapes_of(text: str) -> list[tuple[str, ...]]:
 
 
 def fits(shape: Collection[int], claimed: tuple[str, ...]) -> bool:
-    """Tell whether an array has a claimed shape: as many axes, and the lengths that are numbers."""
+    """Return whether an array has a claimed shape: as many axes, and the lengths that are numbers."""
     return len(shape) == len(claimed) and all(
         not said.isdigit() or int(said) == length
         for length, said in zip(shape, claimed, strict=True)

@@ -61,8 +61,8 @@ def _marks(cls: type) -> Iterator[pytest.MarkDecorator]:
     for one in reversed(cls.__mro__):
         marks = vars(one).get("pytestmark", [])
         for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
-            # `mark` is a mark, or the decorator that makes it. `with_args` is used, since a decorator that
-            # is called with a class alone would mark that class.
+            # `mark` is a mark, or the decorator that makes it. `with_args` is used, because a decorator that is
+            # called with only a class would mark that class.
             made: pytest.MarkDecorator = getattr(pytest.mark, mark.name)
             yield made.with_args(*mark.args, **mark.kwargs)
 
@@ -90,7 +90,7 @@ class RuleItem(pytest.Item):
             raise RuleBroken(self._text(verdict))
 
     def _reported(self, verdict: Verdict) -> bool:
-        """Tell whether the rule that blocks this one is reported by a test of its own."""
+        """Return whether another test reports the rule that blocks this one."""
         run = self.parent.run
         names = {item.name for item in self.session.items if item.parent is self.parent}
         todo = list(self.rule.needs)

@@ -158,11 +158,11 @@ def _serve() -> None:
 
 
 def _run(job: dict[str, Any]) -> NoReturn:
-    """Answer one question, and end the process, whatever the backend has left running."""
+    """Answer one question, and end the process even if the backend has left something running."""
     status = 1
     folder = Path(job["folder"])
-    # The answer goes into files: a process that the backend starts and leaves behind would keep a pipe open,
-    # and the reader would wait for its end.
+    # The answer goes into files, because a process that the backend leaves behind would keep a pipe open, and the
+    # reader would wait for its end.
     os.dup2(os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT), 2)
     try:
         os.environ.clear()

@@ -11,7 +11,7 @@ _READABLE = (_CPU, 3, 11)
 """Device types of DLPack that a CPU can read: its own memory, and that pinned by CUDA and by ROCm."""
 
 _DEVICES = ("cuda", "hip", "mps", "rocm", "xpu")
-"""Beginnings of device names, for arrays that tell their device in no other way."""
+"""Prefixes of device names, for arrays that report their device in no other way."""
 
 _METHODS = ("cpu", "get", "copy_to_host", "numpy", "__array__")
 """Methods that give a copy on the host: of torch, CuPy, Numba, and of arrays that numpy reads."""
@@ -36,7 +36,7 @@ class ListedArray:
 
 
 class _Exporter:
-    """Stands for an array before numpy: its DLPack capsule is that of a copy on the CPU.
+    """A substitute for an array, for numpy: its DLPack capsule is that of a copy on the CPU.
 
     numpy cannot read the memory of a device, and only numpy 2.1 and newer can ask for a copy on the CPU.
     """
@@ -52,7 +52,7 @@ class _Exporter:
 
 
 def is_on_device(value: Any) -> bool:
-    """Tell whether an array says that its memory cannot be read by a CPU."""
+    """Return whether an array reports that a CPU cannot read its memory."""
     try:
         if callable(getattr(value, "__dlpack_device__", None)):
             return value.__dlpack_device__()[0] not in _READABLE
@@ -82,7 +82,7 @@ def host_copy(array: Any) -> Any:
 def _given_by(method: Any) -> Any:
     """Give the array on the host that a method gives; None when it gives none.
 
-    In some libraries a method of that name means something else, or raises: then there is no such way.
+    In some libraries a method of that name means something else, or raises; it is then skipped.
     """
     if not callable(method):
         return None
@@ -96,8 +96,8 @@ def _given_by(method: Any) -> Any:
 def _through_dlpack(array: Any) -> Any:
     """Read an array through ``__dlpack__`` with numpy; None when that is not possible.
 
-    The array is asked for a copy on the CPU, then for the CPU alone (``dl_device``), then without arguments,
-    since older exporters know none of them.
+    The array is asked for a copy on the CPU, then only for the CPU (``dl_device``), then without arguments, because
+    older exporters know none of them.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None or not callable(getattr(array, "__dlpack__", None)):

@@ -40,7 +40,7 @@ class Live:
 
     Attributes:
         instances: The backends that a scheduler would call, one per instance.
-        root: The backend of the outermost name in the first instance; another one may stand around it.
+        root: The backend of the outermost name in the first instance; another one may wrap it.
     """
 
     def __init__(self, config: PipelineConfig, asked: int | None = None) -> None:

@@ -32,7 +32,7 @@ def _places(value: Any) -> Iterator[tuple[int, int]]:
 def _of_array(array: Any) -> tuple[int, int] | None:
     """Give where the memory of an array begins and ends; None when that is unknown, or it is read-only.
 
-    An array on a device tells so through ``__cuda_array_interface__`` or ``data_ptr()``.
+    An array on a device reports it through ``__cuda_array_interface__`` or ``data_ptr()``.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(array, numpy.generic):
@@ -52,7 +52,7 @@ def _of_array(array: Any) -> tuple[int, int] | None:
 
 
 def _size(array: Any, interface: Any) -> int:
-    """Give the size of an array in bytes, from the first attribute that tells it."""
+    """Give the size of an array in bytes, from the first attribute that has it."""
     size = getattr(array, "nbytes", None)
     if size is not None:
         return int(size)
@@ -65,15 +65,15 @@ def _size(array: Any, interface: Any) -> int:
 
 
 def same_memory(one: Any, other: Any, *, but: Any = ()) -> bool:
-    """Tell whether two values hold one and the same memory that can be changed, apart from that of ``but``.
+    """Return whether two values hold one and the same memory that can be changed, apart from that of ``but``.
 
-    Unlike `shares_memory` it does not count parts of one array, which may lie between each other.
+    Unlike `shares_memory` it does not count parts of one array, which may be interleaved.
     """
     return bool({*_places(one)} & {*_places(other)} - {*_places(but)})
 
 
 def shares_memory(one: Any, other: Any, *, but: Any = ()) -> bool:
-    """Tell whether two values share memory that can be changed, apart from the memory of ``but``.
+    """Return whether two values share memory that can be changed, apart from the memory of ``but``.
 
     An array counts from its first byte on with the size of its elements: a strided one may reach further.
     """

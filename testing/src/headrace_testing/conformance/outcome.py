@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class Broken(AssertionError):  # noqa: N818 - names what has happened to the rule
-    """A rule is broken; the text says what was seen."""
+    """A rule is broken; the text describes the observation."""
 
 
 class NotApplicable(Exception):  # noqa: N818 - no error: the contract promises nothing here
@@ -39,7 +39,7 @@ class Verdict:
             something that the backend needs; ``expected_failure``; ``unexpected_pass`` of a rule that is
             listed as an expected failure.
         reason: The reason for the rule.
-        detail: What was seen; empty when there is nothing to say.
+        detail: The observation; empty if there is none.
         expected: The reason that the author gives for an expected failure, or None.
     """
 

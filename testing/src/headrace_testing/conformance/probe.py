@@ -61,7 +61,7 @@ def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True
 
     Raises:
         NotApplicable: No configuration can import the class from the place where it is defined.
-        Broken: The process ended otherwise than by finishing or by an error of the backend.
+        Broken: The process ended neither normally nor by an error of the backend.
     """
     registered = [one for one in subject.element.walk() if one.registered]
     backends = [_found(one.name, one.cls) for one in registered]
@@ -113,7 +113,7 @@ class _Fresh:
         self._owner = 0
 
     def ask(self, asked: str, folder: str) -> str:
-        """Let a fresh process answer into ``folder``; say how it ended."""
+        """Let a fresh process answer into ``folder``; return how it ended."""
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         job = {"asked": asked, "folder": folder, "env": env, "cwd": str(Path.cwd())}
         with self._lock:

@@ -1,4 +1,4 @@
-"""The rule about containers: how they call what stands in their bracket."""
+"""The rule about containers: how they call the backends in their brackets."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class _Calls:
-    """How backends are called while a container runs, and what was wrong with it.
+    """Records how backends are called while a container runs, and the first fault.
 
     Attributes:
-        wrong: What was wrong first; None when nothing was.
+        wrong: The first fault; None if there was none.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class _Calls:
         self._called.clear()
 
     def call_of(self, cls: type[Backend]) -> Callable[..., Any]:
-        """Give a ``__call__`` that notes which requests a backend of this class fails."""
+        """Give a ``__call__`` that records which requests a backend of this class fails."""
         call = cls.__call__
 
         def noting(child: Backend, batch: list[Request]) -> Any:
@@ -57,7 +57,7 @@ class _Calls:
         return noting
 
     def forward_of(self, cls: type[Backend]) -> Callable[..., Any]:
-        """Give a ``forward`` that notes whether it is called past the checks of ``__call__``."""
+        """Give a ``forward`` that records whether it is called without the checks of ``__call__``."""
         forward = cls.forward
 
         def noting(child: Backend, batch: list[Request]) -> Any:

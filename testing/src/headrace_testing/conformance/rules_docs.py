@@ -220,7 +220,7 @@ def _is(documented: tuple[int, int | str | None], range_: tuple[int, int | None]
 
 
 def _depends(text: str, options: Iterable[str]) -> bool:
-    """Tell whether a section says on what the range depends: not every "if" is about the range."""
+    """Return whether a section says on what the range depends; not every "if" is about the range."""
     clauses = re.split(r"[;:.\n]\s", text)
     return any(_CONDITION.search(one) and _LIMIT.search(one) for one in clauses) or any(
         re.search(rf"\b{re.escape(name)}\b", text) for name in options

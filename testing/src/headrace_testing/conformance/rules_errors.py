@@ -86,7 +86,7 @@ def missing_key(subject: Subject) -> str | None:
 
 
 def _names(error: InputError, key: str) -> bool:
-    """Tell whether an error says which key it is about: as its `key`, or in its text."""
+    """Return whether an error names its key: as its `key`, or in its text."""
     if error.key is not None:
         return error.key == key
     return re.search(rf"(?<!\w){re.escape(key)}(?!\w)", error.what) is not None
@@ -129,7 +129,7 @@ def _refused(
                     f"{what} under {key!r} ({said(value)}) gives {_said(outcome)}, not an InputError"
                 )
             elif not subject.children and not any(
-                # What does not fit another key (fewer rows, say) may be told of that key.
+                # An error about a value that does not fit another key (such as fewer rows) may name that key.
                 _names(outcome, one)
                 for one in (_keys(subject) if place and not strict else [key])
             ):

@@ -105,7 +105,7 @@ def reads(subject: Subject) -> str | None:
 
 
 def _matters(subject: Subject, key: str) -> bool:
-    """Tell whether a request without a key fails: then it is read in a way that cannot be watched."""
+    """Return whether a request without a key fails; then the key is read in a way that cannot be watched."""
     request = subject.item(0)
     return request.pop(key, None) is not None and subject.tried.alone(request) is not None
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CYCLES = 3
 _PATIENCE = 30
 _LAST_PATIENCE = 10 * _PATIENCE
-"""How often it is looked, every 20 ms, whether threads and files have gone; after the last life, which decides."""
+"""How often to check, every 20 ms, whether threads and files are gone, after the last life, which decides."""
 
 _DEVICE = "bytes on devices"
 _MEMORY_BYTES = 1 << 20
@@ -87,7 +87,7 @@ def _temporary_folder() -> Iterator[Path]:
 def _quiet(
     counters: dict[str, Callable[[], int]], before: dict[str, int], turns: int
 ) -> dict[str, Callable[[], int]]:
-    """Wait a moment for threads and files that go by themselves; then give the counters."""
+    """Wait a moment for threads and files that go away by themselves; then give the counters."""
     pause = threading.Event()
     for turn in range(turns):
         if all(counters[name]() <= limit for name, limit in before.items()):
@@ -99,7 +99,7 @@ def _quiet(
 
 
 def _counters(temporary: Path) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Give the functions that count, as far as this platform can tell."""
+    """Give the functions that count, as far as this platform allows."""
     yield "temporary files", lambda: sum(1 for _ in temporary.rglob("*"))
     # Only new threads are counted: a thread that was there before may end meanwhile.
     known = set(threading.enumerate())
@@ -237,7 +237,7 @@ def device_memory_left(subject: Subject) -> str:
 
 
 def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
-    """Give functions that tell the bytes in use on a device, of the libraries that are loaded."""
+    """Give functions of the loaded libraries that return the bytes in use on a device."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
 

@@ -23,10 +23,10 @@ _BATCHES = 16
 """How many batches, and bad requests, are run before the memory is looked at for the first time."""
 
 _LARGE_BYTES = 64
-"""What grows by so much per batch, in each of the first cycles, is kept of every request."""
+"""Memory that grows by this much per batch, in each of the first cycles, is kept for every request."""
 
 _LEAST_BYTES = 4
-"""What grows by less is nothing: a list takes eight bytes an element, and room for more now and then."""
+"""Smaller growth does not count: a list takes eight bytes per element, and sometimes room for more."""
 
 _FIRST_CYCLES = 4
 _CYCLES = 8
@@ -65,7 +65,7 @@ def _life_from(subject: Subject, seed: int) -> dict[str, str]:
     generators = _generators()
     states = {name: get() for name, (get, _, _) in generators.items()}
     try:
-        # What earlier lives have set is undone for this one, which would otherwise set the same again.
+        # The settings of earlier lives are undone, because this life would otherwise set the same again.
         restore(subject.settings_before)
         before = settings()
         for _, _, plant in generators.values():
@@ -130,7 +130,7 @@ def requests_released(subject: Subject) -> str | None:
 
     def bad() -> None:
         for outcome in live.call(live.filled({})):
-            # A pipeline takes the traceback off, too: an error that is raised again would keep it.
+            # A pipeline removes the traceback, too, because an error that is raised again would keep it.
             if outcome is not None:
                 outcome.with_traceback(None)
 
@@ -145,12 +145,12 @@ def requests_released(subject: Subject) -> str | None:
 
 def _kept(run: Callable[[], None], tracemalloc: Any) -> str | None:
     """Run many batches, and say how much memory they kept; None if it does not grow with their number."""
-    for _ in range(_BATCHES):  # what is made at the first need, and kept
+    for _ in range(_BATCHES):  # things that are made once, when they are first needed
         run()
     before, large = _traced_bytes(tracemalloc), True
     for cycle in range(_CYCLES):
-        # What grows with the requests grows with the cycle, and what another thread of the process allocates
-        # meanwhile does not.
+        # Memory that is kept per request grows with the cycle; memory that another thread allocates meanwhile does
+        # not.
         batches = _BATCHES << (cycle + 1)
         for _ in range(batches):
             run()

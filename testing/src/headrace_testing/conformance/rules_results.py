@@ -26,7 +26,7 @@ _MIXED_UP = "results of other requests"
 """The key of `Subject.measured` under which `batch-equals-items` leaves an error to `order-kept`."""
 
 _TURNS = 3
-"""How many batches have their results read as soon as these are given."""
+"""The number of batches whose results are read as soon as they are returned."""
 
 _LATER = 8
 """How many batches follow a batch whose results must not change."""
@@ -110,7 +110,7 @@ def batch_equals_items(subject: Subject) -> str:
 
 
 def _same_in_any_order(subject: Subject, results: list[Any], expected: list[Any]) -> bool:
-    """Tell whether the results are the expected ones in some order."""
+    """Return whether the results are the expected ones in some order."""
     left = list(expected)
     for result in results:
         place = next((i for i, one in enumerate(left) if subject.differ(result, one) is None), None)
@@ -237,7 +237,7 @@ def views_read(subject: Subject) -> str:
 
 
 def _views(numpy: Any, array: Any) -> Iterator[tuple[str, Any]]:
-    """Give arrays of the same values whose memory lies otherwise."""
+    """Give arrays of the same values with another memory layout."""
     if array.ndim:
         yield "an array that lies backwards", array[::-1].copy()[::-1]
         yield "an array with gaps", numpy.repeat(array, 2, axis=-1)[..., ::2]

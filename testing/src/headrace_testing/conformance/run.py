@@ -90,7 +90,7 @@ def _that_build(rules: Mapping[str, Rule]) -> set[str]:
 
 
 def check_class(cls: type[BackendConformance]) -> None:
-    """Check what an author may get wrong in a conformance class without any rule seeing it.
+    """Check for mistakes in a conformance class that no rule detects.
 
     Raises:
         TypeError: It is no conformance class, or an attribute has another type than it must have.
@@ -208,7 +208,7 @@ def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
     """Make the certificate of a backend, even when its expression cannot be resolved."""
     kit = subject.kit
     name, distribution, version = kit.expression, "", ""
-    with contextlib.suppress(Exception):  # the rule `resolves` says what is wrong
+    with contextlib.suppress(Exception):  # the rule `resolves` reports the problem
         element = subject.element
         name, distribution, version = element.name, element.distribution, element.version
     options: dict[str, Any] = json.loads(json.dumps(dict(kit.options), default=_as_text))

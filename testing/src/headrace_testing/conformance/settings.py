@@ -53,7 +53,7 @@ def _set_collector(value: bool) -> None:
 
 
 def _umask() -> int | None:
-    """Give the mask as Linux tells it: elsewhere it is only read by changing it for all threads."""
+    """Give the mask as Linux reports it; other systems allow to read it only by changing it for all threads."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), None)
@@ -144,7 +144,7 @@ else:
 
     def _set_limits(value: dict[str, tuple[int, int]]) -> None:
         for name, limit in value.items():
-            with contextlib.suppress(OSError, ValueError):  # what was lowered for good
+            with contextlib.suppress(OSError, ValueError):  # settings that cannot be raised again
                 resource.setrlimit(getattr(resource, name), limit)
 
     _SETTINGS["limits of the system"] = (_limits, _set_limits)

@@ -1,4 +1,4 @@
-"""The backend under test: it is planned once, and its results for single requests are kept to compare with."""
+"""The backend under test: it is planned once, and its results for single requests are kept for comparison."""
 
 from __future__ import annotations
 
@@ -116,9 +116,7 @@ class Subject:
         keys = declared_keys(value, element.options)
         if which == "writes":
             return keys
-        weight = keys.required & {
-            "request_size"
-        }  # which core reads too, and takes for 1 where it is not
+        weight = keys.required & {"request_size"}  # core reads it too, and uses 1 if it is missing
         return Keys(keys.required - weight, keys.optional | weight)
 
     # Building the backend.

@@ -1,4 +1,4 @@
-"""Comparing and copying the values that backends give, of whatever library they are.
+"""Comparing and copying the values that backends return, of any library.
 
 Arrays are known by their ``shape`` and ``dtype``, or by the protocols through which others read them. No
 array library is imported: numpy is used when it is loaded already, else arrays are compared as nested
@@ -21,7 +21,7 @@ _LISTING = ("tolist", "to_pylist")
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether ``value`` is an array of any library: it has a shape and a dtype, or DLPack."""
+    """Return whether ``value`` is an array of any library: it has a shape and a dtype, or DLPack."""
     if isinstance(value, type):
         return False
     return (hasattr(value, "shape") and hasattr(value, "dtype")) or hasattr(value, "__dlpack__")
@@ -146,7 +146,7 @@ def _readable(array: Any) -> Any:
 
 
 def _gives_content(array: Any) -> bool:
-    """Tell whether an array gives its content, as lists or as bytes."""
+    """Return whether an array gives its content, as lists or as bytes."""
     if any(callable(getattr(array, name, None)) for name in _LISTING):
         return True
     try:
@@ -196,7 +196,7 @@ def _of_sequences(a: Any, b: Any, rtol: float, atol: float) -> str | None:
 
 
 def _say_equal(a: Any, b: Any) -> bool:
-    """Tell whether two objects are equal by their ``==``; False where that raises."""
+    """Return whether two objects are equal by their ``==``; False if that raises."""
     try:
         return bool(a == b)
     except Exception:  # noqa: BLE001 - an __eq__ of any library may raise anything

@@ -1,4 +1,4 @@
-"""Making wrong values of a right one, whatever the value is."""
+"""Makes wrong values from any right value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMED = {
     "text": r"\b(texts?|str|strings?|words?|names?|paths?|urls?)\b",
     "mapping": r"\b(dicts?|mappings?|tables?|objects?|json)\b",
 }
-"""How the section Reads says that a value of another kind is taken: other kinds turn into each other freely."""
+"""How the section Reads says that a value of another kind is accepted; other kinds may be converted freely."""
 
 
 class Alien:
@@ -46,7 +46,7 @@ def _kind(value: Any) -> str:
 
 
 def foreign_types(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
-    """Give values of other types, each with whether it must be refused and not only be no accident."""
+    """Give values of other types, each with whether it must be refused, or may also be accepted."""
     yield Alien(), True
     for other in _FOREIGN:
         kind = _kind(other)
@@ -80,7 +80,7 @@ def foreign_dtypes(value: Any, documented: str) -> Iterator[tuple[Any, bool]]:
         yield type(value)("a text" for _ in value), False
     if not is_array(value):
         return
-    # Where no dtypes are named, only what is computed with the numbers tells which ones it can read.
+    # If no dtypes are named, only the computation decides which ones it can read.
     numbers = _DTYPES if claims_dtype(documented) else ()
     texts = () if "any" in documented or re.search(_NAMED["text"], documented) else ("U4", "object")
     for dtype in (*numbers, *texts):
