@@ -54,8 +54,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     The second watches sending. It runs while the buffer of the connection is full, or is not empty after the last
     byte of an answer: a client that receives nothing would otherwise hold the buffer for ever.
 
-    The third ends an idle connection. An answer does not restart it; when it is due, it checks when the last answer
-    was.
+    The third ends an idle connection. No answer restarts it; when it is due, it checks when the last answer was.
 
     Reads that contain neither the end of a head nor any of a body are also counted, because the parser keeps an
     incomplete header and copies it with each read.
