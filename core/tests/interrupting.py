@@ -13,14 +13,20 @@ CALLS = {n for name, n in opcode.opmap.items() if name.startswith("CALL")} - {
 }
 JUMPS_BACK = {n for name, n in opcode.opmap.items() if "JUMP_BACKWARD" in name}
 
-_tables = {}
+_read = {}
 
 
-def _handlers(code, offset):
+def _instructions(code):
+    """Give the bytecode and the table of handlers of a function: Python makes both anew each time."""
+    found = _read.get(id(code))
+    if found is None:
+        # The function is kept as well: another one would else be made where it was.
+        found = _read[id(code)] = (code.co_code, dis._parse_exception_table(code), code)
+    return found[:2]
+
+
+def _handlers(table, offset):
     """Give the handlers that an exception raised at an instruction comes to."""
-    table = _tables.get(code)
-    if table is None:
-        table = _tables[code] = dis._parse_exception_table(code)
     return [(one.target, one.depth) for one in table if one.start <= offset < one.end]
 
 
@@ -37,7 +43,6 @@ class Interrupts:
         self.points = points
         self.count = 0
         self.where = []
-        self._last = {}
         self._paused = False
 
     def run(self, function):
@@ -64,22 +69,32 @@ class Interrupts:
         finally:
             self._paused = False
 
-    def _trace(self, frame, event, _):
-        if "/headrace/" not in frame.f_code.co_filename or self._paused:
+    def _trace(self, frame, *_):
+        """Follow a function of headrace that begins."""
+        if self._paused or "/headrace/" not in frame.f_code.co_filename:
             return None
-        if event == "call":
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            self._point(frame)
-        elif event == "opcode":
-            before, self._last[id(frame)] = self._last.get(id(frame)), frame.f_lasti
-            if before is not None:
-                done = frame.f_code.co_code[before]
-                same = _handlers(frame.f_code, before) == _handlers(frame.f_code, frame.f_lasti)
-                if done in JUMPS_BACK or (done in CALLS and same):
-                    self._point(frame)
-        elif event == "return":
-            self._last.pop(id(frame), None)
-        return self._trace
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._point(frame)
+        return self._inside(frame.f_code)
+
+    def _inside(self, code):
+        """Give what follows the instructions of one call of a function."""
+        instructions, table = _instructions(code)
+        before = None
+
+        def each(frame, event, _):
+            nonlocal before
+            if event == "opcode":
+                done, before = before, frame.f_lasti
+                if done is not None:
+                    kind = instructions[done]
+                    if kind in JUMPS_BACK or (
+                        kind in CALLS and _handlers(table, done) == _handlers(table, before)
+                    ):
+                        self._point(frame)
+            return each
+
+        return each
 
     def _point(self, frame):
         self.count += 1
