@@ -1,4 +1,4 @@
-"""An engine of TensorRT, as one thread of a program written by hand would call it."""
+"""Engines of TensorRT: built and measured alone, and as one thread of a program written by hand would call them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,70 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
-__all__ = ["EngineRunner"]
+__all__ = ["EngineBench", "EngineRunner"]
+
+
+class EngineBench:
+    """The engines and figures of one run of a script.
+
+    Args:
+        folder: Where models and the engine cache go.
+        quick: Whether to show that the script runs, not how fast.
+    """
+
+    def __init__(self, folder: Path, *, quick: bool) -> None:
+        from headrace_trt.cuda import load_cuda
+        from headrace_trt.library import find_library
+
+        self.folder = folder
+        self.quick = quick
+        self.seconds = 0.3 if quick else 2.0
+        self.cuda = load_cuda()
+        self.cuda.set_device(0)
+        self.library = find_library()
+        self.figures: dict[str, Any] = {}
+
+    def built(self, model: Path, **settings: Any) -> Any:
+        """Give an engine, built or out of the cache of this run."""
+        from headrace_trt.engine import load_plan
+        from headrace_trt.obtaining import build_engine
+        from headrace_trt.settings import BuildSettings
+
+        found = build_engine(
+            BuildSettings(model=model, **settings),
+            cache_dir=self.folder / "cache",
+            device=self.cuda.describe(0),
+            library=self.library,
+        )
+        return load_plan(self.library, self.cuda, found.plan, label=str(found.path))
+
+    def alone(
+        self, engine: Any, rows: int, *, streams: int, graph: bool = False, copies: bool = False
+    ) -> Any:
+        """Measure an engine by the loop of trtexec."""
+        from headrace_trt.benching import bench_engine
+        from headrace_trt.signature import read_signature
+
+        (port,) = read_signature(engine).inputs
+        shapes = {port.name: (rows, *port.best[1:])}
+        most = 0.8 if self.quick else 2.5
+        return bench_engine(
+            engine,
+            self.cuda,
+            shapes=shapes,
+            streams=streams,
+            cuda_graph=graph,
+            copies=copies,
+            most_s=most,
+        )
+
+    def common(self, model: Path, **more: Any) -> dict[str, Any]:
+        """Give the options of a node that runs a model of this script."""
+        return {"model": str(model), "cache_dir": str(self.folder / "cache"), **more}
 
 
 class EngineRunner:

@@ -18,7 +18,7 @@ import torch
 import headrace
 
 if TYPE_CHECKING:
-    from benchmarks.gpu_torch import Bench
+    from benchmarks.gpu_classifier import Bench
 
 BATCH = 8
 SIDE = 224

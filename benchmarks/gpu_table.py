@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from benchmarks.gpu_trt import Bench
+    from benchmarks.gpu_engine import EngineBench
 
 ALONE = "IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]"
 BATCHES = (1, 8, 32)
 
 
-def run(bench: Bench) -> dict[str, Any]:
+def run(bench: EngineBench) -> dict[str, Any]:
     """Measure both networks; give ``{network: {batch: {side: ms}}}``."""
     size = 64 if bench.quick else 224
     found = {"resnet50": _network(bench, "resnet50", resnet(bench.folder), size, torch_resnet)}
@@ -47,7 +47,7 @@ def run(bench: Bench) -> dict[str, Any]:
 
 
 def _network(
-    bench: Bench, name: str, model: Path, size: int, make: Callable[[], Any]
+    bench: EngineBench, name: str, model: Path, size: int, make: Callable[[], Any]
 ) -> dict[str, Any]:
     shape = (3, size, size)
     text = "x".join(map(str, shape))
@@ -94,13 +94,13 @@ def _network(
     return rows
 
 
-def _alone_ms(bench: Bench, engine: Any, batch: int, *, graph: bool = False) -> float:
+def _alone_ms(bench: EngineBench, engine: Any, batch: int, *, graph: bool = False) -> float:
     """Time the loop of trtexec, two streams."""
     found = bench.alone(engine, batch, streams=2, graph=graph)
     return float(1e3 / found.runs_per_s)
 
 
-def _piped_ms(bench: Bench, pipe: Any, request: dict[str, Any], clients: int) -> float:
+def _piped_ms(bench: EngineBench, pipe: Any, request: dict[str, Any], clients: int) -> float:
     load = drive(lambda _: pipe(dict(request)), clients, bench.seconds / 4)
     return 1e3 / load.rps
 
@@ -127,7 +127,9 @@ def _guarded(side: str, prepare: Callable[[], Callable[[], object]]) -> Any:
     return call
 
 
-def _others(bench: Bench, model: Path, make: Callable[[], Any]) -> dict[str, Callable[..., Any]]:
+def _others(
+    bench: EngineBench, model: Path, make: Callable[[], Any]
+) -> dict[str, Callable[..., Any]]:
     """Give ONNX Runtime's CUDA provider and torch, eager and compiled, where they are."""
     return {
         side: prepare
@@ -136,7 +138,7 @@ def _others(bench: Bench, model: Path, make: Callable[[], Any]) -> dict[str, Cal
     }
 
 
-def _onnxruntime(bench: Bench, model: Path, make: object) -> Iterator[tuple[str, Any]]:
+def _onnxruntime(bench: EngineBench, model: Path, make: object) -> Iterator[tuple[str, Any]]:
     try:
         import onnxruntime
         import torch  # the provider uses the CUDA libraries that torch loads
@@ -170,7 +172,7 @@ def _onnxruntime(bench: Bench, model: Path, make: object) -> Iterator[tuple[str,
     yield "onnxruntime, CUDA", prepare
 
 
-def _torch(bench: Bench, model: Path, make: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+def _torch(bench: EngineBench, model: Path, make: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
     try:
         import torch
 

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benchmarks.decoding import Decoding, by_processes, picture_of
-from benchmarks.gpu_engine import EngineRunner
+from benchmarks.gpu_engine import EngineBench, EngineRunner
 from benchmarks.gpu_networks import mean_only, resnet, tiny
 from benchmarks.load import (
     arguments,
@@ -71,63 +71,14 @@ CLIENTS = 40
 WAYS = "how pictures are decoded, in turn: [p]INSTANCES[xMAX][@CPUS[s]]"
 
 
-class Bench:
-    """The networks, options and figures of one run of this script."""
+class Bench(EngineBench):
+    """The parts of this script."""
 
     def __init__(
         self, folder: Path, ways: Sequence[Decoding], timeout_ms: float, *, quick: bool
     ) -> None:
-        from headrace_trt.cuda import load_cuda
-        from headrace_trt.library import find_library
-
-        self.folder = folder
+        super().__init__(folder, quick=quick)
         self.ways, self.timeout_ms = ways, timeout_ms
-        self.quick = quick
-        self.seconds = 0.3 if quick else 2.0
-        self.cuda = load_cuda()
-        self.cuda.set_device(0)
-        self.library = find_library()
-        self.figures: dict[str, Any] = {}
-
-    def built(self, model: Path, **settings: Any) -> Any:
-        """Give an engine, built or out of the cache of this run."""
-        from headrace_trt.engine import load_plan
-        from headrace_trt.obtaining import build_engine
-        from headrace_trt.settings import BuildSettings
-
-        found = build_engine(
-            BuildSettings(model=model, **settings),
-            cache_dir=self.folder / "cache",
-            device=self.cuda.describe(0),
-            library=self.library,
-        )
-        return load_plan(self.library, self.cuda, found.plan, label=str(found.path))
-
-    def alone(
-        self, engine: Any, rows: int, *, streams: int, graph: bool = False, copies: bool = False
-    ) -> Any:
-        """Measure an engine by the loop of trtexec."""
-        from headrace_trt.benching import bench_engine
-        from headrace_trt.signature import read_signature
-
-        (port,) = read_signature(engine).inputs
-        shapes = {port.name: (rows, *port.best[1:])}
-        most = 0.8 if self.quick else 2.5
-        return bench_engine(
-            engine,
-            self.cuda,
-            shapes=shapes,
-            streams=streams,
-            cuda_graph=graph,
-            copies=copies,
-            most_s=most,
-        )
-
-    def common(self, model: Path, **more: Any) -> dict[str, Any]:
-        """Give the options of a node that runs a model of this script."""
-        return {"model": str(model), "cache_dir": str(self.folder / "cache"), **more}
-
-    # Parts.
 
     def overhead(self) -> None:
         """Show what gathering, running and splitting cost the host beyond the bare loop."""
