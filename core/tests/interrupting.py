@@ -58,6 +58,7 @@ class Interrupts:
         except BaseException as error:
             return error
         finally:
+            sys.setprofile(None)
             sys.settrace(None)
             gc.enable()
 
@@ -100,4 +101,18 @@ class Interrupts:
         self.count += 1
         if self.count in self.points:
             self.where.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            sys.setprofile(self._resume)
             self.pause(self.action)
+            sys.setprofile(None)
+
+    def _resume(self, frame, event, _):
+        """Trace again: Python ends the trace when the action raises. Called at the next call or return in the thread."""
+        if frame.f_code.co_filename == __file__:
+            return
+        sys.setprofile(None)
+        sys.settrace(self._trace)
+        while frame is not None:
+            if "/headrace/" in frame.f_code.co_filename:
+                frame.f_trace_opcodes, frame.f_trace_lines = True, False
+                frame.f_trace = self._inside(frame.f_code)
+            frame = frame.f_back
