@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from benchmarks.jpeg_sides import WIDTHS, make_network, make_pictures, session_of, tensor_of
+from benchmarks.jpeg_sides import WIDTHS, make_network, session_of, tensor_of
 from benchmarks.load import (
     Load,
     arguments,
@@ -48,6 +48,7 @@ from benchmarks.load import (
     save,
     usable_cpus,
 )
+from benchmarks.pictures import make_pictures
 from benchmarks.recorded import lock_per_request
 from benchmarks.servers.process import Server
 

@@ -6,12 +6,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import cv2
-import numpy as np
 import torch
 from benchmarks.captured import Captured
 from benchmarks.decoding import Decoding, by_processes, picture_of
 from benchmarks.load import Load, drive, first_cores, on_cores, usable_cpus
+from benchmarks.pictures import make_pictures
 from benchmarks.two_stages import TwoStages
 
 import headrace
@@ -69,26 +68,13 @@ def tiny() -> torch.nn.Module:
     )
 
 
-def make_files(count: int = 16) -> list[bytes]:
-    """Give JPEG files of 640 x 480: blurred noise with grain, about 90 KB each."""
-    rng = np.random.default_rng(11)
-    files = []
-    for _ in range(count):
-        coarse = rng.integers(0, 256, (12, 16, 3), np.uint8)
-        picture = cv2.resize(coarse, (640, 480), interpolation=cv2.INTER_CUBIC).astype(np.float32)
-        picture += rng.normal(0, 6, picture.shape)
-        pixels = np.clip(picture, 0, 255).astype(np.uint8)
-        files.append(cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes())
-    return files
-
-
 class Bench:
     """The settings of one run, and what all parts measure with."""
 
     def __init__(self, device: str, seconds: float, rounds: int, *, quick: bool) -> None:
         self.device, self.seconds, self.rounds, self.quick = device, seconds, rounds, quick
         self.cuda = device.startswith("cuda")
-        self.files = make_files(4 if quick else 16)
+        self.files = make_pictures(4 if quick else 16)
         self.cores = usable_cpus()
         self.ways = [Decoding.usual()]
         self.batch, self.timeout_ms = BATCH, TIMEOUT_MS

@@ -44,7 +44,6 @@ from benchmarks.jpeg_sides import (
     WIDTHS,
     alone,
     make_network,
-    make_pictures,
     pipeline,
     through,
 )
@@ -60,6 +59,7 @@ from benchmarks.load import (
     save,
     usable_cpus,
 )
+from benchmarks.pictures import make_pictures
 from benchmarks.servers.process import Server
 
 if TYPE_CHECKING:

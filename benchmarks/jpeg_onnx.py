@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cv2
-from benchmarks.jpeg_sides import WIDTHS, list_sides_of, make_network, make_pictures, sides_of
+from benchmarks.jpeg_sides import WIDTHS, list_sides_of, make_network, sides_of
 from benchmarks.load import (
     Load,
     arguments,
@@ -48,6 +48,7 @@ from benchmarks.load import (
     ratio,
     save,
 )
+from benchmarks.pictures import make_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,9 @@ import cv2
 import torch
 from benchmarks import jpeg_sides
 from benchmarks.jpeg_onnx import measure_clients
-from benchmarks.jpeg_sides import CLASSES, SIDE, WIDTHS, make_pictures
+from benchmarks.jpeg_sides import CLASSES, SIDE, WIDTHS
 from benchmarks.load import arguments, environment, print_environment, save
+from benchmarks.pictures import make_pictures
 
 import headrace
 

@@ -95,7 +95,8 @@ def sleeping(slower: float) -> dict[str, dict[str, Any]]:
 def pictures(folder: Path) -> tuple[dict[str, dict[str, Any]], list[Any]]:
     """Give the configuration that reads JPEG files, and the files."""
     import cv2
-    from benchmarks.jpeg_sides import SIDE, WIDTHS, make_network, make_pictures
+    from benchmarks.jpeg_sides import SIDE, WIDTHS, make_network
+    from benchmarks.pictures import make_pictures
 
     cv2.setNumThreads(1)
     make_network(folder / "light.onnx", WIDTHS["light"])

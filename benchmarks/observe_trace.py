@@ -90,7 +90,8 @@ def measure(
 def jpeg(folder: Path, run: tuple[float, float, int]) -> dict[str, Any]:
     """Measure the pipeline of pictures."""
     import cv2
-    from benchmarks.jpeg_sides import SIDE, WIDTHS, make_network, make_pictures
+    from benchmarks.jpeg_sides import SIDE, WIDTHS, make_network
+    from benchmarks.pictures import make_pictures
 
     cv2.setNumThreads(1)
     model = folder / "light.onnx"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cores import independent
-from benchmarks.jpeg_sides import WIDTHS, make_network, make_pictures
+from benchmarks.jpeg_sides import WIDTHS, make_network
 from benchmarks.load import (
     Load,
     arguments,
@@ -34,6 +34,7 @@ from benchmarks.load import (
     save,
     usable_cpus,
 )
+from benchmarks.pictures import make_pictures
 from benchmarks.servers.process import Client, Server
 
 if TYPE_CHECKING:
