@@ -114,7 +114,7 @@ def test_sizes_may_come_with_the_request_and_differ_in_one_batch(bench):
     assert [tuple(r.shape[1:]) for r in results] == [(5, 6), (40, 30), (5, 6), (20, 10)]
     for result in results:
         assert far(result, cv2.resize(image, result.shape[:0:-1])) <= 1
-    for wrong in ((5,), (0, 5), "5x6", (5.5, 6), (5, True), None):
+    for wrong in ((5,), (0, 5), "5x6", (5.5, 6), (5, True), (20_000, 5001), None):
         error = one.error(resize, {"data": tensor, "hw": wrong})
         assert isinstance(error, InputError)
         assert error.key == "hw"
@@ -300,6 +300,7 @@ def test_pad_puts_an_image_into_a_corner_or_the_middle(bench):
     (sized,) = one.run(by_key, {"data": tensor, "hw": [5, 7]})
     assert sized.shape == (3, 5, 7)
     assert one.error(by_key, {"data": tensor, "hw": [4, 7]}).key == "data"
+    assert one.error(by_key, {"data": tensor, "hw": [20_000, 5001]}).key == "hw"
 
 
 COLORS = {("rgb", "gray"): cv2.COLOR_RGB2GRAY, ("bgr", "gray"): cv2.COLOR_BGR2GRAY}

@@ -396,6 +396,7 @@ def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
             "cannot be padded with -1",
         ),
         ({"module": "torch:pi"}, SetupError, "cannot be called"),
+        ({"module": "torch.nn:Module"}, SetupError, "without default per input."),
         ({"module": f"{HERE}no_module"}, SetupError, "int"),
         ({"module": f"{HERE}failing", "args": {"reason": "told so"}}, SetupError, "told so"),
         ({"module": f"{HERE}Net", "args": {"out": 3}, "weights": "weights.bin"}, SetupError, "fit"),

@@ -113,6 +113,20 @@ def test_what_is_no_array_is_the_senders_error(bench, wrong):
         assert (type(error), error.key) == (InputError, "data")
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("more", [{}, {"request_size": 2}])
+def test_a_nested_tensor_is_the_senders_error(bench, layout, more):
+    nested = torch.nested.nested_tensor([torch.ones(3), torch.ones(4)], layout=layout)
+    one = bench()
+    for cls in (GpuTensor, CpuTensor, ArgMaxTensor, CatTensor):
+        backend = one.start(cls)
+        batch = [{"data": nested, **more}, {"data": nested, **more}]
+        for error in [*one.outcomes(backend, *batch), *one.outcomes(backend, batch[0])]:
+            assert (type(error), error.key) == (InputError, "data")
+            assert "nested" in error.got
+
+
 @pytest.mark.parametrize("device", ["cuda:97", "tpu", "cpu:1", "cuda:x"])
 def test_a_device_that_is_not_there_is_an_error_that_lists_those_there_are(device):
     with pytest.raises(SetupError) as caught:
@@ -183,6 +197,14 @@ def test_fix_converts_only_where_it_was_asked_to(bench):
     assert "cast" in error.hint
     result = fix(bench, image, IMAGE, cast=True)
     assert (result.dtype, float(result.max())) == (torch.float32, 200.0)
+
+
+def test_fix_drops_no_imaginary_part(bench):
+    image = np.full((3, 5, 7), 1 + 2j, np.complex64)
+    error = fix(bench, image, IMAGE, cast=True)
+    assert isinstance(error, InputError)
+    assert "imaginary" in error.what
+    assert fix(bench, image, shape="3x5x7", cast=True).dtype == torch.complex64
 
 
 def test_fix_takes_from_its_options_what_the_model_does_not_tell(bench):
@@ -575,6 +597,11 @@ def test_one_axis_or_index_may_be_a_number(bench):
         ("ResizeTensor(2,2)", torch.zeros(2, 7, 7), "got float32 [2, 7, 7] on cpu"),
         ("PadTensor(2,2)", torch.zeros(3, 7, 7), "got float32 [3, 7, 7] on cpu"),
         ("GpuTensor", "text", "got str"),
+        (
+            "TorchModule(module=torch.nn:ReLU,shape=2,dtype=float16)",
+            torch.zeros(3),
+            "got float32 [3] on cpu",
+        ),
     ],
 )
 def test_an_error_shows_the_array_as_it_came(expression, value, shown):

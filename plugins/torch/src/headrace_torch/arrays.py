@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["are_alike", "gather", "stacked_arrays", "torch_dtype"]
+__all__ = ["are_alike", "gather", "is_dense", "stacked_arrays", "torch_dtype"]
 
 _HELD_BYTES = 1 << 16
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is one block of numbers: not sparse, quantized or nested."""
+    dense = tensor.layout is torch.strided and not tensor.is_quantized
+    return dense and not tensor.is_nested
 
 
 def are_alike(arrays: Sequence[Any]) -> bool:

@@ -111,6 +111,8 @@ def fixed(
         raise refused(
             "wrong dtype", target.text, tensor, hint="cast = true converts, without scaling."
         )
+    if tensor.is_complex() and not (target.dtype is None or target.dtype.is_complex):
+        raise refused("a conversion would drop the imaginary parts", target.text, tensor)
     if target.shape is None:
         sample = rows is None
     else:

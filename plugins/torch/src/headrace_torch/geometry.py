@@ -73,12 +73,15 @@ def _size(request: Request, key: str) -> tuple[int, int]:
     """Read height and width, in pixels, from a key of a request.
 
     Raises:
-        InputError: The key is missing, or its value is no height and width.
+        InputError: The key is missing, or its value is no height and width, or they make more than 100 million pixels.
     """
     expected = f"2 whole numbers from 1 to {_MOST}: height and width in pixels"
     numbers = _numbers(read_key(request, key, expected), 2, key, expected, exactly=True)
     if not all(one == int(one) and 1 <= one <= _MOST for one in numbers):
         raise InputError("this is no size", key=key, expected=expected, got=repr(numbers))
+    if numbers[0] * numbers[1] > _MOST_PIXELS:
+        most = f"at most {_MOST_PIXELS} pixels"
+        raise InputError("the image would be too large", key=key, expected=most, got=repr(numbers))
     return int(numbers[0]), int(numbers[1])
 
 
@@ -105,9 +108,9 @@ class ResizeTensor(PerImage):
         1 or more; images of one shape are resized in one call, a bad item fails alone.
 
     Raises:
-        InputError: ``data`` is missing, no such image, or on another device; the size is missing or
-            something else; or an image is so long and thin that the free side would exceed 32767
-            pixels.
+        InputError: ``data`` is missing, no such image, or on another device; the size of the request is missing,
+            something else, or above 100 million pixels; or an image is so long and thin that the free side would
+            exceed 32767 pixels.
 
     Source:
         torch's ``interpolate``; sizes as in headrace-cv.
@@ -143,7 +146,9 @@ class ResizeTensor(PerImage):
         def _a_size_is_given(self) -> Self:
             given = self.resize_h is not None or self.resize_w is not None
             if given == (self.size_key is not None):
-                raise ValueError("either resize_h, resize_w or both, or size_key must be given")
+                raise ValueError(
+                    "give either a size (resize_h, resize_w or both) or size_key, not both"
+                )
             if self.antialias and self.interpolation == "nearest":
                 raise ValueError("antialias averages pixels, nearest takes one")
             return self
@@ -290,8 +295,8 @@ class PadTensor(PerImage):
 
     Raises:
         InputError: ``data`` is missing, no such image, on another device, or larger than the
-            result; the size is missing or something else; ``pad_value`` is a list whose length is
-            not C.
+            result; the size of the request is missing, something else, or above 100 million pixels; ``pad_value``
+            is a list whose length is not C.
 
     Source:
         Own.
@@ -327,7 +332,7 @@ class PadTensor(PerImage):
             if (self.pad_h is None) != (self.pad_w is None):
                 raise ValueError("pad_h and pad_w go together")
             if sum(one is not None for one in (self.pad_h, self.multiple, self.size_key)) != 1:
-                raise ValueError("one of pad_h and pad_w, multiple, size_key must be given")
+                raise ValueError("give exactly one of pad_h with pad_w, multiple, and size_key")
             return self
 
     reads = ("data", "{size_key}")

@@ -97,12 +97,13 @@ def read_item(
         if port.shape is None:
             alone = place.is_sample(request, given)
         else:
-            alone = _check_axes(tensor, port, key)
+            alone = _check_axes(given, port, key)
         if sample is not None and alone is not sample:
             what = "some inputs of this request have a batch axis, others have none"
-            raise refused(what, port.text(sample=sample), tensor, key)
+            raise refused(what, port.text(sample=sample), given, key)
         sample = alone
-        tensors.append(as_rows(tensor, rows, key, sample=alone))
+        as_rows(given, rows, key, sample=alone)  # an error shows the request's own dtype
+        tensors.append(tensor.unsqueeze(0) if alone else tensor)
     return Item(tuple(tensors), rows, bool(sample))
 
 

@@ -136,7 +136,7 @@ class TorchModuleOptions(headrace.Options):
     @model_validator(mode="after")
     def _one_model(self) -> Self:
         if (self.model is None) == (self.module is None):
-            raise ValueError("either model or module must be given")
+            raise ValueError("give either model or module, not both")
         if self.module is None and (self.args or self.weights is not None):
             raise ValueError("args and weights belong to module")
         if self.cuda_graph and self.compile in ("reduce-overhead", "max-autotune"):

@@ -66,7 +66,8 @@ def load_module(
 def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[str], bool]:
     """Return the names of the inputs of ``forward``, and whether these may be passed by position."""
     found, by_position = [], True
-    for parameter in inspect.signature(module.forward).parameters.values():
+    parameters = inspect.signature(module.forward).parameters.values()
+    for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         needed = parameter.default is parameter.empty
@@ -74,9 +75,13 @@ def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[st
             by_position &= needed and parameter.kind is not parameter.KEYWORD_ONLY
             found.append(parameter.name)
     if not found:
+        optional = [
+            one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]
+        named_how = f", or name in `inputs` which of {', '.join(optional)} are inputs"
         raise SetupError(
             f"the forward of {type(module).__name__} names no input",
-            hint="Give it a parameter per input, or name those in `inputs`.",
+            hint=f"Give it a parameter without default per input{named_how if optional else ''}.",
         )
     return found, by_position
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from headrace_torch._each import any_has, each_holds, of_each, put_in_each
-from headrace_torch.arrays import stacked_arrays
+from headrace_torch.arrays import is_dense, stacked_arrays
 from headrace_torch.devices import check_device, wait_for_device
 from headrace_torch.memory import (
     LivePlaces,
@@ -256,7 +256,7 @@ class Place:
             whole = torch.stack(tensors)
         except RuntimeError:
             return None  # read one by one: that finds the error, or needs less memory at a time
-        return whole if whole.layout is torch.strided else None
+        return whole if is_dense(whole) else None
 
     def rows(self, request: Mapping[str, Any]) -> torch.Tensor | None:
         """Return the `request_size` rows of a request, if they are a dense tensor on this device.
@@ -268,7 +268,7 @@ class Place:
         tensor: Any = request.get("data")
         if type(tensor) is not torch.Tensor or tensor.device != self.device:
             return None
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.ndim == 0:
+        if not is_dense(tensor) or tensor.ndim == 0:
             return None
         if tensor.shape[0] != request.get("request_size"):
             return None

@@ -48,7 +48,7 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
         return array
     what, hint = "wrong dtype", None
     if port.dtype is None:
-        what = f"a {kind} carries no dtype, and this model declares none"
+        what = f"a value of type {kind} carries no dtype, and this model declares none"
         hint = "Set it in the option `shape`, as 'float32:3x224x224', or send an array."
     elif (tensor := _of_dtype(array, port.dtype)) is not None:
         return tensor.to(device)

@@ -246,7 +246,7 @@ class IndexSelectTensor(_AlongDim):
         @model_validator(mode="after")
         def _said_once(self) -> Self:
             if (self.index is None) == (self.key is None):
-                raise ValueError("either index or key must be given")
+                raise ValueError("give either index or key, not both")
             return self
 
     reads = ("data", "{key}")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from headrace.errors import InputError
+from headrace_torch.arrays import is_dense
 
 if TYPE_CHECKING:
     from headrace_torch.place import Place
@@ -35,6 +36,8 @@ def described(value: Any) -> str:
     """Give a text that describes a value: dtype, shape and device of an array, else the type."""
     if value is None:
         return "None"
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return f"a nested tensor of {dtype_name(value.dtype)}"  # one of strided layout has no shape
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         return type(value).__name__
     dtype = str(value.dtype).removeprefix("torch.")
@@ -93,7 +96,7 @@ def plain_numbers(value: Any) -> list[Any] | None:
 def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
     """Return ``value`` as a tensor on the same memory; it may be a meta tensor, without data."""
     if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided or value.is_quantized:
+        if not is_dense(value):
             raise refused("this is no dense tensor", expected, value, key)
         return value
     try:
