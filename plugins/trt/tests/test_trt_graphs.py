@@ -184,6 +184,10 @@ def test_what_cannot_be_folded(small_net, save):
     )
     with pytest.raises(SetupError, match="one input of four axes"):
         fold_image_input(load_model(path), image_input=True)
+    last = ["n", 16, 24, 3]
+    path = save([("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, last)], [("y", T.FLOAT, last)])
+    with pytest.raises(SetupError, match="channels seem to be the last"):
+        fold_image_input(load_model(path), image_input=True)
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
@@ -242,6 +246,8 @@ def test_external_data_is_part_of_the_content(save):
     (path.parent / "w.bin").unlink()
     with pytest.raises(SetupError, match=r"w\.bin are missing"):
         content_hash(path)
+    with pytest.raises(SetupError, match=r"w\.bin are missing"):
+        load_model(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x08\x07"])

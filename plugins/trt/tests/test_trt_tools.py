@@ -60,6 +60,9 @@ def test_several_profiles_and_wrong_options(rtx, small_net):
         ((*SHAPES, "--precision", "fp17"), "precision"),
         ((*SHAPES, "--keep-fp32", "a"), "goes with"),
         (("--min", 3, "--max", 2), "3 is more than --max 2"),
+        (("--min", 3), "3 is more than --max, which is 1"),
+        (("--mean", "1,2,x"), "--mean '1,2,x' is no number"),
+        ((*SHAPES, "--max", 8), "--max and the shapes both say"),
         ((*SHAPES, "--precision", "fp16", "--keep-fp32", "nonsense*"), "matches the name of no"),
     ):
         with pytest.raises(SetupError, match=text):
@@ -80,6 +83,9 @@ def test_inspect_of_a_model_and_of_a_plan(rtx, small_net, tmp_path):
     }
     assert any("conv_0" in layer["nodes"] for layer in inspected["layers"])
     assert trt("inspect", plan, "--html", tmp_path / "page.html")
+    for asked in ({"library": "nope"}, {"device": "nope"}):  # the sidecar does not answer for these
+        with pytest.raises(SetupError, match=r"cannot be inspected: .*nope"):
+            inspect_file(plan, **asked)
     plan.write_bytes(plan.read_bytes()[:-1])
     with pytest.raises(SetupError, match="cannot be inspected"):
         inspect_file(plan)

@@ -118,7 +118,7 @@ def inspect_command(
 
 
 @app.command("bench")
-@with_build_options
+@functools.partial(with_build_options, without=("network",))
 def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
     file: ModelOrPlan,
     shapes: ShapesOption = None,
@@ -150,7 +150,7 @@ def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
 
 
 @app.command("profile")
-@with_build_options
+@functools.partial(with_build_options, without=("network",))
 def profile_command(  # noqa: PLR0913, PLR0917 - options of the command line
     file: ModelOrPlan,
     shapes: ShapesOption = None,
@@ -182,7 +182,7 @@ def profile_command(  # noqa: PLR0913, PLR0917 - options of the command line
 
 
 @app.command("compare")
-@with_build_options
+@functools.partial(with_build_options, without=("network",))
 def compare_command(
     model: File,
     inputs: Annotated[

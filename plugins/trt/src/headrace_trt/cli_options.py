@@ -106,13 +106,20 @@ def settings_from(
     given = dict(build)
     shapes = {key[:3]: given.pop(key, []) for key in _SHAPES}
     rows = {key: given.pop(key, None) for key in _ROWS}
-    least, most = rows["min"], rows["max"]
-    if least is not None and most is not None and least > most:
-        raise SetupError(f"--min {least} is more than --max {most}")
+    least, most = rows["min"] or 1, rows["max"]
+    if least > (most or 1):
+        raise SetupError(
+            f"--min {least} is more than --max{f' {most}' if most else ', which is 1'}"
+        )
     for name in _NUMBERS:
         if name in given:
-            given[name] = [part.strip() for part in str(given[name]).split(",")]
+            given[name] = _numbers(name, given[name])
     if any(shapes.values()):
+        beside = [f"--{key}" for key, number in rows.items() if number is not None]
+        if beside:
+            raise SetupError(
+                f"{' and '.join(beside)} and the shapes both say the rows of a batch: leave one out"
+            )
         given["profiles"] = _profiles(shapes)
     if model is not None:
         given["model"] = model
@@ -124,6 +131,16 @@ def settings_from(
             for e in error.errors()
         )
         raise SetupError(problems, hint="`headrace trt build --help` lists the options.") from error
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise SetupError(
+            f"--{name} {text!r} is no number, nor several with commas between them",
+            hint="Write 127.5, or 123.7,116.3,103.5.",
+        ) from None
 
 
 def kept_where(options: BuildOptions) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def tacticsshow(file: File, as_json: Json = False) -> None:
 
 
 @tactics.command("fix")
-@functools.partial(with_build_options, without=("tactics", "cache_dir", "cache_size_bytes"))
+@functools.partial(
+    with_build_options, without=("network", "tactics", "cache_dir", "cache_size_bytes")
+)
 def tactics_fix(
     model: File,
     file: Annotated[Path, typer.Argument(help="The file of tactics.")],
@@ -62,7 +64,7 @@ def tactics_exclude(
 
 
 @tactics.command("bisect")
-@functools.partial(with_build_options, without=("tactics",))
+@functools.partial(with_build_options, without=("network", "tactics"))
 def tactics_bisect(
     model: File,
     good: Annotated[Path, typer.Argument(exists=True, help="Tactics with right answers.")],

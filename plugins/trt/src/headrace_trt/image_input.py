@@ -44,8 +44,8 @@ def fold_image_input(
         image_input: Whether the input becomes ``uint8 [N, H, W, C]``.
 
     Raises:
-        SetupError: The model has no such input or several, its type is not floating, the number of values is
-            not the number of channels, or ``std`` has a 0.
+        SetupError: The model has no such input or several, its type is not floating, its channels are the last axis,
+            the number of values is not the number of channels, or ``std`` has a 0.
     """
     if mean is None and std is None and not image_input:
         return model
@@ -53,6 +53,13 @@ def fold_image_input(
     value = _image_of(graph)
     name, kind = value.name, value.type.tensor_type.elem_type
     axes = [_copy(axis) for axis in value.type.tensor_type.shape.dim]
+    lengths = [axis.dim_value for axis in axes]
+    if image_input and lengths[1] not in (0, 1, 3, 4) and lengths[3] in (1, 3, 4):
+        raise SetupError(
+            f"`image_input` needs an input [N, C, H, W]; the axes of {name} are {lengths[1:]},"
+            " so that its channels seem to be the last",
+            hint="Export the model with its channels before height and width.",
+        )
     inner = f"{FOLDED}{name}"
     _rename_uses(graph, name, inner)
     nodes: list[onnx.NodeProto] = []

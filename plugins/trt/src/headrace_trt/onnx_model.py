@@ -40,13 +40,11 @@ def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx
     """
     try:
         model = onnx.load(str(path), load_external_data=weights)
-    except FileNotFoundError as error:
+    except Exception as error:  # protobuf and onnx have error classes of their own
         if not path.exists():
             raise SetupError(f"there is no model {path}") from error
-        raise SetupError(
-            f"{path}: {error}", hint="External data must lie beside the model."
-        ) from error
-    except Exception as error:  # protobuf and onnx have error classes of their own
+        if weights:
+            external_files(path)  # if a file is missing, its error says which
         raise SetupError(
             f"{path} is no ONNX model that can be read: {error}",
             hint="The file is of another format, or only a part of one."

@@ -204,7 +204,7 @@ def _by_batch(port: NetworkInput, batch: Shape) -> ShapeRange:
 
 def _written(inputs: Sequence[NetworkInput], profile: Mapping[str, Any], index: int) -> Profile:
     unknown = [key for key in profile if key not in _KEYS]
-    if unknown or "max" not in profile:
+    if unknown or profile.get("max") is None:
         raise SetupError(
             f"profile {index} must have `max`, and may have `min` and `opt`; it has"
             f" {', '.join(map(repr, profile)) or 'nothing'}"

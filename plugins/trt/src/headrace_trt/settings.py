@@ -236,6 +236,10 @@ def _wrong_value(settings: BuildSettings) -> str | None:
         if value is not None and (value < least or (most is not None and value > most)):
             limits = f"at least {least}" if most is None else f"from {least} to {most}"
             return f"{name} is {limits}, not {value!r}"
+    for index, profile in enumerate(settings.profiles or ()):
+        if profile.get("max") is None or not set(profile) <= {"min", "opt", "max"}:
+            has = ", ".join(map(repr, profile)) or "nothing"
+            return f"profile {index} must have `max`, and may have `min` and `opt`; it has {has}"
     return None
 
 
@@ -263,9 +267,8 @@ def _misfit(settings: BuildSettings) -> str | None:
         "verbosity below detailed hides the types by which `precision` is verified": (
             settings.verbosity != "detailed" and settings.precision != "model"
         ),
-        f"`min` = {settings.min} is more than `max` = {settings.max}": settings.min is not None
-        and settings.max is not None
-        and settings.min > settings.max,
+        f"`min` = {settings.min} is more than `max` = {settings.max or 1}": (settings.min or 1)
+        > (settings.max or (settings.min if settings.profiles else None) or 1),
         "`std` must not be 0": 0 in (settings.std or ()),
         "`mean` and `std` have one number, or one per channel, both as many": 0 in counts
         or len(counts - {1}) > 1,

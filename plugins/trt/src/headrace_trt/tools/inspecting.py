@@ -94,10 +94,10 @@ def inspect_plan(
     """Describe a plan: its profiles, its layers with type and tactic, its memory.
 
     On a machine with a device they are read from the loaded engine. Without one they come from the sidecar that
-    Headrace writes beside its plans. ``source`` says which.
+    Headrace writes beside its plans, if neither ``library`` nor ``device`` is named. ``source`` says which.
 
     Raises:
-        SetupError: The plan cannot be loaded, and there is no sidecar that belongs to it.
+        SetupError: The plan cannot be loaded, and there is no sidecar that belongs to it and may be read instead.
     """
     sidecar = _sidecar(path)
     try:
@@ -105,10 +105,11 @@ def inspect_plan(
 
         engine, _ = open_engine(path, library=library, device=device, trust=trust)
     except HeadraceError as error:
-        if sidecar is None:
+        if sidecar is None or library != "auto" or device is not None:
             raise SetupError(
                 f"{path} cannot be inspected: {str(error).splitlines()[0]}",
-                hint="Without a device only plans with their sidecar can be inspected.",
+                hint="Without a device only plans with their sidecar can be inspected, where"
+                " neither a library nor a device is named.",
             ) from error
         kept = ("library", "profiles", "layers_by_type", "layers", "seconds", "asked", "plan_bytes")
         facts = {key: sidecar[key] for key in kept if key in sidecar}
