@@ -115,10 +115,13 @@ class Live:
         """Make a batch of up to ``want`` requests, or of as many as the min asks for."""
         least, most = self.range
         batch: list[Request] = []
-        while len(batch) < want or weight_of(batch) < least:
+        weight = 0
+        while len(batch) < want or weight < least:
             request = item(len(batch))
-            full = len(batch) if most == 1 else weight_of([*batch, request]) - 1
+            more = weight_of([request])
+            full = len(batch) if most == 1 else weight + more - 1
             if batch and most is not None and full >= most:
                 break
             batch.append(request)
+            weight += more
         return batch

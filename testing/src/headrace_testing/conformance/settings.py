@@ -90,7 +90,8 @@ def _loggers() -> dict[str, tuple[Any, ...]]:
 def _set_loggers(value: dict[str, tuple[Any, ...]]) -> None:
     for name, (level, handlers, propagate, disabled) in value.items():
         one = logging.getLogger(name)
-        one.setLevel(level)
+        if one.level != level:  # setting it empties what every logger of the process remembers
+            one.setLevel(level)
         one.handlers[:] = handlers
         one.propagate, one.disabled = propagate, disabled
 
