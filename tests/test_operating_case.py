@@ -20,7 +20,7 @@ SHORT = {
     "bench": [["--seconds", "0.05", "--warm-up", "0"]],
     "trace": [[]],
     # At least one page has to be answered: longer where a slow machine answered none.
-    "tune": [["--seconds", seconds, "--warm-up", "0"] for seconds in ("3", "12", "48")],
+    "tune": [["--seconds", seconds, "--warm-up", "0"] for seconds in ("1", "6", "48")],
     "report": [[]],
 }
 
