@@ -1,5 +1,6 @@
 """The engine cache: what is in its key, torn and foreign entries, several processes, its size."""
 
+import errno
 import json
 import logging
 import os
@@ -40,6 +41,23 @@ def test_a_plan_is_built_once_and_its_bytes_are_untouched(tmp_path):
         "it.plan",
         "it.plan.json",
     ]
+
+
+def test_a_folder_that_cannot_be_written_still_gives_what_is_in_it(tmp_path, monkeypatch):
+    plan = tmp_path / "it.plan"
+    get_or_build(plan, {"a": 1}, built)
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", refuse)  # as for the file of another user
+    assert get_or_build(plan, {"a": 1}, never).hit
+    monkeypatch.setattr("filelock.FileLock.acquire", refuse)
+    assert get_or_build(plan, {"a": 1}, never).plan == b"plan"
+    with pytest.raises(SetupError, match="Read-only file system"):
+        get_or_build(plan, {"a": 2}, never)
+    with pytest.raises(SetupError, match="Read-only file system"):
+        get_or_build(tmp_path / "other.plan", {"a": 1}, never)
 
 
 @pytest.mark.parametrize(

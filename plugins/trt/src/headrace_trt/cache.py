@@ -169,7 +169,7 @@ def get_or_build(
     """Give the plan in the file ``plan``; build it if the file does not hold it.
 
     A lock across processes lets one process build while the others wait. The files are replaced
-    atomically, the sidecar first.
+    atomically, the sidecar first. In a folder that cannot be written a plan that is there is given all the same.
 
     Args:
         plan: The file of the plan, which need not exist.
@@ -179,13 +179,23 @@ def get_or_build(
         most_bytes: The most bytes of all plans in the folder; beyond it the plans unused for longest are removed.
 
     Raises:
-        SetupError: ``build`` has raised it, or the folder cannot be written.
+        SetupError: ``build`` has raised it, or the plan is not there and the folder cannot be written.
         BuildCancelledError: ``cancelled()`` was true while waiting.
     """
-    with locked(plan, cancelled):
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(plan, cancelled))
+        except BuildCancelledError:
+            raise
+        except SetupError:
+            found = read_entry(plan, asked)  # in a container, say, the folder may be read-only
+            if found is None:
+                raise
+            return found
         found = read_entry(plan, asked)
         if found is not None:
-            os.utime(sidecar_of(plan))  # the time of last use, by which trim_cache chooses
+            with contextlib.suppress(OSError):  # another user's file
+                os.utime(sidecar_of(plan))  # the time of last use, by which trim_cache chooses
             return found
         built = build()
         sidecar = {
