@@ -34,6 +34,7 @@ from headrace.errors import (
     DeadlineExceededError,
     InputError,
     InstanceLostError,
+    NoResultError,
     RequestsFailed,
     SetupError,
 )
@@ -97,6 +98,11 @@ class Far(headrace.Backend):
             file.write("closed\\n")
 
 headrace.register("Double", lambda number: number * 2)
+
+@headrace.register("Silent")
+class Silent:
+    def forward(self, batch):
+        pass
 
 class Adds(headrace.Backend):
     reads = ("left", "right")
@@ -352,8 +358,9 @@ def test_instances_inside_are_its_own():
         assert pipe({"data": 7})["result"] == 7
 
 
-def test_an_instance_whose_process_is_not_started_again_is_lost_and_reload_brings_another():
-    backend = "Process(restart_limit=0)[Call(os:_exit)]"
+@pytest.mark.parametrize("around", ["{}", "Process[{}]"])
+def test_an_instance_whose_process_is_not_started_again_is_lost_and_reload_brings_another(around):
+    backend = around.format("Process(restart_limit=0)[Call(os:_exit)]")
     with headrace.pipe({"backend": backend, "max": 2}) as pipe:
         with pytest.raises(InstanceLostError, match="status 7"):
             pipe({"data": 7})
@@ -363,6 +370,12 @@ def test_an_instance_whose_process_is_not_started_again_is_lost_and_reload_bring
         assert pipe.ready
         with pytest.raises(BackendError, match="TypeError"):
             pipe({"data": "no number"})
+
+
+def test_a_backend_that_writes_no_result_there_is_named(file):
+    silent = pytest.raises(NoResultError, match=r"^Silent wrote no 'result'")
+    with headrace.pipe({"import": [file], "backend": "Process[Silent]"}) as pipe, silent:
+        pipe({"data": 1})
 
 
 def test_ranges_hold_as_inside(file):
@@ -408,6 +421,16 @@ def test_a_process_that_dies_fails_its_batch_and_is_started_again(file, way):
         assert _process_of(pipe) != before
         failed = pipe.stats()["nodes"]["main"]["failed"]
         assert failed == {"instance_lost": 1, "backend": 1}
+
+
+def test_a_process_that_dies_inside_of_another_is_started_again_there():
+    with headrace.pipe({"backend": "Process[Process[Call(os:_exit)]]"}) as pipe:
+        outer = pipe.describe()["nodes"]["main"]["tree"]["built"]["process"]
+        for status in (7, 8):
+            with pytest.raises(InstanceLostError, match=f"status {status}"):
+                pipe({"data": status})
+        assert pipe.ready
+        assert pipe.describe()["nodes"]["main"]["tree"]["built"]["process"] == outer
 
 
 def test_a_death_is_seen_while_a_process_that_was_started_there_lives_on(file, tmp_path):
@@ -708,7 +731,7 @@ def test_a_deadline_frees_its_caller_while_the_process_runs_on(client, until, ex
         calling = client(pipe, request, timeout=60)
         until(lambda: is_lent(pipe))
         expire(pipe, 1.0)
-        with pytest.raises(DeadlineExceededError) as late:
+        with pytest.raises(DeadlineExceededError, match="while a backend ran on it") as late:
             calling.outcome()
         assert late.value.abandoned is False
         request["data"] = 0.0  # it is the caller's again

@@ -86,9 +86,9 @@ def held_here(node: Node, ident: int | None = None) -> bool:
     return any(held_by(served, one) for one in node.every)
 
 
-def deadline_error(node: Node, *, running: bool) -> DeadlineExceededError:
-    """Make the error of a request whose deadline has passed."""
-    when = "while a backend ran on it" if running else "while it waited"
+def deadline_error(node: Node, *, running: bool, begun: bool = False) -> DeadlineExceededError:
+    """Make the error of a request whose deadline has passed; ``begun``: a backend runs on it, or on a copy of it."""
+    when = "while a backend ran on it" if running or begun else "while it waited"
     what = f"the time of the request was over {when}"
     return DeadlineExceededError(what, node=node.name, abandoned=running)
 

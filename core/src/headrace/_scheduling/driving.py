@@ -10,7 +10,7 @@ from headrace._scheduling import batch as _batch
 from headrace._scheduling.admission import deadline_error, interrupted
 from headrace._scheduling.calls import errand
 from headrace._scheduling.dispatch import Dispatcher
-from headrace._scheduling.entry import DONE
+from headrace._scheduling.entry import DONE, RUNNING
 from headrace._scheduling.threads import Work, Workers
 from headrace.errors import BackendError
 
@@ -119,7 +119,7 @@ class Driver:
 
     def expire(self, entry: Entry) -> None:
         """Fail an entry whose deadline has passed, unless the entry is DONE. Under the lock."""
-        self._node.end(entry, deadline_error)
+        self._node.end(entry, partial(deadline_error, begun=entry.state == RUNNING))
         self.dispatcher.dispatch(None)
 
     def leave(self, caller: Caller) -> None:

@@ -27,7 +27,7 @@ from headrace._build.elsewhere import IMPORTABLE
 from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent, use_cpus
 from headrace._scheduling.locks import took_token
-from headrace.errors import BackendError, ContractError, InputError
+from headrace.errors import BackendError, ContractError, InputError, InstanceLostError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable
@@ -284,6 +284,10 @@ def run(backend: BuiltElsewhere, packed: Packed, measures: bool, channel: Channe
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         what = f"{backend._label()} raised {type(error).__name__}"
         outcomes = [caused(BackendError(what, backend=backend._label()), error) for _ in batch]
+    if backend._presence is not None and backend._presence.gone:
+        # Without a node, `Checked` takes these errors there for those of its instance, and marks it as lost.
+        for lost_here in (one for one in outcomes or () if isinstance(one, InstanceLostError)):
+            lost_here.node = None
     ran = zip(before, batch, outcomes or [None] * len(batch), strict=True)
     answers: list[dict[Any, Any]] = []
     others: list[tuple[dict[str, str], list[str]]] = []

@@ -127,8 +127,7 @@ class Process(Word):
         (plan,) = context.children
         self.exchanging = threading.Lock()
         self._borrower: int | None = None
-        key = ("headrace.process", self._word)
-        self._siblings: Siblings = context.shared.get_or_create(key, Siblings)
+        self._siblings: Siblings = context.shared.get_or_create(("process", self._word), Siblings)
         name = f"headrace-{context.node_name}-{context.instance_index}-process"
         first = {"plan": plan, "levels": _levels(), "cpus": options.cpus}
         restarts = Restarts(options.restart_limit)
@@ -218,6 +217,9 @@ class Process(Word):
             self._siblings.members.remove(self)
         self._siblings.look()
 
+    def _last_label(self, request: Request) -> str:
+        return self._exchange.plan.name
+
     # One batch. The thread that calls `run` holds `exchanging`.
 
     def run(self, batch: list[Request], entries: Entries, last: float | None) -> Outcomes:
@@ -230,7 +232,7 @@ class Process(Word):
         if child is not self.supervisor.current or child.channel.awaits:
             child = self._living()
         try:
-            outcomes = self._exchange.run(child, batch, entries, last)
+            return self._exchange.run(child, batch, entries, last)
         except EOFError:
             raise self._death(child) from None
         except TimeoutError:
@@ -240,11 +242,6 @@ class Process(Word):
             if child.channel.awaits:  # after Ctrl-C no thread will read the answer
                 child.kill()
             raise
-        for outcome in outcomes or ():
-            if isinstance(outcome, InstanceLostError):
-                # Without a node, `Checked` takes the error for one of this instance, and marks it as lost.
-                outcome.node = None
-        return outcomes
 
     def _living(self) -> Child:
         """Give the process that lives, once there is one, and close the descriptors of the one before."""
