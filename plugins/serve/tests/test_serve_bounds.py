@@ -84,6 +84,26 @@ def test_a_full_queue_refuses_before_the_body_is_read(serving, gate, full):
     assert model.receiving == 0
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_answer_before_the_body_reaches_a_client_that_asked_to_close_the_connection(
+    serving, whole
+):
+    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
+    with connect(server) as one:
+        one.sendall(head("/run/m", 300_000, "connection: close") + bytes(100_000))
+        status, body = answer_of(one)
+        assert (status, b"body_too_large" in body) == (413, True)
+        one.sendall(bytes(100_000))  # a client that writes all before it reads
+        if whole:
+            one.sendall(
+                bytes(100_000) + head("/run/m", 1) + b"a"
+            )  # nobody waits for an answer to the second
+        else:
+            one.shutdown(socket.SHUT_WR)
+        assert one.recv(1) == b""
+    assert server._service.models.find("m").pipe.stats()["nodes"]["main"]["submitted"] == 0
+
+
 def test_a_call_of_grpc_is_refused_before_it_sends_where_every_queue_is_full(serving, gate):
     config = {"backend": "ServeGate", "queue_size": 1, "queue_full": "reject"}
     server = serving({"m": config, "n": {**config, "backend": "Identity"}}, grpc_port=0)

@@ -121,6 +121,7 @@ def test_the_configuration_tells_batches_and_instances_as_triton_does(client):
                  "device": "cuda:1", "backend": "Identity", "pad": True}  # fmt: skip
     c = client({"m": {**FP32, "config": scheduled}, "n": {"backend": "Identity"}})
     config = c.get_model_config("m").config
+    assert config.version_policy.WhichOneof("policy_choice") == "all"
     assert list(config.dynamic_batching.preferred_batch_size) == [2, 8]
     assert config.dynamic_batching.max_queue_delay_microseconds == 2500
     (group,) = config.instance_group

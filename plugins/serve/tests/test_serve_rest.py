@@ -275,6 +275,23 @@ def test_no_item_is_no_request(client):
     assert answer.as_numpy("result").shape == (0,)
 
 
+def test_all_elements_are_json_where_one_is_no_text(serving):
+    headrace.register("ServeMixed", {b"a": "é", b"b": None, b"c": 3}.get, replace=True)
+    server = serving({"m": {"backend": "ServeMixed"}})
+
+    def read(*data):
+        body = {
+            "inputs": [{"name": "data", "shape": [len(data)], "datatype": "BYTES", "data": data}]
+        }
+        answer = httpx.post(f"{server.url}/v2/models/m/infer", json=body).json()
+        return answer["outputs"][0]
+
+    mixed = read("a", "b", "c")
+    assert mixed["parameters"] == {"content_type": "application/json"}
+    assert [json.loads(one) for one in mixed["data"]] == ["é", None, 3]
+    assert (read("a", "a")["data"], "parameters" in read("a")) == (["é", "é"], False)
+
+
 def test_what_is_no_tensor_is_json_text(serving):
     headrace.register(
         "ServeTable", lambda data: {"n": np.arange(2), "t": data.decode()}, replace=True

@@ -63,7 +63,7 @@ def config(model: Model) -> dict[str, Any]:
         "name": model.name,
         "platform": "",
         "backend": "headrace",
-        "version_policy": {"latest": {"num_versions": 1}},
+        "version_policy": {"all": {}},
         "max_batch_size": most if batched else 0,
         "input": [_config_port(port, batched=batched) for port in signature.inputs.values()],
         "output": [_config_port(port, batched=batched) for port in signature.outputs.values()],

@@ -113,7 +113,7 @@ class UnknownModelError(ServeError):
     def __init__(self, name: str, version: str = "", served: Iterable[str] = ()) -> None:
         self.name = name
         self.version = version
-        known = sorted(served)
+        known = sorted(served, key=int if version else None)
         near = None if version else _nearest(name, known)
         short, version = name[:_LONGEST_NAME], version[:_LONGEST_NAME]
         what = f"{short!r} has no version {version!r}" if version else f"{short!r} is not found"

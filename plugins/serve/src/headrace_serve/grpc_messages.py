@@ -119,9 +119,8 @@ ModelDynamicBatching
   repeated int32 preferred_batch_size 1
   uint64 max_queue_delay_microseconds 2
 ModelVersionPolicy
-  ModelVersionPolicy.Latest latest 1
-ModelVersionPolicy.Latest
-  uint32 num_versions 1
+  ModelVersionPolicy.All all 2
+ModelVersionPolicy.All
 ModelInput
   string name 1
   enum DataType data_type 2

@@ -251,6 +251,7 @@ class Cycle(RequestResponseCycle):
             lines = more + lines
         close = "\r\n" if self.keep_alive else "connection: close\r\n\r\n"
         head = STATUS_LINE[status] + (lines + close).encode("latin-1")
+        sends = self.more_body and not self.waiting_for_100_continue
         self.waiting_for_100_continue = False
         self.response_started = self.response_complete = True
         if self.scope["method"] == "HEAD":
@@ -259,6 +260,8 @@ class Cycle(RequestResponseCycle):
             self.transport.write(b"".join([head, *parts]))
         else:
             self.transport.writelines([head, *parts])
-        if not self.keep_alive:
+        if (
+            not self.keep_alive and not sends
+        ):  # else the connection closes once the client has sent the rest
             self.transport.close()
         self.on_response()

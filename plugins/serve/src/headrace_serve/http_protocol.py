@@ -174,8 +174,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Refuse a head that is too large; return whether it is."""
         most = self._limits.max_header_bytes
         if self._head_bytes > most:
-            text = f"the headers have more than {most} bytes"
-            self._refuse_rest(431, text, "headers_too_large")
+            self._refuse_rest(431, f"the headers have more than {most} bytes", "headers_too_large")
         return self._head_bytes > most
 
     def _refuse_rest(self, status: int, text: str, code: str) -> None:
@@ -244,7 +243,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         }
         headers = dict(self.headers)
         self.headers = _TRAILERS
-        before = self.cycle
+        before: Any = self.cycle
         self.cycle = scope[CYCLE] = cycle = Cycle(
             scope,
             self.transport,
@@ -255,9 +254,9 @@ class _LimitedProtocol(HttpToolsProtocol):
             expects_100=b"expect" in headers and headers[b"expect"].lower() == b"100-continue",
             on_response=self.on_response_complete,
         )
-        if before is None or before.response_complete:
+        if before is None or (before.response_complete and before.keep_alive):
             self._start_asgi_task(cycle, self.app)
-        else:
+        elif not before.response_complete:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))
 
@@ -290,6 +289,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         cycle: Any = self.cycle
         if cycle is not None:
             cycle.more_body = False
+            if cycle.response_complete and not cycle.keep_alive:
+                self.transport.close()
             if cycle.event is not None:
                 cycle.event.set()
 
@@ -364,10 +365,8 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._refuse_rest(408, text, "receive_timeout")
 
     def _start_sending(self) -> None:
-        size = self.transport.get_write_buffer_size()
-        self._sending = self.loop.call_later(
-            self._limits.rate_window_s, self._look_at_sending, size
-        )
+        look_s, size = self._limits.rate_window_s, self.transport.get_write_buffer_size()
+        self._sending = self.loop.call_later(look_s, self._look_at_sending, size)
 
     def _stop_sending(self) -> None:
         if self._sending is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["infer", "prepared", "request_of"]
 
+_GREATEST = (1 << 63) - 1
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 _CALLING = {"timeout", "priority", "traceparent"}
 _UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
@@ -231,10 +232,9 @@ def _call_arguments(
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise InputError(
-            f"parameter {name!r}", expected="a whole number of 0 or more", got=repr(value)
-        )
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _GREATEST:
+        expected = f"a whole number from 0 to {_GREATEST}"
+        raise InputError(f"parameter {name!r}", expected=expected, got=repr(value)[:40])
     return value
 
 

@@ -266,7 +266,8 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     if json_quality and not as_bytes:
         return Reply.of_inference([_document(outputs)], JSON)
     if not isinstance(only, (bytes, str)) or not raw_quality:
-        raise InputError(f"accept: the result is no {accepted[:80]!r}", expected=JSON)
+        what = f"accept: the result is no {accepted[:80]!r}"
+        raise InputError(what, expected=" or ".join(_kinds_for(only)))
     raw = only.encode("utf-8", "surrogatepass") if isinstance(only, str) else only
     return Reply.of_inference([raw], kind)
 
@@ -276,6 +277,14 @@ def _kind_of(content: bytes) -> str | None:
     if content.startswith(b"RIFF"):
         return "image/webp" if content[8:12] == b"WEBP" else None
     return next((kind for begins, kind in _PICTURES.items() if content.startswith(begins)), None)
+
+
+def _kinds_for(only: Any) -> list[str]:
+    """Give media types in which a client can have a result; ``only`` is the only output, or None."""
+    if not isinstance(only, bytes):
+        return [JSON, "text/plain"] if isinstance(only, str) else [JSON]
+    kind = _kind_of(only) or (JSON if _is_text(only) else None)
+    return [_ANY_BYTES] if kind is None else [kind, _ANY_BYTES]
 
 
 def _is_text(content: bytes) -> bool:
@@ -330,6 +339,7 @@ def _json_value(name: str, value: Any) -> bytes:
                 value = np.array(texts, object).reshape(array.shape)
     except UnicodeDecodeError:
         raise InputError(
-            f"output {name!r} is no text", hint="Ask for its type with Accept, as image/jpeg."
+            f"output {name!r} is no text",
+            hint="Ask for its type with Accept, as image/jpeg or application/octet-stream.",
         ) from None
     return as_json_text(value).encode("utf-8", "backslashreplace")

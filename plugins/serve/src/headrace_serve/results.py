@@ -140,8 +140,10 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
         datatype = datatype_of(array)
         if datatype is not None:
             return Tensor(name, datatype, array.shape, array)
-    texts = _objects(_each(_as_text, values) if by_item else [as_json_text(only)])
-    parameters = {} if _texts(values) else {"content_type": JSON}
+    is_json = not _texts(values)
+    written = partial(_as_text, is_json=is_json)
+    texts = _objects(_each(written, values) if by_item else [as_json_text(only)])
+    parameters = {"content_type": JSON} if is_json else {}
     return Tensor(name, "BYTES", texts.shape, texts, parameters)
 
 
@@ -172,8 +174,9 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
     )
 
 
-def _as_text(value: Any) -> str | bytes:
-    return value if isinstance(value, (str, bytes)) else as_json_text(value)
+def _as_text(value: Any, *, is_json: bool) -> str | bytes:
+    """Give a result as an element of BYTES; with ``is_json`` a text as JSON too, since clients read all elements as JSON."""
+    return value if isinstance(value, bytes if is_json else (str, bytes)) else as_json_text(value)
 
 
 def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
