@@ -216,6 +216,19 @@ def test_what_ends_by_itself_is_watched_until_all_is_answered():
     assert looked[:3] == [False] * 3
 
 
+def test_the_figures_of_what_ends_by_itself_end_with_its_last_answer():
+    clock = Clock()
+    until = clock.now + 2.1
+
+    class Ends(Scripted):
+        ended = property(lambda self: clock.now > until)
+
+    load = Ends(clock, [10, 10] + [0] * 58)
+    found = measure(load, Plan(warm_up_s=0, seconds=30), clock=clock, wait=clock.pause)
+    assert found.ok == 20
+    assert found.seconds == pytest.approx(1.95)  # and not when it was seen, some time later
+
+
 def test_windows_with_little_in_them_do_not_agree():
     windows = [Window(k, k + 1) for k in range(3)]
     for window in windows:

@@ -71,6 +71,7 @@ def test_a_report_holds_graph_figures_frontier_and_environment(tmp_path, monkeyp
         ("{", "it is no JSON"),
         ("[" * 100_000, "it is no JSON"),
         ('{"a": 1}', "no report can be made of it"),
+        ('{"trace": "/t.json"}', "Name the trace itself: /t.json"),
         ('{"kind": "bench"}', "it is incomplete"),
     ],
 )

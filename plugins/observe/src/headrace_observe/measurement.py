@@ -197,6 +197,7 @@ def measure(
     try:
         load.start()
         watch.run()
+        watch.ended = load.ended
     except KeyboardInterrupt:
         watch.interrupted = True
     finally:
@@ -218,7 +219,7 @@ class _Watch:
     ) -> None:
         self._load, self._plan = load, plan
         self._stats, self._meter, self._clock, self._wait = stats, meter, clock, wait
-        self.interrupted = False
+        self.interrupted = self.ended = False
         self._stable: bool | None = None
         # The start of each window: its time, the pipeline's `stats()` and the meter at that time.
         self._starts: list[tuple[float, Mapping[str, Any], Callable[[], dict[str, Any]]]] = []
@@ -268,6 +269,8 @@ class _Watch:
         """Give the figures of the windows that agree; if none agree, of all the time since the warm-up."""
         end = self._clock()
         start, before, used = self._starts[min(self._first, len(self._starts) - 1)]
+        if self.ended:  # with the last answer, which was some time before the watch looked
+            end = max(start, max(one.last for one in self._load.notes) + 1e-9)
         point = Point(
             load=self._load.about,
             clock=self._load.clock_covers,

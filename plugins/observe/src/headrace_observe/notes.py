@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 
 from headrace.errors import code_of
 from headrace_observe.codes import text_of
@@ -50,6 +51,12 @@ class Notes:
         """How many have ended."""
         with self._lock:
             return len(self._ended) + len(self._codes)
+
+    @property
+    def last(self) -> float:
+        """When the last one ended; minus infinity if none has."""
+        with self._lock:
+            return max((ends[-1] for ends in (self._ended, self._failed_at) if ends), default=-inf)
 
     def between(self, start: float, end: float) -> tuple[array[float], Counter[str]]:
         """Give the latencies, and the number of failures by code, of requests that ended in [``start``, ``end``)."""

@@ -58,9 +58,11 @@ def _section(name: str, document: Any, draw: Callable[[dict[str, Any]], str]) ->
     elif isinstance(document, dict) and "traceEvents" in document:
         return _trace(document)
     else:
+        printed = isinstance(document, dict) and "trace" in document  # by `headrace trace --json`
         raise InputError(
             f"{name}: no report can be made of it: expected "
-            "the JSON of headrace bench, simulate, tune or trace"
+            "the JSON of headrace bench, simulate or tune, or the file that headrace trace writes",
+            hint=f"Name the trace itself: {document['trace']}" if printed else None,
         )
     if document["interrupted"]:
         parts.insert(0, "<p>Interrupted: these are the figures until then.</p>")

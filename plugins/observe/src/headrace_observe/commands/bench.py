@@ -286,7 +286,8 @@ def _print(document: dict[str, Any]) -> None:
     cells = []
     for name, point in rows:
         ratio = point.get("ratio", {})
-        more = [str(ratio.get("throughput", "-")), str(ratio.get("p99", "-")), name]
+        values = (ratio.get(figure) for figure in ("throughput", "p99"))
+        more = [*("-" if value is None else str(value) for value in values), name]
         cells.append([*row(point), *(more if several else ())])
     print_table(headings, cells)
     for clock in dict.fromkeys(point["clock"] for _, point in rows):
