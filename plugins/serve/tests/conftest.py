@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import shutil
@@ -21,6 +22,18 @@ from headrace_serve import Server
 # A busy machine is ten times slower than an idle one, and httpx gives up after five seconds.
 for _part in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _part, 60.0)
+
+_usual_context = functools.cache(httpx.create_ssl_context)
+
+
+def context_read_once(verify=True, cert=None, trust_env=True):
+    """Give the context for TLS of a client. The usual one has all authorities: 30 ms, also for who asks without TLS."""
+    if verify is True and cert is None:
+        return _usual_context(trust_env=trust_env)
+    return httpx.create_ssl_context(verify, cert, trust_env)
+
+
+httpx._transports.default.create_ssl_context = context_read_once
 
 
 class Gate:
