@@ -90,10 +90,11 @@ class ResizeTensor(PerImage):
 
     A side that is not given follows from the other one: the exact value rounded to the nearest
     integer, halves up, at least 1 pixel. Pixel centres lie at half coordinates, for ``nearest``
-    too. ``cubic`` overshoots at edges: floating values may leave their range. ``uint8`` is computed
-    in ``float32`` and rounded: within 1 of OpenCV, with ``antialias`` within 1 (``linear``) or 2 (``cubic``)
-    of Pillow, or more where Pillow cuts off what overshoots between its two passes, the order of which depends on its
-    version. Floating images are within 1e-4 of the greatest value of OpenCV's.
+    too, which takes the pixel that holds the centre. ``cubic`` overshoots at edges: floating values may leave
+    their range. ``uint8`` is computed in ``float32`` and rounded: ``linear`` and ``cubic`` are within 1 of OpenCV,
+    with ``antialias`` within 1 (``linear``) or 2 (``cubic``) of Pillow. If Pillow resizes the columns first, as
+    version 13 may, rare pixels of ``linear`` differ by 2, and those of ``cubic`` by more if values overshoot
+    between the two passes. Floating images are within 1e-4 of the greatest value of OpenCV's.
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with

@@ -118,7 +118,7 @@ def resize_image(
 
     Source:
         Without antialias OpenCV's ``resize`` (``uint8``: within 1; floating: within 1e-4 of the
-        greatest value), with it Pillow's (``uint8``: within 1 for linear, within 2 for cubic).
+        greatest value), with it Pillow's with the rows first (``uint8``: within 1 for linear, within 2 for cubic).
     """
     if tuple(images.shape[2:]) == tuple(hw):
         return images
