@@ -325,13 +325,16 @@ def test_an_aotinductor_package_runs(bench, files, net):
             bench().start(TorchModule, model=str(path), **option)
 
 
-def checks_of(index, kind, lengths, strides, least=2, most=None):
+def checks_of(index, kind, lengths, strides, least=2, most=None, ranges=()):
     """The messages of the checks in a package's source, as torch writes them."""
     head = f'ss << "input_handles[{index}]: '
     yield f'{head}unmatched dtype, "\n   << "expected: " << expected << "(at::k{kind}), "\n;'
     yield f'{head}dim value is too small at 0, "\n  << "expected it to be >= {least}, " << "but'
     if most is not None:
         yield f'{head}dim value is too large at 0, "\n  << "expected to be <= {most}, " << "but'
+    for axis, low, high in ranges:
+        yield f'{head}dim value is too small at {axis}, "\n  << "expected it to be >= {low}, " << "but'
+        yield f'{head}dim value is too large at {axis}, "\n  << "expected to be <= {high}, " << "but'
     for axis, length in lengths.items():
         yield f'{head}unmatched dim value at {axis}, "\n  << "expected: {length}, " << "but got'
     for axis, stride in strides.items():
@@ -347,13 +350,14 @@ def test_the_source_of_a_package_tells_what_it_takes(tmp_path):
             )
         return tmp_path / "package.pt2"
 
-    image = checks_of(0, "Half", {1: 3, 2: 8}, {1: 1, 2: 24, 3: 3}, least=3, most=8)
-    ids = checks_of(1, "Long", {}, {1: 1}, least=3, most=8)
+    wide = {"least": 3, "most": 8, "ranges": [(3, 2, 640)]}  # 2 is noted for every dynamic axis
+    image = checks_of(0, "Half", {1: 3, 2: 8}, {1: 1, 2: 24, 3: 3}, **wide)
+    ids = checks_of(1, "Long", {}, {1: 1}, least=3, most=8, ranges=[(1, 5, 9)])
     path = package(image, ids)
     found = packages.signature_of(path, ["image", "ids"])
     assert found.inputs == (
-        Port("image", (None, 3, 8, None), torch.float16),
-        Port("ids", (None, None), torch.int64),
+        Port("image", (None, 3, 8, None), torch.float16, ((3, 1, 640),)),
+        Port("ids", (None, None), torch.int64, ((1, 5, 9),)),
     )
     assert (found.rows, found.least, found.most) == (None, 3, 8)
     layouts = packages.layouts_of(path, ["image", "ids"])
@@ -614,6 +618,34 @@ def test_the_range_of_a_program_is_the_word_s_and_is_filled_up(tmp_path, net):
                 type(None),
             ]
             assert torch.allclose(batch[2]["result"], net(X)[1].detach())
+
+
+class Mean(torch.nn.Module):
+    def forward(self, values):
+        return values.mean((1, 2))
+
+
+def test_a_length_beyond_the_range_of_a_program_is_the_senders_error(bench, tmp_path):
+    size = torch.export.Dim
+    bounds = ({0: size("rows"), 1: size("height", min=4, max=9), 2: size("width", max=6)},)
+    program = torch.export.export(Mean(), (torch.zeros(2, 5, 5),), dynamic_shapes=bounds)
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    one = bench()
+    backend = one.start(TorchModule, model=str(tmp_path / "m.pt2"))
+    for height, width in ((4, 1), (9, 6)):
+        sample = torch.ones(height, width)
+        for batch in ([{"data": sample}], [{"data": sample}, {"data": sample}]):
+            assert one.run(backend, *batch) == [1] * len(batch)
+    for height, width in ((3, 5), (10, 5), (5, 7)):
+        sample = torch.ones(height, width)
+        for batch in (
+            [{"data": sample}],
+            [{"data": sample}, {"data": sample}],
+            [{"data": sample[None], "request_size": 1}],
+        ):
+            for error in one.outcomes(backend, *batch):
+                assert isinstance(error, InputError)
+                assert "float32 [4..9, 1..6] (one sample)" in error.expected
 
 
 def test_ragged_batches_are_refused_padded_or_grouped(bench):

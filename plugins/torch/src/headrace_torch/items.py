@@ -143,10 +143,8 @@ def _check_axes(tensor: torch.Tensor, port: Port, key: str) -> bool:
     missing = len(shape) - tensor.ndim
     if missing not in (0, 1):
         raise refused("wrong rank", port.accepts(), tensor, key)
-    lengths = tensor.shape[1 - missing :]
-    for fixed, length in zip(shape[1:], lengths, strict=True):
-        if fixed is not None and length != fixed:
-            raise refused("wrong shape", port.accepts(), tensor, key)
+    if not port.takes(tensor.shape[1 - missing :]):
+        raise refused("wrong shape", port.accepts(), tensor, key)
     return bool(missing == 1)
 
 
@@ -165,12 +163,9 @@ def group_items(items: Sequence[Item]) -> list[list[int]]:
 
 def fits(whole: torch.Tensor, port: Port, dtype: torch.dtype | None = None) -> bool:
     """Return whether the rows of a tensor are valid samples of an input, without a cast or cast to ``dtype``."""
-    if port.shape is not None:
-        if len(port.shape) != whole.ndim:
-            return False
-        both = zip(port.shape[1:], whole.shape[1:], strict=True)
-        if any(fixed is not None and fixed != length for fixed, length in both):
-            return False
+    known = port.shape is not None
+    if known and (len(port.shape or ()) != whole.ndim or not port.takes(whole.shape[1:])):
+        return False
     if dtype is not None and whole.is_floating_point():
         return port.dtype is None or bool(port.dtype.is_floating_point)
     untold = port.dtype is None and dtype is None and not whole.is_complex()

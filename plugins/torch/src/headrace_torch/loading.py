@@ -177,7 +177,7 @@ def _load_program(path: Path, device: torch.device) -> Model:
     values = {
         node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
     }
-    ports = [_port(leaf, values.get(leaf)) for leaf in leaves if isinstance(leaf, str)]
+    ports = [_port(program, leaf, values.get(leaf)) for leaf in leaves if isinstance(leaf, str)]
     spec = program.call_spec.in_spec
 
     def call(*tensors: torch.Tensor) -> Any:
@@ -190,17 +190,16 @@ def _load_program(path: Path, device: torch.device) -> Model:
     plain = spec.num_leaves == len(ports) and not kwargs_spec.num_leaves
     plain = plain and all(child.is_leaf() for child in _children(args_spec))
     signature = _signature(ports)
-    least, most = _range_of(program, values[ports[0].name])
+    least, most = _range_of(program, values[ports[0].name].shape[0])
     signature = replace(signature, least=least, most=most)
     return Model("torch.export", module if plain else call, signature, module)
 
 
-def _range_of(program: Any, value: torch.Tensor) -> tuple[int, int | None]:
-    """Return the smallest and the largest batch size that a program was exported for; None: no limit.
+def _range_of(program: Any, length: Any) -> tuple[int, int | None]:
+    """Return the smallest and the largest length of an axis that a program was exported for; None: no limit.
 
     A lower bound of 2 is ignored: torch notes it for every dynamic axis, and does not check it.
     """
-    length = value.shape[0]
     found = None if isinstance(length, int) else program.range_constraints.get(length.node.expr)
     if found is None:
         return 1, None
@@ -214,11 +213,13 @@ def _devices_of(program: Any) -> set[str]:
     return {one.device.type for one in tensors if isinstance(one, torch.Tensor)}
 
 
-def _port(name: str, value: Any) -> Port:
+def _port(program: Any, name: str, value: Any) -> Port:
     if not isinstance(value, torch.Tensor):
         raise SetupError(f"the model's input {name!r} is no tensor")
     shape = tuple(n if isinstance(n, int) else None for n in value.shape)
-    return Port(name, shape, value.dtype)
+    ranges = [(axis, *_range_of(program, value.shape[axis])) for axis in range(1, len(shape))]
+    limits = tuple(found for found in ranges if found[1:] != (1, None))
+    return Port(name, shape, value.dtype, limits)
 
 
 def _signature(ports: Sequence[Port]) -> Signature:

@@ -25,8 +25,10 @@ _HANDLE = r"input_handles\[(\d+)\]: "
 _DTYPE = re.compile(_HANDLE + r"unmatched dtype, [^;]*?\(at::k(\w+)\)")
 _LENGTH = re.compile(_HANDLE + r'unmatched dim value at (\d+), "\s*<< "expected: (\d+)')
 _STRIDE = re.compile(_HANDLE + r'unmatched stride value at (\d+), "\s*<< "expected: (\d+)')
-_LEAST = re.compile(_HANDLE + r'dim value is too small at 0, "\s*<< "expected it to be >= (\d+)')
-_MOST = re.compile(_HANDLE + r'dim value is too large at 0, "\s*<< "expected to be <= (\d+)')
+_LEAST = re.compile(
+    _HANDLE + r'dim value is too small at (\d+), "\s*<< "expected it to be >= (\d+)'
+)
+_MOST = re.compile(_HANDLE + r'dim value is too large at (\d+), "\s*<< "expected to be <= (\d+)')
 
 _DTYPES = {
     "Float": torch.float32,
@@ -72,13 +74,16 @@ def signature_of(path: Path, names: Sequence[str]) -> Signature:
     source = _source(path)
     dtypes = {int(index): _DTYPES.get(name) for index, name in _DTYPE.findall(source)}
     lengths, strides = _numbers(_LENGTH, source), _numbers(_STRIDE, source)
+    least, most = _numbers(_LEAST, source), _numbers(_MOST, source)
     ports = []
     for index, name in enumerate(names):
         fixed = lengths[index] if index < len(lengths) else {}
         steps = strides[index] if index < len(strides) else {}
         rank = max([*fixed, *steps], default=-1) + 1
         shape = tuple(fixed.get(axis) for axis in range(rank)) or None
-        ports.append(Port(name, shape, dtypes.get(index)))
+        ranges = [(axis, *_range(least, most, index, axis)) for axis in range(1, rank)]
+        limits = tuple(found for found in ranges if found[1:] != (1, None))
+        ports.append(Port(name, shape, dtypes.get(index), limits))
     if any(port.shape is None for port in ports):
         return Signature(tuple(Port(port.name, None, port.dtype) for port in ports))
     first = {port.shape[0] for port in ports if port.shape}
@@ -88,10 +93,23 @@ def signature_of(path: Path, names: Sequence[str]) -> Signature:
             + ", ".join(f"{port.name} {port.text()}" for port in ports),
             hint="Compile it with the same dynamic first axis in all inputs.",
         )
-    least = max((int(number) for _, number in _LEAST.findall(source)), default=1)
-    most = min((int(number) for _, number in _MOST.findall(source)), default=None)
-    # A lower bound of 2 is ignored: torch notes it for every dynamic axis.
-    return Signature(tuple(ports), first.pop(), least if least > 2 else 1, most)
+    batches = [_range(least, most, index, 0) for index in range(len(ports))]
+    largest = [found for _, found in batches if found is not None]
+    return Signature(
+        tuple(ports), first.pop(), max(found for found, _ in batches), min(largest, default=None)
+    )
+
+
+def _range(
+    least: Sequence[dict[int, int]], most: Sequence[dict[int, int]], index: int, axis: int
+) -> tuple[int, int | None]:
+    """Return the smallest and the largest length of an input's axis; None: any.
+
+    A lower bound of 2 is ignored: torch notes it for every dynamic axis.
+    """
+    low = least[index].get(axis, 1) if index < len(least) else 1
+    high = most[index].get(axis) if index < len(most) else None
+    return low if low > 2 else 1, high
 
 
 def layouts_of(path: Path, names: Sequence[str]) -> list[torch.memory_format]:

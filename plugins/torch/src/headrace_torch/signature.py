@@ -25,19 +25,33 @@ class Port:
         name: The name in the model.
         shape: An int per fixed axis, None per dynamic one, the batch axis first; None: the model does not declare it.
         dtype: The dtype; None: the model does not declare it.
+        limits: Axis, smallest and largest length (None: any) of the dynamic axes behind the batch axis whose length
+            the model bounds.
     """
 
     name: str
     shape: tuple[int | None, ...] | None = None
     dtype: torch.dtype | None = None
+    limits: tuple[tuple[int, int, int | None], ...] = ()
 
     def text(self, *, sample: bool = False) -> str:
         """Give ``float32 [*, 3, 48, *]``; of one sample, without the batch axis, if ``sample``."""
         kind = "a tensor" if self.dtype is None else dtype_name(self.dtype)
         if self.shape is None:
             return kind
-        axes = self.shape[1:] if sample else self.shape
-        return f"{kind} [{', '.join('*' if n is None else str(n) for n in axes)}]"
+        axes = ["*" if n is None else str(n) for n in self.shape]
+        for axis, least, most in self.limits:
+            if self.shape[axis] is None:
+                axes[axis] = f"{least}.." if most is None else f"{least}..{most}"
+        return f"{kind} [{', '.join(axes[1:] if sample else axes)}]"
+
+    def takes(self, lengths: Sequence[int]) -> bool:
+        """Return whether these may be the lengths of the axes behind the batch axis; the rank must be right."""
+        both = zip((self.shape or ())[1:], lengths, strict=True)
+        return all(fixed in (None, length) for fixed, length in both) and all(
+            least <= lengths[axis - 1] and (most is None or lengths[axis - 1] <= most)
+            for axis, least, most in self.limits
+        )
 
     def accepts(self) -> str:
         """Give a text for errors that says what a request may hold for the input."""
