@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -36,6 +37,7 @@ import headrace
 import headrace_observe
 from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
 from headrace_cli.app import app
+from headrace_observe.commands import top as commands_top
 from headrace_observe.commands.top import rows_of, scrape
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
@@ -333,6 +335,35 @@ def test_rates_of_top_are_those_between_two_looks():
     assert row["mean_batch"] == 4.0
     assert row["utilisation"] == 0.5
     assert (row["up"], row["instances"]) == (1, 1)
+
+
+def test_top_shows_each_model_of_a_server_and_compares_a_worker_with_itself(monkeypatch):
+    def page(worker, model, ok, state="ready"):
+        where = f'model="{model}",model_version="1",worker="{worker}"'
+        return (
+            f'headrace_requests_total{{{where},node="main",outcome="ok"}} {ok}\n'
+            f'headrace_requests_waiting{{{where},node="main"}} {ok % 7}\n'
+            f'headrace_state{{{where},state="{state}"}} 1\n'
+        )
+
+    looks = iter([
+        page(0, "a", 100) + page(0, "b", 900),
+        page(1, "a", 50) + page(1, "b", 60),  # another worker: there is nothing to compare with
+        page(0, "a", 110) + page(0, "b", 930, "degraded"),
+    ])  # fmt: skip
+    answer = lambda *_, **__: contextlib.closing(io.BytesIO(next(looks).encode()))  # noqa: E731
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    ticks = iter([0.0, 5.0, 10.0]).__next__
+    monkeypatch.setattr(commands_top, "time", SimpleNamespace(monotonic=ticks))
+    other, again = commands_top._looks("http://server", 0.0, 2)
+    assert [row["ok_per_s"] for row in other[0]] == [0.0, 0.0]
+    assert [(row["worker"], row["model"], row["ok_per_s"]) for row in again[0]] == [
+        ("0", "a", 1.0),
+        ("0", "b", 3.0),
+    ]
+    assert (other[1], again[1]) == ("ready", "degraded")
+    assert commands_top._name(again[0][1]) == "worker 0, b:1 main"
+    assert [row["waiting"] for row in again[0]] == [110 % 7, 930 % 7]
 
 
 def test_top_shows_a_pipeline_in_both_forms(probe, monkeypatch):

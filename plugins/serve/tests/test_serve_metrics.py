@@ -65,6 +65,14 @@ def test_the_numbers_of_each_pipeline_are_there_too(serving):
         assert found[("headrace_requests_total", *labels)] == count
 
 
+def test_every_sample_names_the_worker_whose_number_it_is(serving):
+    server = serving({"m": {"backend": "Identity"}})
+    server._service.worker = 3  # as with --workers
+    found = samples(server)
+    assert any(key[0].startswith("headrace_requests") for key in found)
+    assert all(("worker", "3") in key[1:] for key in found)
+
+
 def test_the_format_is_the_one_that_is_asked_for(serving):
     server = serving({"m": {"backend": "Identity"}})
     asked = {"accept": "application/openmetrics-text; version=1.0.0"}

@@ -28,7 +28,8 @@ class Snapshot:
     """The state of the server at one moment; the event loop copies it, and another thread encodes it.
 
     Attributes:
-        counters, models, connections, ready, worker: Copied from `Service`.
+        counters, models, connections, ready: Copied from `Service`.
+        fixed: The label of all samples that names the worker process, whose numbers they are; empty for a server of one.
     """
 
     def __init__(self, service: Service) -> None:
@@ -36,17 +37,18 @@ class Snapshot:
         self.models: list[Model] = list(service.models)
         self.connections = service.connections()
         self.ready = service.ready
-        self.worker = service.worker
+        worker = service.worker
+        self.fixed: dict[str, str] = {} if worker is None else {"worker": str(worker)}
 
     def collect(self) -> Iterator[Any]:
         """Give the families of metrics, as a collector of Prometheus does."""
         yield from self._own()
-        yield from _merged(_of_pipelines(self.models))
+        yield from _merged(_of_pipelines(self.models, self.fixed))
 
     def _own(self) -> Iterator[Any]:
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-        fixed = {} if self.worker is None else {"worker": str(self.worker)}
+        fixed = self.fixed
 
         def family(kind: Any, name: str, text: str, rows: Mapping[Any, float]) -> Any:
             made = kind(f"headrace_serve_{name}", text, labels=[*labels, *fixed])
@@ -94,13 +96,14 @@ def encoded(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
     return str(kind), bytes(encoder(registry))
 
 
-def _of_pipelines(models: Iterable[Model]) -> Iterator[Any]:
+def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any]:
+    """Give the families of each pipeline; ``fixed`` labels are the same for all of them."""
     probe = _probe()
     if probe is None:
         return
     for model in models:
         for family in probe.families(model.pipe):
-            labels = {"model": model.name, "model_version": model.version}
+            labels = {**fixed, "model": model.name, "model_version": model.version}
             samples = [one._replace(labels={**labels, **one.labels}) for one in family.samples]
             family.samples = samples
             yield family

@@ -26,6 +26,12 @@ __all__ = ["rows_of", "top"]
 
 _TIMEOUT_S = 5.0
 
+_STATE = "headrace_state"
+_WORST_FIRST = ("closed", "closing", "degraded", "ready")
+
+_WHERE = ("worker", "model", "model_version", "node")
+"""The labels that say of what a sample is; all but the last are those of a server."""
+
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """The value of each sample, by its name and labels."""
 
@@ -46,7 +52,7 @@ def top(
         bool, typer.Option("--json", help="Print one JSON object a line per look.")
     ] = False,
 ) -> int:
-    """Watch any pipeline with the probe Prometheus: throughput, queues, batches, instances.
+    """Watch any pipeline with the probe Prometheus, or all models of a server: throughput, queues, batches, instances.
 
     Rates, sizes and busy are those since the previous look. Times are quantiles of the pipeline's whole life: queue
     is the time from the arrival at the node to the cut of the batch, batch is its run. Ends with Ctrl-C and the exit
@@ -70,13 +76,21 @@ def top(
 
 
 def _looks(url: str, every: float, count: int | None) -> Iterator[tuple[list[dict[str, Any]], str]]:
-    before, then, done = scrape(url), time.monotonic(), 0
+    # Of a server with several worker processes any may answer, with its own counters.
+    last: dict[str | None, tuple[Scrape, float]] = {}
+    now, at, done = scrape(url), time.monotonic(), 0
     never = threading.Event()
     while count is None or done < count:
+        last[_worker_of(now)] = now, at
         never.wait(every)
         now, at = scrape(url), time.monotonic()
+        before, then = last.get(_worker_of(now), (now, at))
         yield rows_of(before, now, at - then), state_of(now)
-        before, then, done = now, at, done + 1
+        done += 1
+
+
+def _worker_of(found: Scrape) -> str | None:
+    return next((dict(said)["worker"] for _, said in found if "worker" in dict(said)), None)
 
 
 def scrape(url: str) -> Scrape:
@@ -124,23 +138,21 @@ def _is_address(text: str) -> bool:
 
 
 def state_of(found: Scrape) -> str:
-    """Give the state of the pipeline."""
-    for (name, labels), value in found.items():
-        if name == "headrace_state" and value:
-            return dict(labels)["state"]
-    return "unknown"
+    """Give the state of the pipeline; of several pipelines, those of a server's models, the state of the worst."""
+    states = {dict(said)["state"] for (name, said), on in found.items() if on and name == _STATE}
+    return next((one for one in _WORST_FIRST if one in states), "unknown")
 
 
 def rows_of(before: Scrape, now: Scrape, seconds: float) -> list[dict[str, Any]]:
-    """Give a row for each node: rates per second since the scrape ``before``, times in milliseconds."""
-    rows: dict[str, dict[str, Any]] = defaultdict(
+    """Give a row for each node, of each model at a server: rates per second since ``before``, times in milliseconds."""
+    rows: dict[tuple[tuple[str, str], ...], dict[str, Any]] = defaultdict(
         lambda: {"ok_per_s": 0.0, "failed_per_s": 0.0, "busy": 0.0, "instances": 0, "up": 0}
     )
     for (name, labels), value in now.items():
         said: Mapping[str, str] = dict(labels)
         if "node" not in said:
             continue
-        row = rows[said["node"]]
+        row = rows[tuple((key, said[key]) for key in _WHERE if key in said)]
         rate = max(0.0, value - before.get((name, labels), 0.0)) / max(seconds, 1e-9)
         if name == "headrace_requests_total":
             row["ok_per_s" if said["outcome"] == "ok" else "failed_per_s"] += rate
@@ -159,7 +171,7 @@ def rows_of(before: Scrape, now: Scrape, seconds: float) -> list[dict[str, Any]]
             which = "p50" if said["quantile"] == "0.5" else "p99"
             kind = "queue" if name == "headrace_queue_wait_seconds" else "batch"
             row[f"{kind}_{which}_ms"] = round(value * 1000, 3)
-    return [{"node": node, **_rounded(row)} for node, row in rows.items()]
+    return [{**dict(where), **_rounded(row)} for where, row in rows.items()]
 
 
 def _rounded(row: dict[str, Any]) -> dict[str, Any]:
@@ -185,6 +197,8 @@ _COLUMNS = {
 }
 
 
+_FIGURES = [key for key in _COLUMNS if key != "node"]
+
 _CLOCK = "queue: from arrival at the node to the cut of the batch; batch: its run; both of the pipeline's whole life"
 
 
@@ -208,8 +222,15 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
             for heading in _COLUMNS.values():
                 table.add_column(heading, justify="left" if heading == "node" else "right")
             for row in rows:
-                table.add_row(*(_cell(key, row.get(key, "")) for key in _COLUMNS))
+                table.add_row(_name(row), *(_cell(key, row.get(key, "")) for key in _FIGURES))
             live.update(table, refresh=True)
+
+
+def _name(row: dict[str, Any]) -> str:
+    """Give the name of a node; at a server after the worker that has answered, and the model as its command line has it."""
+    worker = f"worker {row['worker']}, " if "worker" in row else ""
+    model = f"{row['model']}:{row['model_version']} " if "model" in row else ""
+    return f"{worker}{model}{row['node']}"
 
 
 def _cell(key: str, value: Any) -> str:
