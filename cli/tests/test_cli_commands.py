@@ -215,6 +215,11 @@ def test_check_shows_all_problems_with_carets(config):
     assert "Traceback" not in result.stderr
 
 
+def test_info_of_a_backend_under_a_wrong_plugin_names_the_right_one():
+    said = headrace_says("plugins", "info", "nope:Identity").stderr
+    assert "Did you mean 'headrace:Identity'?" in said
+
+
 def test_check_json(config):
     result = headrace_says("check", config('backend = "S[Identty]"\n'), "--json")
     found = json.loads(result.stdout)

@@ -117,6 +117,22 @@ def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
         assert f"{near!r} is no file (did you mean 'line.toml'?), so it was read" in said
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_a_pipe_is_refused_as_a_file_and_not_read_as_an_expression(tmp_path):
+    os.mkfifo(tmp_path / "made")
+    result = says("check", "made")
+    assert result.exit_code == 2
+    assert result.stderr == "error: cannot read 'made': it is a pipe or a device, not a TOML file\n"
+
+
+def test_an_error_cannot_steer_the_terminal(write):
+    write(a_txt="exec('raise ValueError(\"\x1b[31mred\")')")
+    result = says("run", "Give", "a.txt", "-q")
+    assert result.exit_code == 1
+    assert r"ValueError: \x1b[31mred" in result.stderr
+    assert says("check", "x\x1b[2J.toml").stderr == "error: no such file: 'x\\x1b[2J.toml'\n"
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

@@ -136,6 +136,18 @@ def test_a_path_that_no_file_can_have_is_refused_as_import():
 
 
 @PIPES
+def test_a_pipe_whose_link_leads_to_no_path_is_refused_as_a_pipe():
+    reading, writing = os.pipe()
+    try:
+        (found,) = problems(f"/dev/fd/{reading}")
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert "pipe or a device" in found.message
+    assert found.suggestion is None
+
+
+@PIPES
 def test_a_device_that_never_ends_is_refused():
     assert "pipe or a device" in problems("/dev/zero")[0].message
 

@@ -23,6 +23,9 @@ BROKEN_PIPE = 141
 """The exit status of a program whose reader has closed the pipe: 128 + SIGPIPE."""
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+"""The escape of each control character but the tab and the end of a line."""
+
 _PIECE = 400
 """This many characters take at most 4096 bytes, which a pipe accepts whole or not at all."""
 
@@ -80,9 +83,14 @@ def print_drawing(what: Any, *, width: int, **settings: Any) -> None:
     sys.stdout.write(drawn.get())
 
 
+def harmless(text: str) -> str:
+    """Write control characters as escapes, except tabs and ends of lines: a terminal would obey them."""
+    return text.translate(_CONTROLS)
+
+
 def print_message(text: str) -> None:
-    """Write one line for people to stderr."""
-    sys.stderr.write(text + "\n")
+    """Write one line for people to stderr; what a file or an error brings in cannot steer the terminal."""
+    sys.stderr.write(harmless(text) + "\n")
 
 
 def error_text(error: BaseException) -> str:

@@ -70,6 +70,9 @@ def unknown(name: str, known: Iterable[str]) -> ConfigError:
     }
     missing = elsewhere.get(plugins.qualifier(name))
     if missing is None:
+        part = name.rpartition(":")[2]
+        owners = [f"{one.plugin}:{part}" for one in all_plugins() if part in one.backends]
+        known = owners or known
         return ConfigError(plugins.why_unknown(name, known))
     hint = how_to_install(missing)
     return ConfigError(Problem("missing_plugin", f"{missing} is not installed", hint=hint))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from headrace_cli.console import harmless
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -28,7 +30,7 @@ def progress_bar(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str
     )
 
     def print_error(text: str) -> None:
-        console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        console.print(harmless(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
         task = progress.add_task("", total=total, rate="")

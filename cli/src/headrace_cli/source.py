@@ -26,8 +26,9 @@ _NO_NODES = ("extends", "import", "global", "define")
 
 
 def is_file(what: str) -> bool:
-    """Return whether CONFIG names a file; else it is an expression."""
-    return what.endswith(".toml") or os.path.isfile(what)  # noqa: PTH113 - false for a long text
+    """Return whether CONFIG names a file, or a pipe, which is refused as a file; else it is an expression."""
+    there = os.path.exists(what) and not os.path.isdir(what)  # noqa: PTH110, PTH112 - any text
+    return what.endswith(".toml") or there
 
 
 def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:

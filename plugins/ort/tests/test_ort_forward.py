@@ -582,3 +582,16 @@ def test_an_output_with_the_batch_elsewhere_that_nobody_named_is_told(start, rec
     request = {"x": np.zeros(3, np.float32), "state": np.zeros((2, 3), np.float32)}
     assert backend.max == 1, "the output is given whole, so requests run one at a time"
     assert results(backend, [request])[0]["next"].shape == (2, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers", "said"),
+    [
+        (T.UINT8, [-1, 300], "-1 to 300 in int64 [2] from list"),
+        (T.FLOAT, [0, 1e39], "0.0 to 1e+39 in float64 [2] from list"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_shown(start, one_to_one, dtype, numbers, said):
+    (error,) = start(one_to_one(["n", 2], dtype=dtype))([{"data": numbers}])
+    assert error.what.startswith("a number does not fit")
+    assert error.got == said

@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import onnxruntime
 import pydantic
 import pytest
 from onnx import TensorProto as T
+from onnx import helper
 
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, SetupError
@@ -364,3 +366,40 @@ def test_without_onnx_runtime_the_line_to_type_is_told(start, one_to_one, monkey
     with pytest.raises(MissingDependencyError) as caught:
         start(path)
     assert "`pip install onnxruntime`" in caught.value.hint
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a path may be any bytes")
+def test_a_path_that_is_no_utf_8_is_an_error_that_says_so(start, one_to_one, tmp_path):
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    path = one_to_one(["n", 2]).rename(folder / "model.onnx")
+    with pytest.raises(SetupError, match=r"paths in UTF-8.*udcff") as caught:
+        start(path)
+    assert "Rename" in caught.value.hint
+
+
+def test_an_input_that_is_a_sequence_is_refused_by_its_type(start, tmp_path):
+    taken = helper.make_tensor_sequence_value_info("x", T.FLOAT, [2])
+    given = helper.make_tensor_value_info("y", T.FLOAT, ["n"])
+    joined = helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)
+    graph = helper.make_graph([joined], "graph", [taken], [given])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(SetupError, match=r"'x' has the type seq\(tensor\(float\)\)"):
+        start(path)
+
+
+def test_a_model_without_inputs_runs_once_unbatched_names_its_output(start, save):
+    path = save([("RandomNormal", [], ["y"], {"shape": [2]})], [], [("y", T.FLOAT, [2])])
+    with pytest.raises(SetupError, match="the model has no input") as caught:
+        start(path)
+    assert "`unbatched`" in caught.value.hint
+    request = {"data": None}
+    assert start(path, unbatched=["y"])([request]) is None
+    assert request["result"].shape == (2,)
+
+
+def test_the_key_of_an_input_has_a_name(one_to_one):
+    with pytest.raises(pydantic.ValidationError, match="at least 1 character"):
+        OnnxTensor.Options(model=one_to_one(["n", 2]), inputs={"x": ""})

@@ -178,6 +178,15 @@ class DocumentsAnotherShape(Doubling):
     __doc__ = (Doubling.__doc__ or "").replace("The same dtype and shape.", "``[H, W, 3]``.")
 
 
+@breaks("docstring-results", make_item=array_item)
+class WritesAListForAnArray(Doubling):
+    __doc__ = (Doubling.__doc__ or "").replace("The same dtype and shape.", "``float32 [H, W]``.")
+
+    def one(self, request):
+        super().one(request)
+        request["result"] = request["result"].tolist()
+
+
 @breaks("inputs-kept", make_item=array_item)
 class DoublesLargeBatchesInPlace(Doubling):
     def forward(self, batch):

@@ -145,7 +145,7 @@ class _Reader:
             if len(stack) > MAX_DEPTH:
                 what = f"more than {MAX_DEPTH} files that extend each other"
                 return self._refused("nesting", what, by)
-            text = _text_of(resolved)
+            text = _text_of(path)  # a link such as /dev/stdin may resolve to no path at all
         except FileNotFoundError:
             own = None if path.suffix == ".toml" else _NO_EXPRESSION
             hint = "A path is relative to the file that extends it." if by else own

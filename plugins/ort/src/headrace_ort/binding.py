@@ -13,7 +13,7 @@ from headrace_ort import cuda
 from headrace_ort.collate import pad_items, split_outputs
 from headrace_ort.device_arrays import DeviceArray
 from headrace_ort.device_memory import DeviceMemory, in_place
-from headrace_ort.items import Item, numpy_dtype
+from headrace_ort.items import Item, counted_rows, numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -245,7 +245,7 @@ class DeviceRunner:
             return
         if not shape or shape[0] < total:
             raise BackendError(
-                f"output {port.name!r} is {list(shape)} for a batch of {total} rows",
+                f"output {port.name!r} is {list(shape)} for a batch of {counted_rows(total)}",
                 hint="If it has no batch axis, name it in `unbatched`.",
             )
         if len(items) == 1 and not items[0].sample and shape[0] == total and not copied:

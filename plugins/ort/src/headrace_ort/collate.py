@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import BackendError, InputError, SetupError
-from headrace_ort.items import numpy_dtype
+from headrace_ort.items import counted_rows, numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -321,7 +321,7 @@ def split_outputs(
         axis = port.axis
         if port.batched and (output.ndim <= axis or output.shape[axis] != total):
             raise BackendError(
-                f"output {port.name!r} is {list(output.shape)} for a batch of {total} rows",
+                f"output {port.name!r} is {list(output.shape)} for a batch of {counted_rows(total)}",
                 hint="If it has no batch axis, name it in `unbatched`; if it has it elsewhere, in "
                 "`batch_axis`.",
             )

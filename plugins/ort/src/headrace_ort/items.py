@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace_ort.signature import Port, Signature
 
-__all__ = ["Item", "as_array", "numpy_dtype", "read_item"]
+__all__ = ["Item", "as_array", "counted_rows", "numpy_dtype", "read_item"]
 
 _WIDENS = {"b": "b", "i": "iuf", "u": "iuf", "f": "f", "U": "O"}
 """For each kind of numpy dtype of Python values, the kinds to which they may be converted."""
@@ -49,6 +49,11 @@ def numpy_dtype(port: Port) -> np.dtype[Any]:
 @functools.cache
 def _dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(object if name == STRING else name)
+
+
+def counted_rows(number: int) -> str:
+    """Give ``1 row`` or ``2 rows``."""
+    return f"{number} row" if number == 1 else f"{number} rows"
 
 
 def read_item(
@@ -135,10 +140,18 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
         ) from error
     converted = _of_dtype(array, wanted, plain=_is_plain(value))
     if converted is None:
-        raise InputError(
-            "wrong dtype", key=key, expected=_accepts(port), got=_text_of(array, type(value))
-        )
+        raise _wrong_dtype(value, array, port, key)
     return converted
+
+
+def _wrong_dtype(value: Any, array: Any, port: Port, key: str) -> InputError:
+    """Make the error of an array of another dtype, or of Python numbers that are too large or too small."""
+    what, got = "wrong dtype", _text_of(array, type(value))
+    widens = numpy_dtype(port).kind in _WIDENS.get(array.dtype.kind, "")
+    if widens and array.size and _is_plain(value):
+        what = f"a number does not fit {port.dtype}"
+        got = f"{array.min()} to {array.max()} in {got}"
+    return InputError(what, key=key, expected=_accepts(port), got=got)
 
 
 def _on_other_device(value: Any, port: Port, key: str) -> InputError:
@@ -213,7 +226,7 @@ def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[
         raise InputError(
             "the number of rows is not `request_size`",
             key=key,
-            expected=f"{size} {'row' if size == 1 else 'rows'}",
+            expected=counted_rows(size),
             got=f"{rows} in {_text_of(array)}",
         )
     if most is not None and rows > most:

@@ -45,7 +45,7 @@ class OnnxOptions(headrace.Options):
         description="On the CUDA provider, run captured graphs: one per size of `batch_sizes`, else "
         "of 1, 2, 4, ... `max`.",
     )
-    inputs: dict[str, str] = Field(
+    inputs: dict[str, Annotated[str, Field(min_length=1)]] = Field(
         {},
         description="Key of the request per input name; default: `data` for the only input, else "
         "the input's name.",

@@ -83,6 +83,13 @@ def make_session(
     config.update(session_config or {})
     label = f"a model of {len(model)} bytes" if isinstance(model, bytes) else str(model)
     try:
+        label.encode()
+    except UnicodeEncodeError:
+        raise SetupError(
+            f"ONNX Runtime takes only paths in UTF-8, and this one is not: {label!r}",
+            hint="Rename the file or the folder, or link to it from another path.",
+        ) from None
+    try:
         for key, value in config.items():
             options.add_session_config_entry(key, value)
         builtin = _add_plugins(options, providers, libraries or {})

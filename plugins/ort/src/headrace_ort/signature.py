@@ -131,14 +131,16 @@ def read_signature(
     if outputs is not None:
         refuse_unknown("outputs", outputs, gives)
         gives = [by_name[name] for name in outputs]
+    _refuse_types([*takes, *gives])
     first = {
         node.name: _axis(node.shape[axes.get(node.name, 0)])
         for node in takes
         if node.shape and node.name not in named
     }
     if not first and not named:
+        what = f"no input with a batch axis; its inputs: {_listed(takes)}" if takes else "no input"
         raise SetupError(
-            f"the model has no input with a batch axis; its inputs: {_listed(takes)}",
+            f"the model has {what}",
             hint="Name its outputs in `unbatched` to run requests one at a time. An input without a "
             "declared shape counts as a scalar: export it with shapes.",
         )
@@ -183,15 +185,24 @@ def _axis(length: object) -> int | None:
 
 
 def _port(node: Any, axes: Mapping[str, int], batched: bool) -> Port:
-    kind = node.type.removeprefix("tensor(").removesuffix(")")
-    if not node.type.startswith("tensor(") or kind not in _DTYPES:
-        raise SetupError(
-            f"{node.name!r} is a {node.type}, which numpy cannot hold",
-            hint=f"Supported are tensors of {', '.join(sorted(_DTYPES))}; leave an output out by"
-            " naming the others in `outputs`.",
-        )
     shape = tuple(map(_axis, node.shape))
-    return Port(node.name, _DTYPES[kind], shape, batched, axes.get(node.name, 0))
+    return Port(node.name, _DTYPES[_kind(node)], shape, batched, axes.get(node.name, 0))
+
+
+def _kind(node: Any) -> str:
+    """Give ONNX Runtime's name of the dtype of a tensor; of a sequence or an optional value the whole type."""
+    kind: str = node.type
+    return kind.removeprefix("tensor(").removesuffix(")") if kind.startswith("tensor(") else kind
+
+
+def _refuse_types(nodes: Iterable[Any]) -> None:
+    for node in nodes:
+        if _kind(node) not in _DTYPES:
+            raise SetupError(
+                f"{node.name!r} has the type {node.type}, which numpy cannot hold",
+                hint=f"Supported are tensors of {', '.join(sorted(_DTYPES))}; leave an output out by"
+                " naming the others in `outputs`.",
+            )
 
 
 def _listed(nodes: Iterable[Any]) -> str:

@@ -12,6 +12,7 @@ _DTYPE = re.compile(
     r"\b(u?int(?:8|16|32|64)|b?float(?:16|32|64)|complex(?:64|128)|bool(?:ean)?s?|floating|floats?|"
     r"ints?|integers?|numbers?|numeric|numerical|dtypes?)\b"
 )
+_ARRAY = re.compile(r"`*(?:u?int|b?float|complex|bool)\d*`*\s*\[[^\[\]]+\]")
 _SHAPE = re.compile(r"(?<!\bin )(?<!\bin ``)(?<!\bwithin )\[([^\[\]]*)\]")
 _FLOATING = ("float", "floats", "floating")
 _WHOLE = ("int", "ints", "integer", "integers")
@@ -21,6 +22,11 @@ def claims_dtype(text: str) -> bool:
     """Return whether an entry names the dtype of the array, and not only "of the same dtype"."""
     found = set(_DTYPE.findall(text))
     return bool(found) and not found & {"dtype", "dtypes"}
+
+
+def claims_array(text: str) -> bool:
+    """Return whether an entry begins with a dtype and a shape, so that a list of numbers is no such value."""
+    return _ARRAY.match(text) is not None and not re.search(r"\b(list|tuple)s?\b", text)
 
 
 def covers_dtype(text: str, dtype: object) -> bool:

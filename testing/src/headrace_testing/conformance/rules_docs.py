@@ -7,7 +7,13 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from headrace_testing.conformance.claims import claims_dtype, covers_dtype, fits, shapes_of
+from headrace_testing.conformance.claims import (
+    claims_array,
+    claims_dtype,
+    covers_dtype,
+    fits,
+    shapes_of,
+)
 from headrace_testing.conformance.outcome import Broken, NotJudged
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.values import is_array, said
@@ -277,7 +283,8 @@ def docstring_results(subject: Subject) -> str:
 
     Where the entry of a key names dtypes (`uint8`, "floating") or shapes (`[H, W, 3]`), an array that is
     written under that key has one of them: as many axes, and the lengths that are numbers. An entry with
-    "same", "any" or "..." in place of a shape, or that speaks of a `dtype`, is not compared.
+    "same", "any" or "..." in place of a shape, or that speaks of a `dtype`, is not compared. Where it begins
+    with both (`float32 [N]`) and speaks of no list or tuple, what is written is no list or tuple.
     """
     written = entries(sections(documentation(subject.cls)).get("Writes", ""))
     seen = 0
@@ -286,6 +293,10 @@ def docstring_results(subject: Subject) -> str:
         subject.live.result_alone(request)
         for key in sorted(written.keys() & request.keys()):
             text, value = written[key], request[key]
+            if isinstance(value, (list, tuple)) and claims_array(text) and not subject.children:
+                raise Broken(
+                    f"the section Writes says of {key!r} {text!r}, and it is a {type(value).__name__}"
+                )
             if not is_array(value) or not hasattr(value, "shape") or subject.children:
                 continue
             seen += 1
