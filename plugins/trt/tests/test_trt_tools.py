@@ -200,6 +200,45 @@ def test_extract_takes_a_part_that_answers_the_same(small_net, tmp_path):
     assert extracted["operators"] == {"Conv": 1}
 
 
+@pytest.fixture
+def branching(save):
+    """A model whose branches read a tensor, and weights, of the graph around them."""
+
+    def branch(operator, *reads):
+        node = onnx.helper.make_node(operator, reads, ["out"], name=f"inner_{operator.lower()}")
+        return onnx.helper.make_graph([node], "b", [], [onnx.ValueInfoProto(name="out")])
+
+    branches = {"then_branch": branch("Mul", "a", "w"), "else_branch": branch("Neg", "a")}
+    return save(
+        [
+            ("Relu", ["x"], ["a"], {}),
+            ("Greater", ["x", "zero"], ["each"], {}),
+            ("Squeeze", ["each"], ["c"], {}),
+            ("If", ["c"], ["i"], branches),
+            ("Sigmoid", ["i"], ["y"], {}),
+        ],
+        [("x", T.FLOAT, [1])],
+        [("y", T.FLOAT, [1])],
+        [("w", np.float32([3])), ("zero", np.float32([1]))],
+    )
+
+
+def test_extract_and_parts_keep_what_only_branches_read(branching, tmp_path):
+    x = np.float32([2])
+    (whole,) = onnxruntime.InferenceSession(branching).run(None, {"x": x})
+    given = {"a": np.float32([2]), "c": np.array(True)}
+    for inputs, feeds in (([], {"x": x}), (["c", "a"], given), (["a", "a", "c"], given)):
+        extract_model(branching, tmp_path / "part.onnx", inputs=inputs)
+        part = onnxruntime.InferenceSession(tmp_path / "part.onnx")
+        assert np.allclose(part.run(None, feeds)[0], whole)
+    with pytest.raises(SetupError, match="needs x, which is not among its inputs"):
+        extract_model(branching, tmp_path / "part.onnx", inputs=["c"])
+    first, second = save_parts(branching, tmp_path / "parts", [[0, 1, 2], [3, 4]])
+    made = onnxruntime.InferenceSession(first).run(["a", "c"], {"x": x})
+    found = onnxruntime.InferenceSession(second).run(None, dict(zip("ac", made, strict=True)))
+    assert np.allclose(found[0], whole)
+
+
 def test_no_tool_writes_over_what_it_reads(small_net, tmp_path):
     model, plan, link = tmp_path / "part0.onnx", tmp_path / "a.plan", tmp_path / "link.onnx"
     model.write_bytes(small_net.read_bytes())

@@ -22,6 +22,7 @@ __all__ = [
     "forget_unknown_axes",
     "load_model",
     "model_summary",
+    "names_read",
 ]
 
 _CHUNK_BYTES = 1 << 20
@@ -87,6 +88,19 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 if attribute.HasField("g"):
                     waiting.append(attribute.g)
                 waiting.extend(attribute.graphs)
+
+
+def names_read(node: onnx.NodeProto) -> list[str]:
+    """Give the names of the tensors that a node reads, those included that its inner graphs take from outside."""
+    found = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            made = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+            made |= {name for inner in graph.node for name in inner.output}
+            read = [name for inner in graph.node for name in names_read(inner)]
+            read += [value.name for value in graph.output]
+            found += [name for name in read if name not in made]
+    return found
 
 
 def external_files(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import onnx
 from headrace.errors import SetupError
 from headrace_trt.library import find_library
 from headrace_trt.logs import collecting, logger_for
-from headrace_trt.onnx_model import load_model
+from headrace_trt.onnx_model import load_model, names_read
 from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def part_model(typed: onnx.ModelProto, part: Sequence[int]) -> onnx.ModelProto:
     unknown = [name for name in inputs if name not in values]
     if unknown:
         raise SetupError(f"the type of {', '.join(unknown)}, which it takes, is not known")
-    read = {name for node in nodes for name in node.input}
+    read = {name for node in nodes for name in names_read(node)}
     graph = onnx.helper.make_graph(
         nodes,
         "part",
@@ -213,12 +213,12 @@ def borders(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> tuple[li
     made = {name for node in nodes for name in node.output}
     inside = {id(node) for node in nodes}
     names = {node.output[0] for node in nodes}
-    taken = [name for node in nodes for name in node.input if name]
+    taken = [name for node in nodes for name in names_read(node)]
     inputs = [name for name in dict.fromkeys(taken) if name not in made and name not in weights]
     used = {v.name for v in graph.output}
     for node in graph.node:
         if id(node) not in inside and not (node.output and node.output[0] in names):
-            used.update(node.input)
+            used.update(names_read(node))
     return inputs, [
         name for name in dict.fromkeys(n for node in nodes for n in node.output) if name in used
     ]

@@ -6,10 +6,9 @@ import difflib
 from typing import TYPE_CHECKING
 
 import onnx
-import onnx.utils
 
 from headrace.errors import MissingDependencyError, SetupError
-from headrace_trt.onnx_model import load_model
+from headrace_trt.onnx_model import load_model, names_read
 from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
@@ -62,10 +61,9 @@ def extract_model(
     ends = list(outputs) or [v.name for v in model.graph.output]
     try:
         typed = onnx.shape_inference.infer_shapes(model)
-        part = onnx.utils.Extractor(typed).extract_model(begins, ends)
     except Exception as error:  # onnx and protobuf have error classes of their own
         raise SetupError(f"the part of {source} cannot be extracted: {error}") from error
-    _refuse_open(part, source)
+    part = _between(typed, list(dict.fromkeys(begins)), list(dict.fromkeys(ends)), source)
     if fold:
         part = fold_constants(part)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -74,21 +72,53 @@ def extract_model(
     return part
 
 
-def _refuse_open(part: onnx.ModelProto, source: Path) -> None:
-    """Refuse a part that reads a tensor which no node of it makes; drop inputs that the part does not read."""
-    made = {v.name for v in part.graph.input} | {t.name for t in part.graph.initializer}
-    made |= {name for node in part.graph.node for name in node.output}
-    read = {name for node in part.graph.node for name in node.input if name}
-    missing = sorted(read - made)
+def _between(
+    typed: onnx.ModelProto, begins: Sequence[str], ends: Sequence[str], source: Path
+) -> onnx.ModelProto:
+    """Give the nodes between tensors as a model, with the inputs that they read.
+
+    Raises:
+        SetupError: The nodes need a tensor that is not among the inputs, or the type of an input is not known.
+    """
+    graph = typed.graph
+    maker = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    places: set[int] = set()
+    read: set[str] = set()
+    waiting = list(ends)
+    while waiting:
+        name = waiting.pop()
+        if name in read:
+            continue
+        read.add(name)
+        place = None if name in begins else maker.get(name)
+        if place is not None and place not in places:
+            places.add(place)
+            waiting += names_read(graph.node[place])
+    nodes = [graph.node[place] for place in sorted(places)]
+    made = {name for node in nodes for name in node.output}
+    missing = sorted(read - made - set(begins) - set(weights))
     if missing:
         raise SetupError(
             f"the part of {source} needs {', '.join(missing)}, which is not among its inputs",
             hint="Name more `inputs`.",
         )
-    ends = {v.name for v in part.graph.output}
-    kept = [v for v in part.graph.input if v.name in read | ends]
-    del part.graph.input[:]
-    part.graph.input.extend(kept)
+    values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+    inputs = [name for name in begins if name in read]
+    untyped = [name for name in inputs if name not in values]
+    if untyped:
+        raise SetupError(f"the type of {', '.join(untyped)} in {source} is not known")
+    part = onnx.helper.make_graph(
+        nodes,
+        graph.name or "part",
+        [values[name] for name in inputs],
+        [values.get(name) or onnx.ValueInfoProto(name=name) for name in ends],
+        [tensor for name, tensor in weights.items() if name in read],
+        value_info=[v for v in graph.value_info if v.name in made and v.name not in ends],
+    )
+    return onnx.helper.make_model(
+        part, opset_imports=list(typed.opset_import), ir_version=typed.ir_version
+    )
 
 
 def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
