@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
-from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,8 +66,8 @@ def mermaid(found: dict[str, Any]) -> str:
 
     def quoted(text: str) -> str:
         # Mermaid reads `#quot;` as an entity, as HTML reads `&quot;`.
-        entities = {'"': "&quot;", "#": "#35;", "\n": "<br/>"}
-        return f'"{escape(text, entities)}"'
+        escaped = escape(text, quote=False).replace('"', "&quot;").replace("#", "#35;")
+        return '"' + escaped.replace("\n", "<br/>") + '"'
 
     names = {name: f"n{index}" for index, name in enumerate(found["nodes"])}
     lines = ["flowchart LR"]
@@ -152,8 +152,8 @@ def _box(box: Box, label: str) -> str:
     return (
         f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4" fill="#eef3fa" '
         'stroke="#456"/>'
-        f'<text x="{x + _PAD}" y="{y + _LINE}" font-weight="bold">{escape(first)}</text>'
-        f'<text x="{x + _PAD}" y="{y + 2 * _LINE}" fill="#444">{escape(second)}</text>'
+        f'<text x="{x + _PAD}" y="{y + _LINE}" font-weight="bold">{escape(first, quote=False)}</text>'
+        f'<text x="{x + _PAD}" y="{y + 2 * _LINE}" fill="#444">{escape(second, quote=False)}</text>'
     )
 
 
@@ -172,7 +172,7 @@ def _arrow(source: Box, target: Box, edge: Edge, dip: int) -> str:
         return path
     # The middle of a cubic curve lies at three quarters of the way to its control points.
     place = f'x="{middle}" y="{(y1 + y2) // 2 + dip * 3 // 4 - 4}"'
-    return f'{path}<text {place} text-anchor="middle" fill="#666">{escape(edge.label)}</text>'
+    return f'{path}<text {place} text-anchor="middle" fill="#666">{escape(edge.label, quote=False)}</text>'
 
 
 FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {"svg": svg, "mermaid": mermaid, "dot": dot}
