@@ -344,7 +344,7 @@ def main() -> None:
         "--front-cpus", type=int, help="Process again, with this process on so many"
     )
     chosen = parser.parse_args()
-    chosen.seconds = 0.05 if chosen.quick else 2.0
+    chosen.seconds = 0.02 if chosen.quick else 2.0
     if chosen.quick:
         chosen.rounds, chosen.max = 1, MOST[:1]
     about = environment(["headrace", "headrace-cv", "headrace-ort", "onnxruntime", "litserve"])

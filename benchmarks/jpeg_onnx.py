@@ -213,10 +213,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="length of one window")
     parser.add_argument("--rounds", type=int, default=7)
     chosen = parser.parse_args()
-    seconds, rounds = (0.05, 1) if chosen.quick else (chosen.seconds, chosen.rounds)
+    seconds, rounds = (0.02, 1) if chosen.quick else (chosen.seconds, chosen.rounds)
     run = (seconds, min(0.4, seconds), rounds)
     # A list takes a fifth of a second or more, so the window is longer, to hold several lists.
-    list_run = (max(3 * seconds, 0.1 if chosen.quick else 1.0), min(0.4, seconds), rounds)
+    list_run = (max(3 * seconds, 0.05 if chosen.quick else 1.0), min(0.4, seconds), rounds)
     cv2.setNumThreads(1)
     about = environment(
         [

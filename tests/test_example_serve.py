@@ -74,13 +74,15 @@ def test_the_commands_of_the_page(address, tmp_path):
 def pages(ocr_made, tmp_path_factory):
     """A checkout's two examples, prepared, and the address of the server that reads pages.
 
-    The letter is a small page here: test_example_ocr_page shows that the larger ones are read.
+    Letter and label are small pictures here: test_example_ocr_page shows that the larger ones are read.
     """
     folder = tmp_path_factory.mktemp("pages")
     left_out = shutil.ignore_patterns("made", "__pycache__")  # where others may write meanwhile
     shutil.copytree(OCR, folder / "examples" / "ocr", ignore=left_out)
     shutil.copytree(ocr_made, folder / "examples" / "ocr" / "made")
-    shutil.copyfile(letter(folder).with_name("scan-page.png"), letter(folder))
+    for name, small in (("letter", "form"), ("label", "scan-motorcycle_left")):
+        page = letter(folder).with_name(f"{name}.png")
+        shutil.copyfile(page.with_name(f"{small}.png"), page)
     shutil.copytree(FOLDER, folder / "examples" / "serve")
     with served(PAGE_COMMANDS, folder) as address:
         yield folder, address

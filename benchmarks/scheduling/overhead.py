@@ -513,7 +513,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="length of one window")
     parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
-    seconds, rounds = (0.05, 1) if chosen.quick else (chosen.seconds, chosen.rounds)
+    seconds, rounds = (0.02, 1) if chosen.quick else (chosen.seconds, chosen.rounds)
     about = environment(["headrace", "omniback"])
     print_environment(about)
     register()

@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--instances", type=int, default=16)
     args = parser.parse_args()
-    seconds, warm_up, rounds = (0.05, 0.05, 1) if args.quick else (2.0, 0.5, 5)
+    seconds, warm_up, rounds = (0.02, 0.02, 1) if args.quick else (2.0, 0.5, 5)
     headrace.register("Sleeps", Sleeps, replace=True)
     headrace.register("Model", Model, replace=True)
     switches: list[float] = []

@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--server-cores", type=read_cores, metavar="0,1", help="of both servers")
     parser.add_argument("--client-cores", type=read_cores, metavar="2-15", help="of the clients")
     options = parser.parse_args()
-    seconds, rounds = (0.05, 1) if options.quick else (3.0, 5)
+    seconds, rounds = (0.02, 1) if options.quick else (3.0, 5)
     about = environment(["headrace-serve", "uvicorn", "httptools", "uvloop", "grpcio", "orjson"])
     print_environment(about)
     with contextlib.ExitStack() as stack:

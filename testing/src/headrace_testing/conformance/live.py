@@ -118,7 +118,7 @@ class Live:
         weight = 0
         while len(batch) < want or weight < least:
             request = item(len(batch))
-            more = weight_of([request])
+            more = request.get("request_size", 1)
             full = len(batch) if most == 1 else weight + more - 1
             if batch and most is not None and full >= most:
                 break
