@@ -256,6 +256,7 @@ def test_a_port_that_is_taken_is_a_setup_error_that_says_what_to_write():
         with pytest.raises(SetupError, match="cannot listen") as caught:
             headrace.pipe({"backend": "Identity", "probes": [f"Prometheus(port={port})"]})
     assert "port=0" in str(caught.value)
+    assert "`headrace serve` has these metrics at its own /metrics" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,9 @@ class Prometheus:
         except OSError as error:
             hint = (
                 "Choose another port: Prometheus(port=9465), or port=0 for a free one. With "
-                "port=${METRICS_PORT:-9464} an environment variable sets it for one run."
+                "port=${METRICS_PORT:-9464} an environment variable sets it for one run. `headrace serve` has these "
+                "metrics at its own /metrics: there the probe is not needed, and with it neither a reload nor "
+                "--workers can build a second pipeline beside the first."
             )
             if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
                 hint = 'Give an address of this machine: Prometheus(host="127.0.0.1").'
