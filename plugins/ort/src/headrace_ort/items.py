@@ -148,7 +148,7 @@ def _wrong_dtype(value: Any, array: Any, port: Port, key: str) -> InputError:
     """Make the error of an array of another dtype, or of Python numbers that are too large or too small."""
     what, got = "wrong dtype", _text_of(array, type(value))
     widens = numpy_dtype(port).kind in _WIDENS.get(array.dtype.kind, "")
-    if widens and array.size and _is_plain(value):
+    if widens and _is_plain(value) and array.size:
         what = f"a number does not fit {port.dtype}"
         got = f"{array.min()} to {array.max()} in {got}"
     return InputError(what, key=key, expected=_accepts(port), got=got)
