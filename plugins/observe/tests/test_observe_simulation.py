@@ -352,6 +352,11 @@ def test_a_node_with_or_needs_counts():
     times = {name: ServiceTimes(name, {1: [1]}, "x") for name in "ab"}
     with pytest.raises(InputError, match=r"'[ab]' runs, on which `or`.*count"):
         simulated(config, times)
+    never = counted(a=100)  # as measured where no request ran at `b`
+    with pytest.raises(InputError, match=r'add "b": {"1": {"ms": 1, "count": 0}}$'):
+        simulated(config, never)
+    found = simulated(config, never | counted(b=0)).closed_loop(1, 200, 20).to_dict()
+    assert found["latency_ms"]["max"] == pytest.approx(1)
 
 
 def counted(**counts):
@@ -516,6 +521,10 @@ def test_sizes_between_and_above_lie_on_lines():
         ('{"main": {"1": {"ms": 2, "count": -1}}}', "main.1.count: expected how many"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"main": -1}}', "wake_ms.main: expected a"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": 1}', "wake_ms: expected a time"),
+        ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"mian": 1}}', "'mian'; did you mean 'main'"),
+        ('{"nodes": {"main": {"1": 2}}, "wake": 1}', "'wake'; did you mean 'wake_ms'"),
+        ('{"main": {"1": 2}, "between_ms": {"main": 1}}', 'between_ms stands beside "nodes"'),
+        ('{"main": {"1": {"ms": 2, "besides": {}}}}', "main.1: there is no key 'besides'; did"),
         ('{"main": {"1": 0, "4": [0, 0.0]}}', "main: all times are 0"),
         ('{"main": {"1": {"ms": 2, "beside": 3}}}', "main.1.beside: expected times by how many"),
         ('{"main": {"1": {"ms": 2, "beside": {"x": 3}}}}', "main.1.beside: expected times by how"),

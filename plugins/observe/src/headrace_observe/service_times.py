@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["ServiceTimes", "read_times"]
+
+_KEYS = ("nodes", "wake_ms", "between_ms")
 
 _PARTS = 200
 """The number of equal parts in the table of a spread."""
@@ -122,12 +125,22 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     milliseconds. Beside ``ms``, ``beside`` may have the times by how many other batches ran meanwhile.
 
     Raises:
-        InputError: The file cannot be read or is invalid; the error says where.
+        InputError: The file cannot be read or is invalid, or has a key that would be ignored; the error says where.
     """
     content = read_json(path)
-    more: dict[str, dict[str, list[float]]] = {"wake_ms": {}, "between_ms": {}}
-    if isinstance(content, dict) and "nodes" in content and set(content) <= {"nodes", *more}:
-        more = {name: _by_node(content.get(name, {}), f"{path}: {name}") for name in more}
+    more: dict[str, dict[str, list[float]]] = {}
+    known = [name for name in _KEYS if isinstance(content, dict) and name in content]
+    if any(not _is_by_size(content[name]) for name in known):  # else a node has the name
+        if "nodes" not in content:
+            raise InputError(
+                f'{path}: {known[0]} stands beside "nodes", which has the times of each node: '
+                f'{{"nodes": {{"main": {{"1": 2.0}}}}, "{known[0]}": {{"main": 0.1}}}}'
+            )
+        _refuse_others(content, _KEYS, str(path))
+        more = {
+            name: _by_node(content.get(name, {}), f"{path}: {name}", content["nodes"])
+            for name in ("wake_ms", "between_ms")
+        }
         content = content["nodes"]
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: expected an object with the times of each node")
@@ -136,16 +149,30 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
             str(node),
             sizes,
             str(path),
-            more["wake_ms"].get(node, ()),
-            more["between_ms"].get(node, ()),
+            more.get("wake_ms", {}).get(node, ()),
+            more.get("between_ms", {}).get(node, ()),
         )
         for node, sizes in content.items()
     }
 
 
-def _by_node(found: Any, place: str) -> dict[str, list[float]]:
+def _is_by_size(found: Any) -> bool:
+    return isinstance(found, dict) and bool(found) and all(str(size).isdecimal() for size in found)
+
+
+def _refuse_others(found: dict[str, Any], known: Sequence[str], place: str) -> None:
+    for one in found:
+        if one not in known:
+            near = get_close_matches(one, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+            raise InputError(f"{place}: there is no key {one!r}{hint}")
+
+
+def _by_node(found: Any, place: str, nodes: Any) -> dict[str, list[float]]:
     if not isinstance(found, dict):
         raise InputError(f"{place}: expected a time in milliseconds, or a list of them, per node")
+    if isinstance(nodes, dict):
+        _refuse_others(found, list(nodes), place)
     return {node: _times(times, f"{place}.{node}") for node, times in found.items()}
 
 
@@ -167,6 +194,7 @@ def _node(
             raise InputError(f"{place}: expected a batch size, a whole number of at least 1")
         times, count = found, None
         if isinstance(found, dict):
+            _refuse_others(found, ("ms", "count", "beside"), place)
             times, count = found.get("ms"), found.get("count")
             shared[int(size)] = _by_number(found.get("beside", {}), f"{place}.beside")
         if count is not None and (type(count) is not int or count < 0):

@@ -49,8 +49,14 @@ def simulation_of(
     for name, node in nodes.items():
         _refuse(name, node, nodes)
         if name not in times:
-            known = ", ".join(sorted(times))
-            raise InputError(f"there are no times of the node {name!r}; the file has {known}")
+            what = (
+                f"there are no times of the node {name!r}; the file has {', '.join(sorted(times))}"
+            )
+            if "or" in node["links"]:  # it may have run for no request of the measurement
+                what += (
+                    f'; if no request runs there, add "{name}": {{"1": {{"ms": 1, "count": 0}}}}'
+                )
+            raise InputError(what)
         rules[name] = _rules(name, node, policies[name][0].options)
     after = {name: tuple(node["next"]) for name, node in nodes.items()}
     rules = _by_counts(nodes, after, rules, times)
