@@ -435,3 +435,12 @@ def test_a_process_that_dies_while_it_builds_blocks_nobody(rtx, small_net, tmp_p
     done = subprocess.run([sys.executable, "-c", code, str(plan)], check=False)
     assert done.returncode == 7
     assert get_or_build(plan, {}, built).plan == b"plan"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_no_file_takes_the_place_of_a_pipe_or_a_device(tmp_path):
+    pipe = tmp_path / "pipe.plan"
+    os.mkfifo(pipe)
+    with pytest.raises(SetupError, match="it is no file"):
+        get_or_build(pipe, {"a": 1}, built)
+    assert pipe.is_fifo()

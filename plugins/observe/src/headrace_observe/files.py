@@ -20,10 +20,16 @@ __all__ = ["check_writable", "read_json", "write_json", "write_whole"]
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a new file in the folder of ``path``, and then rename it to ``path`` in one step.
 
+    A device or a pipe, as ``/dev/null`` or ``/dev/stdout``, is written to: a new file would take its place for every
+    program. A link stays, and the file that it names is replaced.
+
     Raises:
         OSError: The file cannot be written; a file at ``path`` is unchanged.
     """
-    target = Path(path)
+    if _is_special(Path(path)):
+        write(Path(path))
+        return
+    target = _file_of(Path(path))
     part = _beside(target)
     try:
         write(part)
@@ -40,7 +46,18 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """
     if Path(path).is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    _beside(Path(path)).unlink()
+    if not _is_special(Path(path)):
+        _beside(_file_of(Path(path))).unlink()
+
+
+def _file_of(path: Path) -> Path:
+    """Give the file that a link names; any other path as it is."""
+    return path.resolve() if path.is_symlink() else path
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a path names a device or a pipe, not a file or nothing."""
+    return path.exists() and not path.is_file()
 
 
 def _beside(target: Path) -> Path:

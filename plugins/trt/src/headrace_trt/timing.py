@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import uuid
@@ -106,8 +107,11 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write a file so that readers see the old content or the new, never a part.
 
     Raises:
-        OSError: The file cannot be written; no temporary file is left behind.
+        OSError: The file cannot be written, or is a device or a pipe, whose place no file may take; no temporary file
+            is left behind.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file, but a folder, a device or a pipe", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     # `tempfile` would make a file that only its owner can read; here the umask decides.
