@@ -1,5 +1,6 @@
 """`DecodeMat`: formats, limits, files that are cut off or broken."""
 
+import ctypes
 import struct
 import subprocess
 import sys
@@ -95,6 +96,17 @@ class Exported:
         return self.row.__dlpack_device__()
 
 
+class Described:
+    """A file in an array that has ``__array_interface__`` alone."""
+
+    def __init__(self, file):
+        self.row = np.frombuffer(file, np.uint8)
+
+    @property
+    def __array_interface__(self):
+        return self.row.__array_interface__
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -106,6 +118,8 @@ class Exported:
         lambda b: memoryview(b).cast("c"),
         lambda b: SimpleNamespace(__array__=lambda *_: np.frombuffer(b, np.uint8)),  # as torch's
         Exported,
+        Described,
+        lambda b: (ctypes.c_ubyte * len(b)).from_buffer_copy(b),  # its format is '<B'
         np.bytes_,
     ],
 )

@@ -19,6 +19,7 @@ __all__ = [
     "MAX_BYTES",
     "MAX_PARTS",
     "MAX_SCANS",
+    "NAMES",
     "ImageHeader",
     "check_image_file",
     "plain_jpeg_size",
@@ -60,11 +61,15 @@ def _exposed(data: Any) -> Any:
         import numpy as np
 
         return np.from_dlpack(data)
+    if hasattr(type(data), "__array_interface__"):
+        import numpy as np
+
+        return np.asarray(data)
     return data
 
 
 def view_of_bytes(data: Any) -> memoryview:
-    """Give ``data`` as a contiguous row of bytes; it is copied only if it has gaps or format ``c``.
+    """Give ``data`` as a contiguous row of bytes; it is copied only if it has gaps or another format than ``B``.
 
     Args:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array, also of another library (``__array__``,
@@ -79,7 +84,7 @@ def view_of_bytes(data: Any) -> memoryview:
     except Exception:  # noqa: BLE001 - a foreign array may raise anything
         got = "None" if data is None else type(data).__name__
         raise InputError("this is no file in memory", expected=expected, got=got) from None
-    if view.ndim != 1 or view.format not in ("B", "c"):
+    if view.ndim != 1 or view.format.lstrip("@=<>!") not in ("B", "c"):
         got = f"{type(data).__name__} of format {view.format!r} and shape {list(view.shape or ())}"
         raise InputError("this is no file in memory", expected=expected, got=got)
     if view.nbytes > MAX_BYTES:
@@ -129,15 +134,16 @@ def check_image_file(data: Any) -> ImageHeader:
 
 
 def _broken(kind: str, why: str) -> InputError:
-    return InputError(f"the {_NAMES[kind]} file is broken", expected="a whole file", got=why)
+    return InputError(f"the {NAMES[kind]} file is broken", expected="a whole file", got=why)
 
 
 def _cut_off(kind: str, view: memoryview, missing: str) -> InputError:
     why = f"{len(view)} bytes that end before {missing}"
-    return InputError(f"the {_NAMES[kind]} file is cut off", expected="a whole file", got=why)
+    return InputError(f"the {NAMES[kind]} file is cut off", expected="a whole file", got=why)
 
 
-_NAMES = {"jpeg": "JPEG", "png": "PNG", "webp": "WebP"}
+NAMES = {"jpeg": "JPEG", "png": "PNG", "webp": "WebP"}
+"""The formats as errors write them."""
 
 # A JPEG marker that is no restart marker, no stuffed zero and no fill byte.
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")

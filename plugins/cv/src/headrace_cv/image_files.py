@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.headers import MAX_BYTES, check_image_file, plain_jpeg_size, view_of_bytes
+from headrace_cv.headers import MAX_BYTES, NAMES, check_image_file, plain_jpeg_size, view_of_bytes
 from headrace_cv.images import COLORS, as_image, convert_color, dense
 from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
 
@@ -106,7 +106,7 @@ def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> memoryvi
 
 def _undecodable(data: Any, why: str) -> InputError:
     header = check_image_file(data)
-    what = f"the {header.format} file of {header.width} x {header.height} pixels is broken"
+    what = f"the {NAMES[header.format]} file of {header.width} x {header.height} pixels is broken"
     return InputError(what, expected="a file that can be decoded", got=why)
 
 
