@@ -595,3 +595,20 @@ def test_numbers_that_do_not_fit_are_shown(start, one_to_one, dtype, numbers, sa
     (error,) = start(one_to_one(["n", 2], dtype=dtype))([{"data": numbers}])
     assert error.what.startswith("a number does not fit")
     assert error.got == said
+
+
+def test_half_a_character_is_an_input_error_and_its_neighbours_run(start, one_to_one):
+    backend = start(one_to_one(["n"], dtype=T.STRING))
+    batch = [{"data": "a"}, {"data": "b\ud800"}, {"data": "ü"}]
+    outcomes = backend(batch)
+    assert [type(outcome) for outcome in outcomes] == [type(None), InputError, type(None)]
+    assert outcomes[1].got == r"'\ud800'"
+    assert [batch[0]["result"][()], batch[2]["result"][()]] == ["a", "ü"]
+
+
+@pytest.mark.skipif(np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="it has no such dtype")
+def test_arrays_of_texts_of_any_length_are_read(start, one_to_one):
+    texts = np.array(["a", "longer"], dtype=np.dtypes.StringDType())
+    request = {"data": texts, "request_size": 2}
+    assert start(one_to_one(["n"], dtype=T.STRING))([request]) is None
+    assert request["result"].tolist() == ["a", "longer"]

@@ -123,12 +123,7 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
         if value.dtype == wanted:
             return value
     try:
-        if isinstance(value, DeviceView):
-            array: Any = value
-        elif hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-            array = np.from_dlpack(value)
-        else:
-            array = _read(value, wanted) if _is_plain(value) else np.asarray(value)
+        array = _array_of(value, wanted)
     except Exception as error:  # a foreign array may raise anything
         if is_on_device(value):
             raise _on_other_device(value, port, key) from error
@@ -141,7 +136,30 @@ def as_array(value: Any, port: Port, key: str = "data") -> Any:
     converted = _of_dtype(array, wanted, plain=_is_plain(value))
     if converted is None:
         raise _wrong_dtype(value, array, port, key)
+    if wanted.kind == "O":
+        _check_texts(converted, key)
     return converted
+
+
+def _array_of(value: Any, wanted: np.dtype[Any]) -> Any:
+    if isinstance(value, DeviceView):
+        return value
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    return _read(value, wanted) if _is_plain(value) else np.asarray(value)
+
+
+def _check_texts(texts: NDArray[Any], key: str) -> None:
+    """Refuse texts that UTF-8, in which a model gets them, cannot express: with half of a surrogate pair."""
+    try:
+        "".join(texts.flat).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            "a text is no Unicode",
+            key=key,
+            expected="whole characters",
+            got=ascii(error.object[error.start]),
+        ) from None
 
 
 def _wrong_dtype(value: Any, array: Any, port: Port, key: str) -> InputError:
@@ -171,9 +189,8 @@ def _of_dtype(array: Any, wanted: np.dtype[Any], *, plain: bool) -> NDArray[Any]
     """Give an array of the wanted dtype; None if it has another dtype, or a plain value would have to change."""
     if isinstance(array, DeviceView):
         return None
-    if array.dtype.kind == "U" and wanted.kind == "O":
-        texts: NDArray[Any] = array.astype(object)
-        return texts
+    if array.dtype.kind in "UT" and wanted.kind == "O":
+        array = array.astype(object)
     if array.dtype != wanted:
         return _widened(array, wanted) if plain else None
     if wanted.kind == "O" and not all(isinstance(text, str) for text in array.ravel()):
