@@ -146,7 +146,7 @@ SHA256 = f"sha256 = '{'0' * 64}'"
     ("text", "words"),
     [
         ("", "it holds no key"),
-        ("x = 1", "x: "),
+        ("x = 1", "x: Input should be a table$"),
         ("[a]\nsha256 = 'abc'", "a.sha256: "),
         ("[a]\nrights = []", "a.sha256: "),
         (f"[a]\n{SHA256}\nright = []", "(?s)a.right: there is no such key.*'rights'"),

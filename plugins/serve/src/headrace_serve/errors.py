@@ -302,6 +302,8 @@ def problem_of(
     path = ".".join(map(str, (name, *found["loc"])))
     if found["type"] != "extra_forbidden":
         text = found["msg"].removeprefix("Value error, ")
+        if found["type"] in ("dict_type", "model_type", "model_attributes_type"):
+            text = "Input should be a table"
         words = re.findall(r"'([^']*)'", text) if found["type"] == "literal_error" else []
         near = difflib.get_close_matches(str(found["input"]), words, n=1)
         return Problem("serve", text, path=path, file=file, suggestion=near[0] if near else None)
