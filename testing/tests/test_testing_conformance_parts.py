@@ -6,6 +6,7 @@ import gc
 import io
 import locale
 import logging
+import math
 import os
 import sys
 import threading
@@ -430,6 +431,20 @@ def test_what_belongs_to_the_process_is_read_and_put_back(name):
 )
 def test_a_class_with_attributes_of_another_type_is_refused(attributes, said):
     with pytest.raises(TypeError, match=said):
+        certify(type("C", (BackendConformance,), {"expression": "Identity", **attributes}))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"atol": math.nan}, "atol of C is finite and at least 0, got nan"),
+        ({"rtol": math.inf}, "rtol of C is finite and at least 0, got inf"),
+        ({"rtol": -1}, "rtol of C is finite and at least 0, got -1"),
+        ({"options": {"backend": "Identity"}}, "options of C has the key 'backend'"),
+    ],
+)
+def test_a_class_that_would_certify_something_else_is_refused(attributes, said):
+    with pytest.raises(ValueError, match=said):
         certify(type("C", (BackendConformance,), {"expression": "Identity", **attributes}))
 
 

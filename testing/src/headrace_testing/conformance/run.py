@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+import math
 import platform
 import warnings
 from collections.abc import Mapping
@@ -94,7 +95,8 @@ def check_class(cls: type[BackendConformance]) -> None:
 
     Raises:
         TypeError: It is no conformance class, or an attribute has another type than it must have.
-        ValueError: ``expected_failures`` names something that is no rule, or gives no reason.
+        ValueError: ``expected_failures`` names something that is no rule, or gives no reason; a tolerance is
+            negative or not finite; ``options`` would put another expression in the place of ``expression``.
     """
     if not (isinstance(cls, type) and issubclass(cls, BackendConformance)):
         raise TypeError(
@@ -111,6 +113,13 @@ def check_class(cls: type[BackendConformance]) -> None:
         if not isinstance(value, kind):
             meant = "a dict" if kind is Mapping else "a number"
             raise TypeError(f"{name} of {cls.__name__} is {meant}, got {value!r}")
+    for name, limit in (("rtol", cls.rtol), ("atol", cls.atol)):
+        if not 0 <= limit < math.inf:
+            raise ValueError(f"{name} of {cls.__name__} is finite and at least 0, got {limit!r}")
+    if "backend" in cls.options:
+        raise ValueError(
+            f"options of {cls.__name__} has the key 'backend': what is certified is `expression`"
+        )
     known = rules()
     for identifier, reason in cls.expected_failures.items():
         if identifier not in known:
