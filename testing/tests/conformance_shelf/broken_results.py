@@ -209,6 +209,19 @@ class LeavesAProcess(Perfect):
         self.processes.append(subprocess.Popen([sys.executable, "-c", wait]))
 
 
+@breaks("order-kept")
+class AnswersBySize(Perfect):
+    # As a graph per size of the batch, whose inputs nobody copies into its buffers.
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        if outcomes is None and len(batch) > 5:
+            first = vars(self).setdefault("first", {})
+            results = first.setdefault(len(batch), [request["result"] for request in batch])
+            for request, result in zip(batch, results, strict=True):
+                request["result"] = result
+        return outcomes
+
+
 @breaks("batch-list-kept")
 class FillsUpTheList(Perfect):
     def forward(self, batch):

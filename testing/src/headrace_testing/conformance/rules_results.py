@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _MIXED_UP = "results of other requests"
 """The key of `Subject.measured` under which `batch-equals-items` leaves an error to `order-kept`."""
 
+_ROTATED = 16
+"""The largest batch that `order-kept` runs a second time."""
+
 _TURNS = 3
 """The number of batches whose results are read as soon as they are returned."""
 
@@ -125,7 +128,8 @@ def order_kept(subject: Subject) -> None:
     """A result belongs to its request, wherever the request stands in the batch.
 
     In the batches of `batch-equals-items` each request gets its own result, and the same requests
-    backwards, and rotated, get the same results. Where only one request fits in a batch, the requests are
+    backwards, and rotated, get the same results; batches of up to 16 requests are rotated too, so that
+    nothing is left of an earlier batch of that size. Where only one request fits in a batch, the requests are
     run one after the other in these orders.
     """
     live = subject.live
@@ -135,6 +139,9 @@ def order_kept(subject: Subject) -> None:
     for ks in (list(reversed(range(size))), [*range(1, size), 0]):
         for part in _fitting(subject, live, ks):
             subject.must_give(live, part, f"in the order {ks}")
+    for ks in _batches(subject, live):
+        if size < len(ks) <= _ROTATED:
+            subject.must_give(live, [*ks[1:], ks[0]], f"in a second batch of {len(ks)}")
 
 
 def _fitting(subject: Subject, live: Live, ks: list[int]) -> list[list[int]]:
