@@ -189,6 +189,18 @@ def test_the_padding_must_fit_the_type(device, plan, pipe, save, backend, value,
 
 
 @BOTH
+def test_padding_is_infinite_where_the_type_is(device, plan, pipe, save, backend):
+    ports = [("x", T.FLOAT, ["n", "w"])], [("y", T.FLOAT, ["n", "w"])]
+    made = plan(save([("Identity", ["x"], ["y"], {})], *ports), {"x": ((1, 1), (4, 4), (8, 8))})
+    config = {"backend": backend, "model": str(made), "max": 8, "ragged": "pad"}
+    p = pipe(**config, pad_value=float("-inf"))
+    short, _ = p([{"data": np.ones(n, np.float32)} for n in (1, 2)])
+    assert short["result"].tolist() == [1, float("-inf")]
+    with pytest.raises(SetupError, match=r"cannot be padded with 1e\+39"):
+        pipe(**config, pad_value=1e39)
+
+
+@BOTH
 def test_an_array_on_the_device_is_never_padded(device, plan, pipe, image, backend):
     from fake_device import OnDevice
 

@@ -303,7 +303,7 @@ class InferOptions(headrace.Options):
         description="Samples of different shapes in one batch: refuse those unlike the first, pad "
         "all to the largest, or run those of one shape together.",
     )
-    pad_value: FiniteFloat = Field(
+    pad_value: float = Field(
         0.0, description="What ragged = pad fills with, at the end of axes (in units of the data)."
     )
     pad_multiple: int = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from functools import partial
 from itertools import groupby
@@ -29,8 +30,13 @@ __all__ = ["InputBuffers", "check_padding"]
 
 _HELD_BYTES = 1 << 16
 
-_MOST_HALF = 65504.0
-"""The largest float16."""
+_MOST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38,
+    "float8_e4m3fn": 448.0,
+}
+"""The largest number of each floating type."""
 
 
 def check_padding(ports: Sequence[Port], value: float) -> None:
@@ -48,7 +54,8 @@ def check_padding(ports: Sequence[Port], value: float) -> None:
             about = np.iinfo(port.dtype)
             fits = value.is_integer() and about.min <= value <= about.max
         else:
-            fits = port.dtype != "float16" or abs(value) <= _MOST_HALF
+            endless = math.isinf(value) and port.dtype != "float8_e4m3fn"  # which has no infinity
+            fits = endless or abs(value) <= _MOST.get(port.dtype, math.inf)
         if not fits:
             raise SetupError(
                 f"input {port.name!r} is {port.text()}: it cannot be padded with {value}"
