@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--networks", nargs="+", choices=WIDTHS, default=["light"])
     options = parser.parse_args()
-    seconds, rounds = (0.02, 1) if options.quick else (3.0, options.rounds)
+    seconds, rounds = (0.05, 1) if options.quick else (3.0, options.rounds)
     about = environment(["headrace-serve", "uvicorn", "onnxruntime", "opencv-python-headless"])
     print_environment(about)
     figures: dict[str, Any] = {}
