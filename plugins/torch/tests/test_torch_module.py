@@ -1106,9 +1106,10 @@ def test_an_output_that_is_not_there_is_told_at_the_start_where_the_shape_is_kno
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("shape", "3xAx4"), ("shape", [3]), ("compile", "fast")]
+    ("key", "value"),
+    [("shape", "3xAx4"), ("shape", [3]), ("compile", "fast"), ("inputs", {"x": ""})],
 )
-def test_an_option_of_several_kinds_is_refused_in_one_error(key, value):
+def test_a_wrong_option_is_refused_in_one_error(key, value):
     config = {"backend": "TorchModule", "module": "torch.nn:ReLU", key: value}
     with pytest.raises(headrace.errors.ConfigError) as caught:
         headrace.PipelineConfig.load(config)

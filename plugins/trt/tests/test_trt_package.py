@@ -229,6 +229,17 @@ def test_a_plugin_that_is_registered_already_is_not_registered_again(tmp_path, m
     assert len(registry.all_creators) == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("inputs", {"x": ""}), ("outputs", ["y", "y"]), ("ragged", "cut"), ("pad_multiple", 0)],
+)
+def test_a_wrong_option_of_a_run_is_refused_with_its_place(small_net, key, value):
+    config = {"backend": "TensorrtTensor", "model": str(small_net), key: value}
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(config)
+    assert [problem.path for problem in caught.value.problems] == [f"main.{key}"]
+
+
 def test_plugins_are_refused_where_imports_are(small_net, rtx):
     from headrace_trt.plugin_libraries import load_plugins
 

@@ -92,7 +92,7 @@ class TorchModuleOptions(headrace.Options):
         description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
         "('uint8:3x224x224'), or a table by input, where the model declares none.",
     )
-    inputs: dict[str, str] = Field(
+    inputs: dict[str, Annotated[str, Field(min_length=1)]] = Field(
         {},
         description="Key of the request per input name; default: `data` for the only input, else "
         "the input's name.",

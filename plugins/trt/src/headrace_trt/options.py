@@ -285,7 +285,7 @@ class LoadOptions(headrace.Options):
 class InferOptions(headrace.Options):
     """Options of `TensorrtInferTensor`."""
 
-    inputs: dict[str, str] = Field(
+    inputs: dict[str, Annotated[str, Field(min_length=1)]] = Field(
         {},
         description="Key of the request per input name; default: `data` for the only input, else "
         "the input's name.",
