@@ -502,6 +502,9 @@ def test_a_qualified_name_and_an_unknown_one(installed, command):
     assert "Did you mean 'Shout'?" in unknown.stderr
     nowhere = command("Shout", "--certificate", "no/such/folder.json")
     assert nowhere.returncode == 2
+    folder = command("Shout", "--certificate", str(installed))
+    assert (folder.returncode, folder.stdout) == (2, "")  # before anything is judged
+    assert "this is a folder" in folder.stderr
 
 
 def test_a_device_that_is_lacking_is_said_first_and_is_no_certificate(installed, command):

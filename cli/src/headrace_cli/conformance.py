@@ -88,6 +88,8 @@ def conformance(
     wanted = {(plugin.distribution, one): plugin for name in names for one, plugin in _named(name)}
     if certificate is not None and not Path(certificate).absolute().parent.is_dir():
         raise WrongArgument(f"there is no folder for the certificate {certificate!r}")
+    if certificate is not None and Path(certificate).is_dir():
+        raise WrongArgument(f"--certificate {certificate}: this is a folder, name a file in it")
     classes = _conformance_classes()
     certificates: list[Certificate] = []
     for (distribution, name), plugin in wanted.items():

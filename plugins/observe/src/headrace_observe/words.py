@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -80,9 +81,9 @@ class Benchmark(headrace.Backend):
         point, errors = self.run_load(
             dependency, samples, chosen.clients, chosen.total, self.node_name
         )
+        figures = point.to_dict()
+        del figures["latency_histogram"]
         for index, request in enumerate(batch):
             if index not in errors:
-                figures = point.to_dict()
-                del figures["latency_histogram"]
-                request["result"] = figures
+                request["result"] = copy.deepcopy(figures)  # each result belongs to its caller
         return [errors.get(index) for index in range(len(batch))] if errors else None
