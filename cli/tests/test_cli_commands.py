@@ -345,6 +345,28 @@ def test_what_cannot_be_written_is_an_error_without_a_traceback(command):
     assert done.stderr == "error: reading or writing failed: No space left on device\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_messages_that_cannot_be_written_change_neither_results_nor_status(tmp_path):
+    (tmp_path / "input").write_text("x", encoding="utf-8")
+    missing = tmp_path / "missing"
+    missing.symlink_to(tmp_path / "nowhere")
+    inputs = [str(missing), str(tmp_path / "input")]
+    statuses, given = [], []
+    for command in (["run", "Identity", *inputs], ["check", "Nobody"]):
+        with Path("/dev/full").open("w", encoding="utf-8") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "headrace", *command],
+                stdout=subprocess.PIPE,
+                stderr=full,
+                text=True,
+                check=False,
+            )
+        statuses.append(done.returncode)
+        given.append(done.stdout)
+    assert statuses == [1, 2]
+    assert given == [f"{inputs[1]}\tbytes [1]\n", ""]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="asks for what a shell says of SIGPIPE")
 @pytest.mark.parametrize(
     "command", [["explain", "Identity"], ["check", "Nobody", "--json"], ["--help"]]

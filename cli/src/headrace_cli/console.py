@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
 
 OK = 0
 """The exit status of a command that succeeded."""
@@ -89,8 +89,14 @@ def harmless(text: str) -> str:
 
 
 def print_message(text: str) -> None:
-    """Write one line for people to stderr; what a file or an error brings in cannot steer the terminal."""
-    sys.stderr.write(harmless(text) + "\n")
+    """Write one line for people to stderr; what a file or an error brings in cannot steer the terminal.
+
+    Where stderr cannot be written (a log on a full disk), the work and its exit status matter more than the line.
+    """
+    try:
+        sys.stderr.write(harmless(text) + "\n")
+    except OSError:
+        _discard(sys.stderr)
 
 
 def error_text(error: BaseException) -> str:
@@ -105,9 +111,14 @@ def counted(number: int, thing: str) -> str:
 
 def discard_stdout() -> None:
     """Discard the unwritten output of stdout, whose reader has closed the pipe."""
+    _discard(sys.stdout)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what a stream has not written, and what comes, go nowhere: the interpreter flushes it at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
 
 
