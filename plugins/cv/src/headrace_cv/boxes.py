@@ -49,8 +49,8 @@ def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[n
     finite = np.isfinite(rows).all(1)
     if not finite.all():
         bad = int(np.argmin(finite))
-        got = f"row {bad}: {rows[bad].tolist()}"
-        raise InputError("a box is not finite", expected="finite numbers", got=got)
+        got = f"row {bad}: {numbers[bad].tolist()}"
+        raise InputError("a box is not finite", expected="finite numbers of float32", got=got)
     return rows
 
 
