@@ -40,7 +40,8 @@ def test_names_that_the_interpreter_keeps_are_no_memory_of_requests():
         for name in [f"read_{number}" for number in range(4096)]:
             assert getattr(before, name, None) is None
         del name
-        assert rules_process._traced_bytes(tracemalloc) - before < 1000
+        # Names that are kept are 30 kB and more. Threads of earlier tests may allocate a little meanwhile.
+        assert rules_process._traced_bytes(tracemalloc) - before < 10_000
 
 
 def test_an_object_of_plain_python_is_a_backend_too():
