@@ -69,7 +69,8 @@ def _admit(node: Node, entry: Entry, refused: BaseException | None) -> None:
         return
     # Bounds hold where a request enters the pipeline, not between its nodes.
     quota = entry.quota
-    if (quota is None or not quota.entered) and (node.outside or node.full):
+    size = node.limits.queue_size
+    if (quota is None or not quota.entered) and (node.outside or node.bounded >= size):
         node.dispatch(None)
         if node.outside or node.full:
             _enter_full(node, entry)

@@ -1,4 +1,4 @@
-"""Which thread runs a batch: a caller that waits, a runner, or the thread that owns the instance."""
+"""Which thread runs a batch (a caller that waits, a runner, the thread that owns the instance), or looks for one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.batch import Errors
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
+    from headrace._scheduling.process_threads import Timer
     from headrace._scheduling.threads import Worker, Workers
 
 
@@ -31,14 +32,18 @@ class Assignment:
         node: The node.
         workers: The runners.
         post: Gives a batch to the thread that owns its instance; False when that thread has ended.
+        timer: Looks at the queue at a time where no caller does.
 
     Attributes:
         pressure: How many batches were cut, less how often `dispatch` left an instance free and the queue
             empty; kept between 0 and twice `SUSTAINED`.
     """
 
-    def __init__(self, node: Node, workers: Workers, post: Callable[[Work], bool]) -> None:
+    def __init__(
+        self, node: Node, workers: Workers, post: Callable[[Work], bool], timer: Timer
+    ) -> None:
         self._node = node
+        self._timer = timer
         self._workers = workers
         self._post = post
         self.pressure = 0
@@ -165,6 +170,38 @@ class Assignment:
         for entry, error in zip(entries, errors, strict=True):
             if entry.state == RUNNING:
                 settle(entry, error, instance)
+
+    # Which thread looks at the queue at a time.
+
+    def _plan(self, wake_at: float, me: Caller | Worker | None) -> None:
+        """Have the queue looked at when ``wake_at`` comes: by ``me``, a caller about to sleep, or by the timer."""
+        node = self._node
+        if node.wake_at is not None and node.wake_at <= wake_at:
+            return
+        if isinstance(me, Caller) and me.pending:
+            node.wake_at = me.wake_at = wake_at
+            node.waker = me
+            return
+        self._timer.call_at(wake_at, self._woken)
+        node.wake_at = wake_at
+        node.waker = None
+
+    def _woken(self) -> None:
+        """Dispatch when the timer calls, as `_plan` asked it to."""
+        node = self._node
+        with node.section, node.lock:
+            if node.waker is None:
+                node.wake_at = None
+            node.dispatch(None)
+
+    def resign(self, caller: Caller) -> bool:
+        """Take from a caller its duty to look at the queue at a time; True when the caller had that duty."""
+        node = self._node
+        caller.wake_at = None
+        if node.waker is not caller:
+            return False
+        node.waker = node.wake_at = None
+        return True
 
 
 def _may_run(me: Caller | Worker, work: Work) -> bool:

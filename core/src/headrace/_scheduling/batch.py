@@ -30,15 +30,21 @@ if TYPE_CHECKING:
     """The errors, and the interrupt (no `Exception`) that hit the thread meanwhile."""
 
 
+def takes(instance: Instance, weight: int) -> bool:
+    """Tell whether a batch of a weight, without copies, lies in the range and the sizes of an instance."""
+    most, sizes = instance.max, instance.limits.batch_sizes
+    if weight < instance.min or (most is not None and weight > most):
+        return False
+    return not sizes or weight in sizes
+
+
 def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
     """Give the error of a batch outside the range or the sizes of an instance, with copies too; else None."""
     weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
     hint = None
     if instance.max is not None and weight > instance.max:
         what = f"the batch policy cut a weight of {weight} for a max of {instance.max}"
-    elif (weight >= instance.min and (not sizes or weight in sizes)) or (
-        pad and repeated(weights, instance) is not None
-    ):
+    elif takes(instance, weight) or (pad and repeated(weights, instance) is not None):
         return None
     else:
         allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"

@@ -10,7 +10,7 @@ from headrace._checked import largest_size
 from headrace._portable import error_text
 from headrace._scheduling.admission import deadline_error
 from headrace._scheduling.assignment import SUSTAINED, Assignment
-from headrace._scheduling.batch import refusal
+from headrace._scheduling.batch import refusal, takes
 from headrace._scheduling.entry import RUNNING
 from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.threads import Caller, Work
@@ -104,24 +104,24 @@ class Dispatcher(Assignment):
         timer: Timer,
         post: Callable[[Work], bool],
     ) -> None:
-        super().__init__(node, workers, post)
+        super().__init__(node, workers, post, timer)
         node.dispatch = self.dispatch
-        self._batches, self._dispatches, self._timer = batch_policy, dispatch_policy, timer
         self._enough: float = 0  # the last `wake_weight` of the batch policy: see `Node.enough`
-        self._takes_what_is_full = getattr(batch_policy.cut, "takes_what_is_full", False)
-        takes_the_only_one = getattr(dispatch_policy.choose, "takes_the_only_one", False)
-        self._has_usual_policies = self._takes_what_is_full and takes_the_only_one
+        self.use((batch_policy, dispatch_policy))
 
-    def use(self, other: Dispatcher) -> None:
-        """Decide with the policies of another dispatcher from now on."""
-        self._batches, self._dispatches = other._batches, other._dispatches
-        self._takes_what_is_full = other._takes_what_is_full
-        self._has_usual_policies = other._has_usual_policies
+    def use(self, policies: tuple[BatchPolicy, DispatchPolicy]) -> None:
+        """Decide with these policies from now on."""
+        self.policies = self._batches, self._dispatches = policies
+        self._takes_what_is_full = getattr(self._batches.cut, "takes_what_is_full", False)
+        waits = getattr(self._batches, "takes_what_waits", False)
+        self._takes_what_waits = self._takes_what_is_full and waits
+        takes_the_only_one = getattr(self._dispatches.choose, "takes_the_only_one", False)
+        self._has_usual_policies = self._takes_what_is_full and takes_the_only_one
 
     def go_on(self, work: Work, errors: Errors, me: Caller | Worker | None) -> Work | None:
         """Settle a batch that has ended, and dispatch; return the batch that ``me`` runs next.
 
-        Where a full batch waits and no other instance is free, the usual policies have nothing to
+        Where a batch is due in any case and no other instance is free, the usual policies have nothing to
         decide: a worker keeps its instance, and takes the first entries of the queue.
         """
         self.settle(work, errors)
@@ -130,9 +130,11 @@ class Dispatcher(Assignment):
         queue, most = node.queue, instance.max
         if queue.count and instance.thread is not None and instance.thread.wanted:
             me = None  # the other jobs in the inbox of this thread come first
+        take = queue.count if most is None else min(most, queue.count)
         if (
-            most is not None
-            and queue.weight == queue.count >= most
+            take
+            and queue.weight == queue.count
+            and (take == most or (self._takes_what_waits and take >= instance.min))
             and not node.free
             and isinstance(me, OwnThread)
             and self._has_usual_policies
@@ -142,9 +144,9 @@ class Dispatcher(Assignment):
             and not node.limits.batch_sizes
         ):
             now = node.clock()
-            entries = queue.head(most)
+            entries = queue.head(take)
             if not self._fail_late(entries, now):
-                work = self._begin(instance, entries, most, now)
+                work = self._begin(instance, entries, take, now)
                 if node.outside:
                     node.let_in()
                 return work
@@ -158,43 +160,59 @@ class Dispatcher(Assignment):
             The batch that ``me`` is to run; None for none.
         """
         node = self._node
+        queue = node.queue
         mine: Work | None = None
         # An entry that left the queue, or a quota, may have made room. A thread that lowers a quota then
         # looks at `outside`; a thread that has put an entry into `outside` then looks at the quota, here.
         # Either the first thread sees the entry, or the second one sees the room.
-        node.let_in()
+        if node.outside:
+            node.let_in()
         node.enough = 0  # if no entry waits, or no instance is free, the next arrival dispatches
-        if node.queue.count:
+        if queue.count:
             node.collect()
-        if node.queue.count and node.free:
-            offered = list(node.free)
-            wake_at = enough = inf
-            while offered and node.queue.count:
-                if isinstance(me, Caller) and mine is None and self._pass_by(me, offered[0]):
-                    enough = 0
-                    break
-                self._enough = 0
-                outcome = self._next(offered)
-                if isinstance(outcome, float):
-                    wake_at = min(wake_at, outcome)
-                    enough = min(enough, self._enough)
-                    continue
+            if node.free:
+                mine = self._start_due(me)
+        if node.free and not queue.count:
+            if self.pressure:
+                self.pressure -= 1
+            if node.publishes:
+                node.publish()
+        if node.closers:
+            node.look_if_quiet()
+        return mine
+
+    def _start_due(self, me: Caller | Worker | None) -> Work | None:
+        """Claim free instances for the batches that are due, and say when the next one may be; see `dispatch`."""
+        node = self._node
+        queue = node.queue
+        mine: Work | None = None
+        offered = list(node.free)
+        wake_at = enough = inf
+        while offered and queue.count:
+            if isinstance(me, Caller) and mine is None and self._pass_by(me, offered[0]):
+                enough = 0
+                break
+            self._enough = 0
+            outcome = self._next(offered)
+            if isinstance(outcome, float):
+                wake_at = min(wake_at, outcome)
+                enough = min(enough, self._enough)
+                continue
+            if node.outside:
                 node.let_in()
-                if outcome is not None and mine is None and self._runs(me, outcome):
-                    mine = outcome
-                elif outcome is not None:
-                    self.give(outcome)
-                # A batch has begun, or entries have left the queue and others have moved up: a policy may
-                # now cut a batch for an instance that was passed by. And where no thread was found to run
-                # a batch, its instance is free again.
-                offered, wake_at, enough = list(node.free), inf, inf
-            node.enough = enough if node.queue.count and node.free else 0
-            if wake_at < inf and node.queue.count:
+            if outcome is not None and mine is None and self._runs(me, outcome):
+                mine = outcome
+            elif outcome is not None:
+                self.give(outcome)
+            # A batch has begun, or entries have left the queue and others have moved up: a policy may
+            # now cut a batch for an instance that was passed by. And where no thread was found to run
+            # a batch, its instance is free again.
+            offered, wake_at, enough = list(node.free), inf, inf
+        if queue.count:
+            if node.free:
+                node.enough = enough
+            if wake_at < inf:
                 self._plan(wake_at, None if mine is not None else me)
-        if node.free and not node.queue.count:
-            self.pressure = max(0, self.pressure - 1)
-            node.publish()
-        node.look_if_quiet()
         return mine
 
     # Which batch is due.
@@ -217,10 +235,7 @@ class Dispatcher(Assignment):
             if not instance.living:
                 node.lose(instance)
                 return None
-            take, again_at = instance.max or 0, inf
-            all_weigh_one = node.queue.weight == node.queue.count
-            if not (self._takes_what_is_full and 0 < take <= node.queue.count and all_weigh_one):
-                take, again_at = self._cut(QueueView(node), instance, now)
+            take, again_at = self._taken(instance, now)
         except ContractError as failed:
             # The policy cannot decide: if these entries did not fail here, they would wait for ever.
             node.settle_waiting(failed, list(node.queue))
@@ -231,7 +246,7 @@ class Dispatcher(Assignment):
                 return None
             weights = [entry.weight for entry in entries]
             weight = sum(weights)
-            refused = refusal(node.name, weights, instance)
+            refused = None if takes(instance, weight) else refusal(node.name, weights, instance)
             if refused is None:
                 return self._claim(instance, entries, weight, now)
             if weight >= instance.min or not self._fits_elsewhere(instance, weight):
@@ -251,6 +266,27 @@ class Dispatcher(Assignment):
             if instance is chosen:
                 return instance
         raise self._failure(policy, f"chose {chosen!r}, which is no free instance")
+
+    def _taken(
+        self, instance: Instance, now: float, ahead: Sequence[Entry] = ()
+    ) -> tuple[int, float]:
+        """Give how many entries of the queue an instance takes, and when to ask again, infinity for never.
+
+        Args:
+            instance: A free instance, or that of the batch which is ahead.
+            now: The time.
+            ahead: The entries of a batch that has not begun, which those of the queue join.
+        """
+        queue, most = self._node.queue, instance.max
+        waiting = queue.count
+        if queue.weight == waiting and self._takes_what_is_full:
+            room = inf if most is None else most - instance.running_weight
+            if self._takes_what_waits:
+                return int(min(room, waiting)), inf
+            if room <= waiting and not ahead:
+                return int(room), inf
+        take, again_at = self._cut(QueueView(self._node, ahead), instance, now)
+        return take - len(ahead), again_at
 
     def _cut(self, queue: QueueView, instance: Instance, now: float) -> tuple[int, float]:
         """Ask the batch policy; give how many entries it takes and when to ask again, infinity for never."""
@@ -346,11 +382,10 @@ class Dispatcher(Assignment):
             return
         now = node.clock()
         try:
-            take, _ = self._cut(QueueView(node, entries), instance, now)
+            more, _ = self._taken(instance, now, entries)
         except ContractError as failed:
             node.settle_waiting(failed, list(node.queue))
             return
-        more = take - len(entries)
         joining = node.queue.head(more) if more > 0 else []
         weights = [entry.weight for entry in (*entries, *joining)]
         if not joining or refusal(node.name, weights, instance) or self._fail_late(joining, now):
@@ -363,35 +398,3 @@ class Dispatcher(Assignment):
         node.queue.remove(joining, RUNNING)
         for entry in joining:
             entry.cut = now
-
-    # When to dispatch again.
-
-    def _plan(self, wake_at: float, me: Caller | Worker | None) -> None:
-        """Have `dispatch` called at ``wake_at``: by ``me``, a caller about to sleep, or else by the timer."""
-        node = self._node
-        if node.wake_at is not None and node.wake_at <= wake_at:
-            return
-        if isinstance(me, Caller) and me.pending:
-            node.wake_at = me.wake_at = wake_at
-            node.waker = me
-            return
-        self._timer.call_at(wake_at, self._woken)
-        node.wake_at = wake_at
-        node.waker = None
-
-    def _woken(self) -> None:
-        """Dispatch when the timer calls, as `_plan` asked it to."""
-        node = self._node
-        with node.section, node.lock:
-            if node.waker is None:
-                node.wake_at = None
-            self.dispatch(None)
-
-    def resign(self, caller: Caller) -> bool:
-        """Take from a caller its duty to look at the queue at a time; True when the caller had that duty."""
-        node = self._node
-        caller.wake_at = None
-        if node.waker is not caller:
-            return False
-        node.waker = node.wake_at = None
-        return True

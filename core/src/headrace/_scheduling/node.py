@@ -153,8 +153,7 @@ class Node(FreeInstances):
 
     def arrived(self, entry: Entry) -> None:
         """Dispatch after an entry has come, unless it cannot make a batch due."""
-        stays = not self.has_idle or self.queue.weight < self.enough
-        if entry.state != QUEUED or not stays:
+        if entry.state != QUEUED or (self.has_idle and self.queue.weight >= self.enough):
             self.dispatch(None)
 
     def take_out(self, entry: Entry) -> None:
@@ -331,7 +330,8 @@ class Node(FreeInstances):
             instance.away = bool(instance.presence.away)
             if not instance.away:
                 self.free.append(instance)
-        self.ended(instance)
+        if instance.retired is not None or self.retire is not None:
+            self.ended(instance)
 
     def ended(self, instance: Instance) -> None:
         """Tell the thread that closes an instance, if one waits to do so, that its batch has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace._scheduling.calls import Call, errand
 from headrace._scheduling.locks import Signal, drained, main_thread
@@ -13,13 +13,12 @@ from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
+
+    Job: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
+    """What to run, and what to call where the thread dies before it is done."""
 
 T = TypeVar("T")
-
-
-class _Job(NamedTuple):
-    run: Callable[[], None]
-    lost: Callable[[], None]
 
 
 class OwnThread:
@@ -35,7 +34,7 @@ class OwnThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._jobs: deque[_Job | None] = deque()
+        self._jobs: deque[Job | None] = deque()
         self._signal = Signal()
         self._started = False
         self._ended = False
@@ -81,7 +80,7 @@ class OwnThread:
         """
         if self._ended:
             return False
-        self._jobs.append(_Job(run, lost))
+        self._jobs.append((run, lost))
         self._signal.wake()
         # This thread puts the job into the inbox and then reads `_ended`; the own thread sets `_ended` and
         # then empties the inbox. Either the own thread finds the job, or this thread sees the end.
@@ -126,8 +125,9 @@ class OwnThread:
                     job = jobs[0]
                     if job is None:
                         return
-                    job.run()
-                    del job  # it may hold the last reference to a pipeline
+                    run, _ = job
+                    run()
+                    del job, run  # it may hold the last reference to a pipeline
                     jobs.popleft()
                 self._signal.sleep()
         except BaseException as error:  # noqa: BLE001 - it ends the thread; `_lose` tells of the jobs
@@ -140,4 +140,5 @@ class OwnThread:
         """Call ``lost`` of each job that is left; two threads in here never get the same job."""
         for job in drained(self._jobs.popleft):
             if job is not None:
-                job.lost()
+                _, lost = job
+                lost()

@@ -176,7 +176,7 @@ class Scheduler(FastPath):
             node.measure(node.instances)
             self._unqueued_max, self._linger = new._unqueued_max, new._linger
             if not keeps_policies:
-                self._dispatcher.use(new._dispatcher)
+                self._dispatcher.use(new._dispatcher.policies)
             self._workers.trim(len(node.every))
             for entry in [*node.queue, *node.outside]:
                 error = unfit(node, entry)

@@ -291,6 +291,8 @@ class Greedy(Sized):
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self._linger = self.options.batching_timeout / 1000
+        # The scheduler need not ask `cut` then: an instance takes what waits, as far as it fits.
+        self.takes_what_waits = not (self._linger or self._sizes)
 
     @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
