@@ -8,7 +8,8 @@ from typing import TypedDict
 import pytest
 
 import headrace
-from headrace.errors import ConfigError, ContractError, PluginError
+from headrace._checked import Checked
+from headrace.errors import ConfigError, ContractError, PluginError, SetupError
 from headrace.keys import Request  # noqa: TC001 - a name of a real one
 
 
@@ -204,3 +205,35 @@ def test_who_wrote_no_result_is_named(text):
         ) as found:
             pipe(request)
     assert found.value.backend == "Silent"
+
+
+OURS = sorted(name for name in vars(Checked) if name[0] == "_" and name[:2] != "__")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_init_that_sets_a_name_of_ours_is_told_so_and_its_own_error_stays(name, caplog):
+    class Sets(headrace.Backend):
+        def init(self, options, context):
+            setattr(self, name, "cat")
+            if options.broken:
+                raise OSError("no such camera")
+
+        class Options(headrace.Options):
+            broken: bool = False
+
+        forward = right
+
+    headrace.register("Sets", Sets)
+    for config, said in (
+        ("Sets", f"init sets '{name}', which headrace.Backend keeps for itself"),
+        ("Sets(broken=true)", "OSError: no such camera"),
+    ):
+        with pytest.raises(SetupError) as raised:
+            headrace.pipe({"backend": config})
+        assert raised.value.args[0].startswith(said)
+        assert (raised.value.node, raised.value.backend, raised.value.instance) == (
+            "main",
+            "Sets",
+            0,
+        )
+    assert caplog.records == []  # nothing failed as it was closed

@@ -43,8 +43,7 @@ def filler(item: Request) -> Filler:
 
 def fillers(item: Request, missing: int) -> list[Filler]:
     """Make as many fillers of an item as have the missing weight together."""
-    count = -(-missing // item.get("request_size", 1))
-    return [filler(item) for _ in range(count)]
+    return [filler(item) for _ in range(-(-missing // item.get("request_size", 1)))]
 
 
 class Presence:
@@ -245,8 +244,11 @@ class Checked:
         try:
             with self._setting_up():
                 before = {name: one for name, one in vars(self).items() if name in _OWN}
-                self.init(options, context)
-                self._check_init(before)
+                try:
+                    self.init(options, context)
+                finally:  # whatever init has set: from here on the methods and values are ours again
+                    taken = _taken_back(vars(self), before)
+                self._check_init(taken)
                 self._note_range()
         except Exception:
             self._state = "failed"
@@ -272,13 +274,13 @@ class Checked:
         except Exception as error:
             raise self._located(SetupError(failed + error_text(error))) from error
 
-    def _check_init(self, before: dict[str, Any]) -> None:
-        for name, value in vars(self).items():
-            if name in _OWN and value is not before.get(name):
-                raise SetupError(_not_yours("init", name))
+    def _check_init(self, taken: list[str]) -> None:
+        if taken:
+            raise SetupError(_not_yours("init", taken[0]))
         problem = range_problem(self.min, self.max)
         if problem is not None:
-            raise SetupError(problem, hint=RANGE_HINT)
+            hint = "min is an int of at least 1, max is None or an int of at least min."
+            raise SetupError(problem, hint=hint)
 
     def _note_range(self) -> None:
         self._bounded = self.max is not None or self.min > 1
@@ -293,6 +295,15 @@ class Checked:
 
 _OWN = frozenset(n for n in vars(Checked) if n.startswith("_") and not n.startswith("__"))
 """The private names of `Checked`, which the classes and instances of authors must not use."""
+
+
+def _taken_back(values: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """Undo what the attributes of a backend have become under names of `_OWN`, and give these names."""
+    taken = [n for n, one in values.items() if n in _OWN and one is not before.get(n)]
+    for name in taken:
+        del values[name]
+    values.update(before)
+    return taken
 
 
 def _not_yours(who: str, name: str) -> str:
@@ -318,9 +329,6 @@ def _forget_earlier(error: BaseException) -> None:
         again = last is not None and last.tb_frame.f_code in _CATCHERS
     if again:
         vars(error)[_AGAIN], error.__traceback__ = True, None
-
-
-RANGE_HINT = "min is an int of at least 1, max is None or an int of at least min."
 
 
 def weight_of(batch: Sequence[Request]) -> int:
