@@ -60,7 +60,11 @@ def test_every_picture_says_what_the_clock_covers(tmp_path, monkeypatch):
         text = plot.read_text()
         assert [(clock, text.count(clock)) for clock in clocks] == [(clock, 1) for clock in clocks]
         assert text.count("The clock: ") == len(clocks)
-    assert "call of pipe" in Path("tuned.toml").read_text()
+        if command[0] == "tune":
+            assert "The clock of 40 clients: from the call of pipe" in done.stdout
+    written = Path("tuned.toml").read_text()
+    assert "call of pipe" in written
+    assert "under the load 40 clients;" in written
 
 
 def test_the_figures_of_two_configurations_in_turn(tmp_path):
@@ -149,6 +153,15 @@ def test_a_table_says_what_the_clock_covers():
     assert done.exit_code == 0
     assert "req/s" in done.stdout
     assert "The clock of 1 client: from the call of pipe(request) to its return" in done.stdout
+
+
+@pytest.mark.parametrize("word", ["Identity", "Process[Identity]"])
+def test_cpu_time_of_processes_that_is_in_no_figure_is_told(word, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    done = run("bench", word, "--data", "uint8:4", "--clients", "1", *SHORT)
+    assert done.exit_code == 0, done.output
+    told = "without those of Process: psutil counts these" in done.stderr.replace("\n", " ")
+    assert told == word.startswith("Process")
 
 
 def test_failures_are_counted_by_code_and_end_with_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import io
 import itertools
 import json
@@ -430,6 +431,66 @@ def test_top_says_who_answers_with_something_else(answer, message):
         thread.join()
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+@pytest.fixture
+def keyed():
+    """The address of a server that gives metrics to whoever has the key, and what it was sent."""
+
+    class Keyed(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            given = self.headers["Authorization"]
+            sent.append((self.path, given))
+            if self.path == "/moved/metrics":
+                self.send_response(302)
+                self.send_header("Location", "/metrics")
+                self.end_headers()
+                return
+            right = given == "Bearer swordfish"
+            body = b'headrace_state{state="ready"} 1' if right else b'{"error": "a key is needed"}'
+            self.send_response(200 if right else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Be silent."""
+
+    sent = []
+    with http.server.HTTPServer(("127.0.0.1", 0), Keyed) as one:
+        thread = threading.Thread(target=one.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{one.server_port}", sent
+        one.shutdown()
+        thread.join()
+
+
+def test_top_shows_a_server_with_keys_its_key_and_nobody_else(keyed, tmp_path):
+    url, sent = keyed
+    file = tmp_path / "operator.key"
+    file.write_text("swordfish\n")
+    seen = ["--count", "1", "--every", "0.1", "--json", "--key-file", str(file)]
+    done = CliRunner().invoke(app, ["top", url, *seen])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["state"] == "ready"
+    without = CliRunner().invoke(app, ["top", url, *seen[:-2]])
+    assert without.exit_code == 2
+    assert "answers 401 Unauthorized: a key is needed" in without.stdout
+    assert "--key-file FILE" in without.stdout
+    sent.clear()
+    assert CliRunner().invoke(app, ["top", f"{url}/moved", *seen]).exit_code == 2
+    assert sent == [("/moved/metrics", "Bearer swordfish"), ("/metrics", None)]
+
+
+@pytest.mark.parametrize("written", ["", "two keys", "one\ntwo", "caf\u00e9", None])
+def test_top_refuses_what_is_no_file_with_a_key(written, tmp_path):
+    file = tmp_path / "operator.key"
+    if written is not None:
+        file.write_text(written, encoding="utf-8")
+    done = CliRunner().invoke(app, ["top", "h:1", "--key-file", str(file)])
+    assert done.exit_code == 2
+    assert f"--key-file {file}: " in done.stderr
+    assert not written or written not in done.stderr
 
 
 def test_ctrl_c_ends_top_with_130(probe):

@@ -41,6 +41,7 @@ from headrace_observe.commands.shared import (
     print_document,
     print_failures,
     print_missing_gpus,
+    print_missing_psutil,
     print_table,
     samples_of,
     writable,
@@ -159,7 +160,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     TOML files between CONFIG and the first INPUT (or with --data) are further configurations, measured in
     turn with the first, as those of --against are.
 
-    CPU cores are those of the whole process, the sending clients included. Ctrl-C prints what was
+    CPU cores are those of the whole process, the sending clients included, and, with psutil, of its children. Ctrl-C prints what was
     measured until then, and ends with 130.
 
     \b
@@ -294,5 +295,7 @@ def _print(document: dict[str, Any]) -> None:
         kinds = dict.fromkeys(load_name(p["load"]) for _, p in rows if p["clock"] == clock)
         print_data(f"The clock of {', '.join(kinds)}: {clock}.")
     print_missing_gpus()
+    explained = (one["explain"] for one in document["configurations"])
+    print_missing_psutil(explained, (point for _, point in rows))
     if document["interrupted"]:
         print_message("interrupted: these are the figures until then")

@@ -29,7 +29,7 @@ from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "Inputs",
@@ -41,6 +41,7 @@ __all__ = [
     "print_document",
     "print_failures",
     "print_missing_gpus",
+    "print_missing_psutil",
     "print_table",
     "samples_of",
     "writable",
@@ -204,6 +205,24 @@ def print_missing_gpus() -> None:
         gpus()
     except MissingDependencyError as error:
         print_message(str(error))
+
+
+def print_missing_psutil(
+    explained: Iterable[Mapping[str, Any]], points: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write to stderr that the processor time of `Process` is in no figure, where that is so for want of psutil.
+
+    Args:
+        explained: What `headrace.explain` gives for each configuration that was measured.
+        points: Measured points, as JSON.
+    """
+    nodes = (node for one in explained for node in one["nodes"].values())
+    alone = any(point.get("cpu", {}).get("source") == "this process" for point in points)
+    if alone and any(node.get("processes") for node in nodes):
+        print_message(
+            "CPU cores are those of this process alone, without those of Process: psutil counts these, "
+            'pip install "headrace-observe[gpu]"'
+        )
 
 
 def print_failures(failed: Mapping[str, int], errors: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json as _json
 import sys
 import threading
 import time
@@ -11,12 +12,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from headrace.errors import HeadraceError
-from headrace_cli.for_plugins import INTERRUPTED, OK, print_json
+from headrace_cli.for_plugins import INTERRUPTED, OK, WrongArgument, print_json
 from headrace_observe.extras import library
 
 if TYPE_CHECKING:
@@ -48,6 +50,14 @@ def top(
         Optional[int],  # noqa: UP045 - older typers read no other spelling
         typer.Option("--count", min=1, help="End after this many looks.", show_default="never"),
     ] = None,
+    key_file: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--key-file",
+            metavar="FILE",
+            help="A file with a key, for a server with keys; it needs the right describe, for all models.",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a line per look.")
     ] = False,
@@ -62,8 +72,9 @@ def top(
     Examples:
       headrace top http://127.0.0.1:9464
       headrace top http://127.0.0.1:9464 --every 0.5 --count 1 --json
+      headrace top https://models.example:8000 --key-file operator.key
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    looks = _looks(url, every, count)
+    looks = _looks(url, every, count, None if key_file is None else _key_in(key_file))
     try:
         if json:
             for rows, state in looks:
@@ -75,15 +86,28 @@ def top(
     return OK
 
 
-def _looks(url: str, every: float, count: int | None) -> Iterator[tuple[list[dict[str, Any]], str]]:
+def _key_in(path: str) -> str:
+    try:
+        key = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WrongArgument(f"--key-file {path}: it cannot be read: {reason}") from None
+    if not key.isprintable() or len(key.split()) != 1:
+        raise WrongArgument(f"--key-file {path}: expected one key, in one line, and nothing else")
+    return key
+
+
+def _looks(
+    url: str, every: float, count: int | None, key: str | None = None
+) -> Iterator[tuple[list[dict[str, Any]], str]]:
     # Of a server with several worker processes any may answer, with its own counters.
     last: dict[str | None, tuple[Scrape, float]] = {}
-    now, at, done = scrape(url), time.monotonic(), 0
+    now, at, done = scrape(url, key), time.monotonic(), 0
     never = threading.Event()
     while count is None or done < count:
         last[_worker_of(now)] = now, at
         never.wait(every)
-        now, at = scrape(url), time.monotonic()
+        now, at = scrape(url, key), time.monotonic()
         before, then = last.get(_worker_of(now), (now, at))
         yield rows_of(before, now, at - then), state_of(now)
         done += 1
@@ -93,8 +117,8 @@ def _worker_of(found: Scrape) -> str | None:
     return next((dict(said)["worker"] for _, said in found if "worker" in dict(said)), None)
 
 
-def scrape(url: str) -> Scrape:
-    """Ask for the metrics once.
+def scrape(url: str, key: str | None = None) -> Scrape:
+    """Ask for the metrics once, with the key of a server that has keys.
 
     Raises:
         HeadraceError: No server answers at the address, or it answers with other metrics than Headrace's.
@@ -106,14 +130,17 @@ def scrape(url: str) -> Scrape:
         raise HeadraceError(
             f"expected the address of a probe, as http://127.0.0.1:9464, got {url!r}"
         )
+    request = urllib.request.Request(  # noqa: S310 - http and https alone
+        f"{address.rstrip('/').removesuffix('/metrics')}/metrics"
+    )
+    if key is not None:  # a server elsewhere, to which this one may redirect, does not get it
+        request.add_unredirected_header("Authorization", f"Bearer {key}")
     try:
-        with urllib.request.urlopen(  # noqa: S310 - http and https alone
-            f"{address.rstrip('/').removesuffix('/metrics')}/metrics", timeout=_TIMEOUT_S
-        ) as answer:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
             text = answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:  # the error is also the answer, and holds its connection
-            raise HeadraceError(f"{url} answers {error.code} {error.reason}") from None
+            raise HeadraceError(f"{url} answers {error.code} {_said_by(error)}") from None
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         reason = getattr(error, "reason", error) or type(error).__name__
         hint = 'The pipeline that is watched needs probes = ["Prometheus"] under [global].'
@@ -126,6 +153,16 @@ def scrape(url: str) -> Scrape:
     if not any(name.startswith("headrace") for name, _ in found):
         raise HeadraceError(f"{url} has no metrics of Headrace: is its pipeline built?")
     return found
+
+
+def _said_by(error: urllib.error.HTTPError) -> str:
+    """Give the text of an answer that is an error: headrace-serve's own, else the reason; what to do about a key."""
+    said = str(error.reason)
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        said = f"{said}: {_json.loads(error.read(10_000))['error']}"
+    if error.code == http.client.UNAUTHORIZED:
+        said += "\n  Give a file with a key of the server: --key-file FILE."
+    return said
 
 
 def _is_address(text: str) -> bool:

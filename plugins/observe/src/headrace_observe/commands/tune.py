@@ -34,6 +34,7 @@ from headrace_observe.commands.shared import (
     RandomArrays,
     loads_of,
     print_document,
+    print_missing_psutil,
     print_table,
     samples_of,
     writable,
@@ -44,7 +45,7 @@ from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
 from headrace_observe.plots import check_plot, frontier_panel, plot
-from headrace_observe.rows import HEADINGS, result, row
+from headrace_observe.rows import HEADINGS, load_name, result, row
 from headrace_observe.search import SEARCHES
 from headrace_observe.space import as_layer, space_of
 from headrace_observe.tuning import Trial, Trials, as_toml
@@ -261,7 +262,8 @@ def _write(output: str, table: dict[str, Any], best: Trial, goal: str) -> None:
     figures = best.figures or {}
     comment = (
         f"Written by headrace tune for: {goal}\n"
-        f"{figures['throughput']:.1f} requests per second, p99 {figures['p99']} ms; the clock:\n"
+        f"{figures['throughput']:.1f} requests per second, p99 {figures['p99']} ms, "
+        f"under the load {load_name((best.point or {})['load'])}; the clock:\n"
         f"{(best.point or {})['clock']}"
     )
     write_whole(output, lambda part: part.write_text(as_toml(table, comment), encoding="utf-8"))
@@ -280,8 +282,10 @@ def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
         said = result(trial).partition("\n")[0][:60]
         rows.append([*values, *(cells[k] for k in _SHOWN), said])
     print_table([*names, *(HEADINGS[k] for k in _SHOWN), "result"], rows)
-    for clock in _clocks(document):
-        print_data(f"The clock: {clock}.")
+    points = [trial["point"] for trial in document["trials"] if trial["point"]]
+    for clock, load in {point["clock"]: load_name(point["load"]) for point in points}.items():
+        print_data(f"The clock of {load}: {clock}.")
+    print_missing_psutil([document["explain"]], points)
 
 
 def _clocks(document: dict[str, Any]) -> list[str]:
