@@ -64,7 +64,11 @@ def test_load_reads_the_file_again_and_a_failure_leaves_the_old_one(client, tmp_
     c.load_model("m")
     assert run(c.server).json() == {"result": "b"}
     path.write_text('backend = "ServeNobody"')
-    assert status(c.load_model, "m") in ("500", "INTERNAL")
+    with pytest.raises(InferenceServerException, match="'config'") as failed:
+        c.load_model("m")
+    assert failed.value.status() in ("500", "StatusCode.INTERNAL")
+    assert "the server's messages say why" in str(failed.value)  # and the client sees no more
+    assert "ServeNobody" not in str(failed.value)
     assert run(c.server).json() == {"result": "b"}
     assert index(c.server)["m", "1"] == ("READY", "")
     assert c.server._service.models.find("n").pipe is other

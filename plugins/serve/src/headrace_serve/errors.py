@@ -26,12 +26,15 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     BatchRangeError,
     ClosedError,
+    ConfigError,
     DeadlineExceededError,
     HeadraceError,
     InputError,
     InstanceLostError,
     OverloadedError,
+    PluginError,
     Problem,
+    SetupError,
     code_of,
 )
 
@@ -272,7 +275,10 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         backend = getattr(error, "backend", None)
         places = [("node", node), ("backend", backend)]
         where = ", ".join(f"{kind} {value!r}" for kind, value in places if value is not None)
-        text = f"the request failed [{f'{where}, ' if where else ''}code {code!r}]"
+        what = "the request failed"
+        if isinstance(error, (ConfigError, PluginError, SetupError)):
+            what = "the model could not be loaded; the server's messages say why"
+        text = f"{what} [{f'{where}, ' if where else ''}code {code!r}]"
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]} ..."
     # Half of a surrogate pair, as in some file names, is not valid UTF-8, so JSON and gRPC could not send the text.
