@@ -416,6 +416,9 @@ def test_traceback_is_shown_on_demand_only(config):
     path = config('backend = "Identty"\n')
     assert "Traceback" not in headrace_says("explain", path).stderr
     assert "Traceback" in headrace_says("--traceback", "explain", path).stderr
+    done = headrace_says("explain", "--traceback", path)
+    assert done.exit_code == 2
+    assert "it stands before the command" in done.stderr
     assert "Traceback" in headrace_says("explain", path, HEADRACE_TRACEBACK="1").stderr
 
 

@@ -56,7 +56,9 @@ def is_usage_error(error: BaseException) -> bool:
 
 
 def print_usage_error(error: Any, args: Sequence[str]) -> None:
-    """Write a usage error to stdout as JSON, if the arguments ask for JSON."""
+    """Write a usage error to stdout as JSON, if the arguments ask for JSON; say of a misplaced option where it stands."""
+    if getattr(error, "option_name", None) == "--traceback":
+        error.message += "; it stands before the command: headrace --traceback COMMAND"
     message = error.format_message() if "--json" in args else ""
     if message:  # empty where click shows help in place of an error
         _print_error(UsageError(message))

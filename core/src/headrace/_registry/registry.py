@@ -265,8 +265,11 @@ class Registry:
             return Problem("missing_plugin", what, hint=how_to_install(distribution))
         names = [*known]
         near = nearest(name, names) or nearest(part, names)
-        how = "`headrace plugins list` shows what there is; `import` brings your own."
-        hint = None if near else how
+        how = ["`headrace plugins list` shows what there is; `import` brings your own."]
+        # Which definitions a plugin has is known from its hooks alone, and those of a broken one may have failed.
+        broken = [one for one in self.plugins() if one.state == "broken"]
+        how.extend(f"{one.distribution} cannot be used: {one.reason}." for one in broken)
+        hint = None if near else " ".join(how)
         return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)
 
     # What plugins offer through their hooks.
