@@ -36,9 +36,7 @@ class Filler(dict[str, Any]):
 
 def filler(item: Request) -> Filler:
     """Make a filler of an item."""
-    copy = Filler(item)
-    copy.pop("result", None)
-    return copy
+    return Filler({key: value for key, value in item.items() if key != "result"})
 
 
 def fillers(item: Request, missing: int) -> list[Filler]:
@@ -214,12 +212,10 @@ class Checked:
         return self._located(caused(wrapped, error))
 
     def _located(self, error: Located) -> Located:
-        if error.node is None:
-            error.node = self._node
-        if error.backend is None:
-            error.backend = self._label()
-        if error.instance is None:
-            error.instance = self._index
+        here = (("node", self._node), ("backend", self._label()), ("instance", self._index))
+        for place, value in here:
+            if getattr(error, place) is None:
+                setattr(error, place, value)
         return error
 
     def _lose(self, error: InstanceLostError) -> None:
@@ -246,8 +242,12 @@ class Checked:
                 before = {name: one for name, one in vars(self).items() if name in _OWN}
                 try:
                     self.init(options, context)
-                finally:  # whatever init has set: from here on the methods and values are ours again
-                    taken = _taken_back(vars(self), before)
+                finally:  # whatever init has set, from here on what is ours is as it was
+                    own = vars(self)
+                    taken = [n for n, one in own.items() if n in _OWN and one is not before.get(n)]
+                    for name in taken:
+                        del own[name]
+                    own.update(before)
                 self._check_init(taken)
                 self._note_range()
         except Exception:
@@ -279,8 +279,7 @@ class Checked:
             raise SetupError(_not_yours("init", taken[0]))
         problem = range_problem(self.min, self.max)
         if problem is not None:
-            hint = "min is an int of at least 1, max is None or an int of at least min."
-            raise SetupError(problem, hint=hint)
+            raise SetupError(problem, hint="min is an int above 0, max None or at least min.")
 
     def _note_range(self) -> None:
         self._bounded = self.max is not None or self.min > 1
@@ -295,15 +294,6 @@ class Checked:
 
 _OWN = frozenset(n for n in vars(Checked) if n.startswith("_") and not n.startswith("__"))
 """The private names of `Checked`, which the classes and instances of authors must not use."""
-
-
-def _taken_back(values: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Undo what the attributes of a backend have become under names of `_OWN`, and give these names."""
-    taken = [n for n, one in values.items() if n in _OWN and one is not before.get(n)]
-    for name in taken:
-        del values[name]
-    values.update(before)
-    return taken
 
 
 def _not_yours(who: str, name: str) -> str:
@@ -369,8 +359,7 @@ def range_problem(least: Any, most: Any) -> str | None:
 
 def largest_size(sizes: Sequence[int], most: int | None) -> int | None:
     """Give the largest of ``sizes``, which ascend, that is within ``most``; ``most`` when there is none."""
-    fitting = [size for size in sizes if most is None or size <= most]
-    return fitting[-1] if fitting else most
+    return next((size for size in reversed(sizes) if most is None or size <= most), most)
 
 
 def is_count(value: Any, least: int = 1) -> bool:

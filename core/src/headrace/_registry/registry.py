@@ -253,16 +253,15 @@ class Registry:
         """Say why ``name`` is unknown and what to do about it."""
         plugin, _, part = name.rpartition(":")
         for one in self.plugins():
-            brings = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
-            if not one.usable and (plugin == one.plugin or (brings and not plugin)):
+            has_it = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
+            if not one.usable and (plugin == one.plugin or (has_it and not plugin)):
                 by = f"{one.distribution} {one.version}"
                 what = f"{name!r} comes with {by}, which cannot be used: {one.reason}"
                 return Problem("plugin_" + one.state, what, hint=one.remedy)
-        installed = {one.distribution for one in self.plugins()}
-        if part in KNOWN_ELSEWHERE and KNOWN_ELSEWHERE[part] not in installed:
-            distribution = KNOWN_ELSEWHERE[part]
-            what = f"{name!r} comes with {distribution}, which is not installed"
-            return Problem("missing_plugin", what, hint=how_to_install(distribution))
+        brings = KNOWN_ELSEWHERE.get(part)
+        if brings is not None and brings not in {one.distribution for one in self.plugins()}:
+            what = f"{name!r} comes with {brings}, which is not installed"
+            return Problem("missing_plugin", what, hint=how_to_install(brings))
         names = [*known]
         near = nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
