@@ -316,6 +316,34 @@ def test_sighup_reads_the_configurations_again(tmp_path, start):
     process.stderr.close()
 
 
+HANGS = """
+import os, pathlib, signal
+import headrace
+
+@headrace.register("Hangs")
+class Hangs(headrace.Backend):
+    def init(self, options, context):
+        pathlib.Path(__file__).with_name("a.toml").write_text('backend = "Identity"')
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = "of the file that was there at the start"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_sighup_while_models_are_built_is_answered_once_they_are(tmp_path, start):
+    (tmp_path / "hangs.py").write_text(HANGS)
+    (tmp_path / "a.toml").write_text('import = ["hangs.py"]\nbackend = "Hangs"')
+    process, url = start("a.toml", "--port", "0", cwd=tmp_path)
+    assert process.stderr.readline() == "reloaded\n"
+    assert httpx.post(f"{url}/run/a", content=b"x").json() == {"result": "x"}
+    process.terminate()
+    assert process.wait(300) == 0
+    process.stderr.close()
+
+
 def test_draining_says_not_ready_first(serving):
     server = serving({"m": {"backend": "Identity"}})
     server.drain()

@@ -59,15 +59,20 @@ def run(
     """
     if settings.access_log:
         _print_access_log()
-    server = settings.server(worker, listener, everywhere)
     who = "" if worker is None else f"worker {worker}: "
     status = 0
-    with switching(settings.switch_interval_ms), signals() as came:
+    with contextlib.ExitStack() as until_the_end:
+        early = until_the_end.enter_context(_hangups())
+        server = settings.server(worker, listener, everywhere)
+        until_the_end.enter_context(switching(settings.switch_interval_ms))
+        came = until_the_end.enter_context(signals())
         server.start()
         if started is not None:
             started(server)
         else:
             announce(settings, server.url, server.grpc_url, listening)
+        if early:  # what was read before it may be out of date
+            _reload(server, settings, who)
         for number in came:
             if number != HANGUP:
                 status = INTERRUPTED if number == signal.SIGINT else 0
@@ -94,6 +99,20 @@ def switching(interval_ms: float) -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before_s)
+
+
+@contextlib.contextmanager
+def _hangups() -> Iterator[list[int]]:
+    """Note each SIGHUP in a list until the block ends: while pipelines are built it would end the process."""
+    came: list[int] = []
+    if HANGUP is None:
+        yield came
+        return
+    before = signal.signal(HANGUP, lambda number, _: came.append(number))
+    try:
+        yield came
+    finally:
+        signal.signal(HANGUP, before)
 
 
 @contextlib.contextmanager
