@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 import headrace
-from headrace._build.parts import _Closing
+from headrace._build.parts import Parts, _Closing
 from headrace.errors import BackendError, ClosedError
 from headrace_testing import Blocking
 
@@ -478,3 +478,27 @@ def test_after_ctrl_c_what_a_thread_owns_is_closed_there_and_not_waited_for():
         job()
     assert closed == ["any", "own"]
     assert isinstance(closing.interrupt, KeyboardInterrupt)
+
+
+def test_two_threads_that_close_the_same_parts_lose_none_of_them(client):
+    """The first hangs in the newest part; the second goes on with the rest, and is overtaken there."""
+    closed, hangs, goes_on = [], threading.Event(), threading.Event()
+
+    def newest():
+        if not hangs.is_set():
+            hangs.set()
+            assert goes_on.wait(60)
+
+    def middle():
+        if threading.current_thread() is not first:
+            goes_on.set()
+            first.outcome()
+
+    parts = Parts()
+    for close in (lambda: closed.append("oldest"), middle, newest):
+        parts.add(types.SimpleNamespace(close=close))
+    first = client(parts.close)
+    assert hangs.wait(60)
+    assert parts.close() == []
+    assert closed == ["oldest"]
+    assert first.outcome() == []

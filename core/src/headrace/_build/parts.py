@@ -76,17 +76,18 @@ class Parts:
                 # A build that was given up may go on in this thread. An empty job that has run says that
                 # the build has ended and all its parts are noted here.
                 closing.close(_nothing, first)
-        while self._parts:
+        for place in reversed(range(len(self._parts))):
+            # None is left at this place where another thread closed it while this one hung in a part before.
+            for part, thread in self._parts[place : place + 1]:
+                if isinstance(part, Parts):
+                    part._close(closing)
+                elif isinstance(part, OwnThread):
+                    closing.threads.append(part)
+                else:
+                    stop = part._stop if isinstance(part, Backend) else part.close
+                    closing.close(stop, thread)
             # Removed only once it is closed: a second `close` finds the rest.
-            part, thread = self._parts[-1]
-            if isinstance(part, Parts):
-                part._close(closing)
-            elif isinstance(part, OwnThread):
-                closing.threads.append(part)
-            else:
-                stop = part._stop if isinstance(part, Backend) else part.close
-                closing.close(stop, thread)
-            self._parts.pop()
+            del self._parts[place:]
         if self._store is not None:
             own = self._thread or next(reversed(closing.threads[outside:]), None)
             closing.close(self._store.close, own if own is not None and own.alive else None)
