@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -188,6 +187,8 @@ class Pipeline:
                 still runs on a request. Python 3.10 gives who awaits the task another one,
                 whose ``__context__`` is this.
         """
+        import asyncio  # a quarter of the time that `import headrace` would take; who awaits has it already
+
         loop = asyncio.get_running_loop()
         admitted = self._admitted(data, timeout, priority)
         entries = [entry for entry, _ in admitted]
@@ -313,6 +314,8 @@ class Pipeline:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        import asyncio
+
         # Another thread closes: tasks of this event loop may await requests that are being drained.
         await asyncio.to_thread(self.close, drain=kind is None)
 
