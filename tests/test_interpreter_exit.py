@@ -48,8 +48,15 @@ class LongOwn(Long):
     owns_thread = True
 
 
+class Asleep(headrace.Backend):
+    def forward(self, batch):
+        began.set()
+        time.sleep(10_000)
+
+
 headrace.register("Long", Long)
 headrace.register("LongOwn", LongOwn)
+headrace.register("Asleep", Asleep)
 pipe = headrace.pipe({"backend": BACKEND})
 request = {"data": np.zeros((64, 256), np.float32)}
 if ENDS == "waiting":
@@ -152,5 +159,6 @@ def test_a_batch_that_ends_while_the_interpreter_ends_does_not_abort_it(long, ba
 
 
 @pytest.mark.stress
-def test_it_is_left_when_nobody_says_how_long_to_wait(endless):
-    assert end(endless, "Long", "plain") == 0
+def test_it_is_left_when_nobody_says_how_long_to_wait():
+    """The batch uses no processor meanwhile: those above compute while they are left."""
+    assert end("no model", "Asleep", "plain") == 0
