@@ -63,7 +63,7 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
     ("args", "message"),
     [
         ([], "no model to serve"),
-        (["missing.toml"], "missing.toml"),
+        (["missing.toml"], "error: model 'missing': no such file: 'missing.toml'"),
         (["a.toml", "a=a.toml"], "named twice"),
         (["--models", "none.toml"], "none.toml"),
         (["--models", "a.toml"], "a.toml: it may hold only tables [models.NAME], not backend"),

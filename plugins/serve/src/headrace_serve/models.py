@@ -301,11 +301,10 @@ def _all_loaded(
         try:
             loaded[place] = _loaded(entry, allow_import, timed=timed)
         except ConfigError as error:
-            # A problem of a file names the file, and one of a dict only the node.
-            problems += [
-                one if one.file else replace(one, path=f"{place[0]}.{one.path or 'config'}")
-                for one in error.problems
-            ]
+            # A problem of a file names the file, one of a dict only the node, and a missing file is neither's.
+            for one in error.problems:
+                where = f"{place[0]}.{one.path}" if one.path else f"model {place[0]!r}"
+                problems.append(one if one.file else replace(one, path=where))
     if problems:
         raise ConfigError(problems)
     return loaded
