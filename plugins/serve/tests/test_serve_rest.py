@@ -536,6 +536,8 @@ def test_the_application_may_lie_below_a_path():
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as c:
             assert (await c.post("/ml/run/m", content=b"four")).json() == {"result": 4}
             assert (await c.get("/ml/v2/models/m")).json()["name"] == "m"
+            (place,) = (await c.get("/ml/openapi.json")).json()["servers"]
+            assert (await c.get(place["url"] + "/v2/health/live")).status_code == 200
             answer = await c.put("/ml/v2")
             assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 

@@ -50,12 +50,13 @@ _KEYS: dict[str, Any] = {
 }
 
 
-def document(models: Catalogue, *, keyed: bool = False) -> dict[str, Any]:
+def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict[str, Any]:
     """Give the document: every version of every model with its inputs and outputs.
 
     Args:
         models: The models.
         keyed: Whether requests need a key; requests of health never do.
+        below: The path below which the application lies; ``""`` for none.
     """
     paths: dict[str, Any] = {
         "/v2": _get("Name, version and extensions of the server"),
@@ -82,6 +83,8 @@ def document(models: Catalogue, *, keyed: bool = False) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": {"Error": _error()}},
     }
+    if below:  # without it, clients take the paths for those of the whole host
+        made["servers"] = [{"url": below}]
     if keyed:
         made["components"]["securitySchemes"] = _KEYS
         made["security"] = [{name: []} for name in _KEYS]

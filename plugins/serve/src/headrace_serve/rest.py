@@ -283,7 +283,9 @@ async def _server(exchange: Exchange) -> Reply:
 
 async def _openapi(exchange: Exchange) -> Reply:
     service = exchange.service
-    return Reply.json(openapi.document(service.models, keyed=service.keys is not None))
+    below = exchange.scope.get("root_path", "")
+    keyed = service.keys is not None
+    return Reply.json(openapi.document(service.models, keyed=keyed, below=below))
 
 
 async def _docs(exchange: Exchange) -> Reply:
