@@ -1011,6 +1011,20 @@ def test_a_system_that_is_no_posix_has_no_processes(monkeypatch):
         _process.spawn("pass", ())
 
 
+def test_a_program_that_is_frozen_starts_no_process_for_that_would_be_the_program(
+    tmp_path, monkeypatch
+):
+    started = tmp_path / "started"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {started}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(SetupError, match="frozen into a program"):
+        headrace.pipe({"backend": "Process[Identity]"})
+    assert not started.exists()
+
+
 def test_a_file_in_memory_has_no_name_where_the_system_makes_no_such_files(monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     file = _process.memory_file()

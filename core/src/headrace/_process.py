@@ -167,9 +167,8 @@ if hasattr(os, "register_at_fork"):
 
 def memory_file() -> int:
     """Open a file in memory that has no name; give its descriptor."""
-    create = getattr(os, "memfd_create", None)
-    if create is not None:
-        return create("headrace")  # type: ignore[no-any-return]
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("headrace")
     import tempfile
 
     with tempfile.TemporaryFile() as file:  # this file has no name in any folder either
@@ -186,12 +185,15 @@ def spawn(code: str, keep: Sequence[int]) -> subprocess.Popen[bytes]:
         keep: The descriptors that it inherits.
 
     Raises:
-        SetupError: The platform cannot start such a process, or the system has no room for another one.
+        SetupError: The platform cannot start such a process, this program is frozen (as by PyInstaller), or the
+            system has no room for another process.
     """
     import subprocess
 
-    if os.name != "posix":
-        raise SetupError("Process needs a POSIX system", hint="BackgroundThread[X] runs here.")
+    # In a frozen program `sys.executable` is the program, which would start itself once more, and so on.
+    if os.name != "posix" or getattr(sys, "frozen", False):
+        needs = "Process needs a POSIX system, and a Python that is not frozen into a program"
+        raise SetupError(needs, hint="BackgroundThread[X] runs here.")
     # Ctrl-C in a terminal reaches the new process as well, perhaps before it can ignore the signal. So the
     # signal is blocked here, and the new process inherits that until `end_with_parent` unblocks it.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
