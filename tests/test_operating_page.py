@@ -15,7 +15,10 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from headrace_serve import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
@@ -90,3 +93,29 @@ def test_the_page_is_followed(tmp_path):
     (alarms,) = blocks("yaml")
     known = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
     assert set(re.findall(r"headrace_\w+", alarms)) <= known
+
+
+BOARD = (ROOT / "docs" / "grafana" / "headrace.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", [BOARD, "".join(blocks("yaml"))], ids=["dashboard", "alarms"])
+def test_nodes_of_one_name_in_several_models_of_a_server_are_told_apart(text):
+    models = {"a": {"backend": "Identity"}, "b:3": {"backend": "Identity"}}
+    with (
+        Server(models, port=0) as server,
+        urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer,
+    ):
+        found = text_string_to_metric_families(answer.read().decode())
+        samples = [sample for family in found for sample in family.samples]
+    one, other = (s.labels for s in samples if s.name == "headrace_requests_waiting")
+    apart = {name for name in one if one[name] != other[name]}
+    assert one["node"] == other["node"]
+    groups = [
+        *re.findall(r"(?:by|on) \(([^)]*)\)", text),
+        *(
+            " ".join(re.findall(r"{{(\w+)}}", legend))
+            for legend in re.findall(r"legendFormat.*", text)
+        ),
+    ]
+    assert len(groups) >= 4
+    assert [group for group in groups if not apart <= set(re.findall(r"\w+", group))] == []

@@ -194,7 +194,8 @@ def test_the_dashboard_asks_for_metrics_that_there_are(probe):
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
     assert asked - {sample.name for sample in samples} == set()
     labels = {label for sample in samples for label in sample.labels}
-    assert shown - labels == {"instance"}  # the one that Prometheus adds
+    # The one that Prometheus adds, and those of a server's models.
+    assert shown - labels == {"instance", "model", "model_version"}
     assert len(asked) >= 8
 
 
