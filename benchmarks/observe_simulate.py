@@ -9,10 +9,10 @@ longer for each), and no simulation can know that. Printed are the medians of th
 are 5 % for throughput and mean batch, 10 % for p50, 25 % for p99. The open loops of ``jpeg`` have rates below and
 above the most requests per second of the closed loops.
 
-A closed loop may have several rhythms, each of which keeps going once it has begun (4 clients on two instances that
-sleep 45 ms for one request and 55 ms for three run 2 or 3 batches of one per batch of three). The order in which
-threads wake up at almost the same time decides which rhythm a run gets into. So for closed loops the range of the
-simulated throughput over several wake-up times is printed too, over the throughput of the run. On a busy machine
+A closed loop may have several rhythms, each of which keeps going for a while once it has begun (10 clients on two
+instances run 8 and 2 requests at a time, or 7 and 3). The order in which threads wake up at almost the same time decides
+which rhythm a run gets into, and runs of the same loop differ by some percent. So for closed loops two ranges are
+printed too, over the throughput of the run: that of the runs, and that of simulations with several wake-up times. On a busy machine
 threads wake up late: ``--slower 10`` sleeps ten times as long (at a tenth of the rates), so that late wake-ups weigh
 a tenth as much.
 
@@ -200,6 +200,9 @@ def compare(
                 key: statistics.median(one.get(key, math.nan) for one in every) for key in names
             }
             figures = "".join(f"{ratio[key]:8.3f}" for key in ("throughput", "batch", "p50", "p99"))
+            if rps:
+                rates = [rate / rps for rate, _ in runs]
+                figures += f"   {min(rates):.3f} to {max(rates):.3f}"
             if "lowest" in ratio:
                 figures += f"   {ratio['lowest']:.3f} to {ratio['highest']:.3f}"
             load = {"kind": "closed", "clients": spec.clients} if spec.clients else spec.about
@@ -222,7 +225,9 @@ def main() -> None:
     headrace.register("Patient", Patient)
     seconds, rounds = (0.2, 1) if given.quick else (given.seconds, given.rounds)
     cells: list[dict[str, Any]] = []
-    print(f"{'load':34}{'req/s':>9}{'ratio':>8}{'batch':>8}{'p50':>8}{'p99':>8}   by wake-up")
+    print(
+        f"{'load':34}{'req/s':>9}{'ratio':>8}{'batch':>8}{'p50':>8}{'p99':>8}   {'runs':16}by wake-up"
+    )
     if "sleep" in given.part:
         rates = tuple(rate / given.slower for rate in (100.0, 600.0, 1500.0, 2500.0))
         specs = closed_loops(quick=given.quick) + open_loops(rates, quick=given.quick)

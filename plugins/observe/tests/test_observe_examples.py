@@ -46,6 +46,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "line.toml").write_text(LINE)
     (tmp_path / "other.toml").write_text('extends = "line.toml"\nmax = 1\n')
     (tmp_path / "page.toml").write_text(f"[read]\n{LINE}")
+    (tmp_path / "operator.key").write_text("a key\n")
     (tmp_path / "monday.txt").write_text("".join(f"{k / 100}\n" for k in range(50)))
     for name in ("photos", "pages"):
         (tmp_path / name).mkdir()
@@ -69,7 +70,7 @@ def test_every_example_of_the_help_does_what_it_says(folder, caplog):
         (url,) = re.findall(r"metrics at (http.*)/metrics", caplog.text)
         for command in COMMANDS:
             for line in examples(command):
-                stdout = _run(line.replace("http://127.0.0.1:9464", url))
+                stdout = _run(re.sub(r"https?://(127.0.0.1:9464|models.example:8000)", url, line))
                 if "--json" in line and command != "gpus":  # which prints a list
                     _check_keys(command, json.loads(stdout))
     assert json.loads((folder / "times.json").read_text())["nodes"]["main"]

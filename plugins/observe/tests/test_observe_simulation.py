@@ -199,6 +199,35 @@ def test_the_time_from_batch_to_batch_counts_for_what_waited(tmp_path):
     assert spaced.latency_ms["max"] == pytest.approx(4.0)
 
 
+def test_clients_that_have_their_answers_send_their_next_requests_one_after_the_other(tmp_path):
+    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
+
+    def ran(started, *arrivals):
+        requests = [BatchRequest({}, arrival, started, 1) for arrival in arrivals]
+        about = (started, started + 0.010, len(arrivals), [None] * len(arrivals))
+        probe.batch_ran(BatchRecord("main", 0, 1, requests, *about))
+
+    ran(1.0, 0.9990, 0.9995)
+    ran(1.0110, 1.0102, 1.0105)  # 0.2 ms after that batch, and 0.3 ms after the request before
+    ran(1.5, 1.0214, 1.4)  # 0.4 ms after that batch; the other client paused
+    ran(2.0, 1.6)  # no client sent its request because of the batch before
+    probe.close()
+    turns_s = read_times(tmp_path / "times.json")["main"].turns_s
+    assert [turns_s[len(turns_s) * part // 6] for part in (1, 3, 5)] == pytest.approx(
+        [0.0002, 0.0003, 0.0004]
+    )
+
+    def foretold(clients, **more):
+        times = {"main": ServiceTimes("main", {1: [10.0], 4: [10.0]}, "here", turns_ms=[1.0])}
+        return simulated({"backend": "Identity", **more}, times).closed_loop(clients, 1000, 100)
+
+    assert foretold(1).throughput_rps == pytest.approx(1 / 0.011, rel=0.01)
+    # A batch waits for all four clients, which come 1, 2, 3 and 4 ms after the end of the batch before.
+    together = foretold(4, batch_sizes=[4], max=4, batching_timeout=1000)
+    assert together.throughput_rps == pytest.approx(4 / 0.014, rel=0.01)
+    assert together.latency_ms["mean"] == pytest.approx(14, rel=0.01)
+
+
 def test_of_many_batches_each_has_the_same_chance_to_be_kept(tmp_path):
     probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
     for k in range(10_000):
@@ -522,6 +551,7 @@ def test_sizes_between_and_above_lie_on_lines():
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"main": -1}}', "wake_ms.main: expected a"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": 1}', "wake_ms: expected a time"),
         ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"mian": 1}}', "'mian'; did you mean 'main'"),
+        ('{"nodes": {"main": {"1": 2}}, "turn_ms": {"main": []}}', "turn_ms.main: expected a"),
         ('{"nodes": {"main": {"1": 2}}, "wake": 1}', "'wake'; did you mean 'wake_ms'"),
         ('{"main": {"1": 2}, "between_ms": {"main": 1}}', 'between_ms stands beside "nodes"'),
         ('{"main": {"1": {"ms": 2, "besides": {}}}}', "main.1: there is no key 'besides'; did"),

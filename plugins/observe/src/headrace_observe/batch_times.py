@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -40,6 +41,9 @@ _HANDED_OVER_S = 20e-6
 
 _AT_ONCE_S = 500e-6
 """A thread that has ended a batch cuts the next one sooner than this, if one is due."""
+
+_TURN_S = 1e-3
+"""A client that has its answer sends the next request sooner than this after the client before it, in a closed loop."""
 
 
 def quantiles(values: Sequence[float], count: int) -> list[float]:
@@ -109,18 +113,55 @@ class _Sample(Generic[_Kept]):
             self.values[place] = value
 
 
+class _Turns:
+    """How long clients take to send their next requests, one after the other, once a batch has answered them.
+
+    Attributes:
+        sample: The times in milliseconds: from the end of a batch to the next arrival, and from each of the arrivals to
+            the one after it, as many as the batch had requests.
+    """
+
+    def __init__(self) -> None:
+        self.sample: _Sample[float] = _Sample()
+        self._ends: list[tuple[float, int]] = []
+        self._arrivals: list[float] = []
+
+    def add(self, record: BatchRecord) -> None:
+        """Add a batch; the requests that came after its end are known once their own batches have ended."""
+        self._ends.append((record.ended, len(record.requests)))
+        self._arrivals += [request.arrival for request in record.requests]
+        if len(self._ends) >= 2 * _LATEST:
+            self.sum_up(_LATEST)
+
+    def sum_up(self, count: int | None = None) -> None:
+        """Add to the sample what followed the first ``count`` of the ends, and forget those; None for all."""
+        arrivals = sorted(self._arrivals)
+        for ended, answered in self._ends[:count]:
+            before, place = ended, bisect_right(arrivals, ended)
+            for arrival in arrivals[place : place + answered]:
+                if (
+                    arrival - before > _TURN_S
+                ):  # this one did not send its request because of the answer
+                    break
+                self.sample.add(1000 * (arrival - before))
+                before = arrival
+        del self._ends[:count]
+        self._arrivals = arrivals[bisect_right(arrivals, self._ends[0][0]) :] if self._ends else []
+
+
 class BatchTimes:
     """The probe that notes the time of every batch without an error, and writes the times when the pipeline closes.
 
     The file is JSON, ``{"nodes": {node: {size: {"count": n, "ms": [...]}}}, "wake_ms": {node: [...]},
-    "between_ms": {node: [...]}}``. For each
+    "between_ms": {node: [...]}, "turn_ms": {node: [...]}}``. For each
     node and number of requests in a batch, ``count`` is the number of batches, and ``ms`` has the spread of
     their times in milliseconds, ascending. The clock covers a batch on its instance, without the queue.
     ``beside`` has the same by how many other batches, of any node, ran meanwhile (on average), because batches that
     share processors or a device slow each other down. ``wake_ms`` has the spread of the times, in milliseconds, from
     the cut of a batch to its start, over the batches for which a thread was woken. ``between_ms`` has the spread of
     the times from the end of a batch to the start of the next one in the same thread, over the batches whose first
-    request waited for that and that were cut at once, because no policy lingered.
+    request waited for that and that were cut at once, because no policy lingered. ``turn_ms`` has the spread of the
+    times that clients take one after the other, once a batch has answered them, to send their next requests.
     """
 
     class Options(headrace.Options):
@@ -145,6 +186,7 @@ class BatchTimes:
         self._latest: deque[_Noted] = deque(maxlen=_LATEST)
         self._wakes: dict[str, _Sample[float]] = {}
         self._between: dict[str, _Sample[float]] = {}
+        self._turns: dict[str, _Turns] = {}
         self._before: dict[tuple[str, int], tuple[int, float]] = {}
         """Per node and instance: the thread of its last batch, and when that batch ended."""
 
@@ -158,6 +200,7 @@ class BatchTimes:
             place = (record.node, record.instance)
             thread, before = self._before.get(place, (None, 0.0))
             self._before[place] = record.thread, record.ended
+            self._turns.setdefault(record.node, _Turns()).add(record)
             if any(error is not None for error in record.errors):
                 return
             for other in reversed(self._latest):  # batches are reported at their ends
@@ -182,11 +225,20 @@ class BatchTimes:
             for (node, size), noted in sorted(self._noted.items()):
                 about = {"count": noted.count, **_spreads(noted.values)}
                 nodes.setdefault(node, {})[str(size)] = about
-            wakes, between = (
-                {node: _written(found.values, _WRITTEN) for node, found in noted.items()}
-                for noted in (self._wakes, self._between)
-            )
-        return {"nodes": nodes, "wake_ms": wakes, "between_ms": between}
+            for turns in self._turns.values():
+                turns.sum_up()
+            switches = {
+                "wake_ms": self._wakes,
+                "between_ms": self._between,
+                "turn_ms": {node: turns.sample for node, turns in self._turns.items()},
+            }
+            written = {
+                key: {
+                    n: _written(found.values, _WRITTEN) for n, found in noted.items() if found.count
+                }
+                for key, noted in switches.items()
+            }
+        return {"nodes": nodes, **written}
 
     def close(self) -> None:
         """Write the file."""

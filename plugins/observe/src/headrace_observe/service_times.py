@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ServiceTimes", "read_times"]
 
-_KEYS = ("nodes", "wake_ms", "between_ms")
+_SWITCHES = ("wake_ms", "between_ms", "turn_ms")
+"""The keys of the times that switches of threads take."""
 
 _PARTS = 200
 """The number of equal parts in the table of a spread."""
@@ -38,11 +39,13 @@ class ServiceTimes:
         wakes_ms: How long a woken thread takes to go on, in milliseconds; none if that is not known.
         between_ms: The times from the end of a batch to the start of one that waited for its instance, in
             milliseconds; none if they are not known.
+        turns_ms: How long a client that has its answer takes to send its next request, while the others wait for
+            their turns, in milliseconds; none if that is not known.
 
     Attributes:
         requests: As given.
-        wakes_s, between_s: The spread of ``wakes_ms`` and of ``between_ms``, in seconds, ascending; empty if they are
-            not known.
+        wakes_s, between_s, turns_s: The spread of ``wakes_ms``, of ``between_ms`` and of ``turns_ms``, in seconds,
+            ascending; empty if they are not known.
         extrapolated: The sizes outside of the measured ones whose times were asked for.
     """
 
@@ -54,11 +57,13 @@ class ServiceTimes:
         requests: int | None = None,
         wakes_ms: Sequence[float] = (),
         between_ms: Sequence[float] = (),
+        turns_ms: Sequence[float] = (),
         beside: Mapping[int, Mapping[int, Sequence[float]]] | None = None,
     ) -> None:
         self.requests = requests
         self.wakes_s = _spread(wakes_ms) if wakes_ms else []
         self.between_s = _spread(between_ms) if between_ms else []
+        self.turns_s = _spread(turns_ms) if turns_ms else []
         self._node, self._origin = node, origin
         self._spread = {size: _spread(times) for size, times in measured.items()}
         self._beside = {
@@ -121,7 +126,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     """Read the times of batches of each node.
 
     The file is JSON, as ``bench --save-times`` writes it, ``{"nodes": {"main": {"8": {"ms": [4.1,
-    4.3]}}}, "wake_ms": {"main": [0.1, 0.3]}, "between_ms": {"main": 0.1}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
+    4.3]}}}, "wake_ms": {"main": [0.1, 0.3]}, "between_ms": {"main": 0.1}, "turn_ms": {"main": 0.1}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
     milliseconds. Beside ``ms``, ``beside`` may have the times by how many other batches ran meanwhile.
 
     Raises:
@@ -129,17 +134,18 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     """
     content = read_json(path)
     more: dict[str, dict[str, list[float]]] = {}
-    known = [name for name in _KEYS if isinstance(content, dict) and name in content]
+    keys = ("nodes", *_SWITCHES)
+    known = [name for name in keys if isinstance(content, dict) and name in content]
     if any(not _is_by_size(content[name]) for name in known):  # else a node has the name
         if "nodes" not in content:
             raise InputError(
                 f'{path}: {known[0]} stands beside "nodes", which has the times of each node: '
                 f'{{"nodes": {{"main": {{"1": 2.0}}}}, "{known[0]}": {{"main": 0.1}}}}'
             )
-        _refuse_others(content, _KEYS, str(path))
+        _refuse_others(content, keys, str(path))
         more = {
             name: _by_node(content.get(name, {}), f"{path}: {name}", content["nodes"])
-            for name in ("wake_ms", "between_ms")
+            for name in _SWITCHES
         }
         content = content["nodes"]
     if not isinstance(content, dict) or not content:
@@ -149,8 +155,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
             str(node),
             sizes,
             str(path),
-            more.get("wake_ms", {}).get(node, ()),
-            more.get("between_ms", {}).get(node, ()),
+            {name: more[name].get(node, []) for name in more},
         )
         for node, sizes in content.items()
     }
@@ -180,8 +185,7 @@ def _node(
     node: str,
     sizes: Any,
     origin: str,
-    wakes_ms: Sequence[float],
-    between_ms: Sequence[float],
+    switches: Mapping[str, Sequence[float]],
 ) -> ServiceTimes:
     if not isinstance(sizes, dict) or not sizes:
         raise InputError(f"{origin}: {node}: expected an object with times by batch size")
@@ -203,7 +207,10 @@ def _node(
         requests = None if requests is None or count is None else requests + int(size) * count
     if not any(any(times) for times in measured.values()):
         raise InputError(f"{origin}: {node}: all times are 0, so there is no throughput to predict")
-    return ServiceTimes(node, measured, origin, requests, wakes_ms, between_ms, shared)
+    wakes_ms, between_ms, turns_ms = (switches.get(name, ()) for name in _SWITCHES)
+    return ServiceTimes(
+        node, measured, origin, requests, wakes_ms, between_ms, turns_ms, beside=shared
+    )
 
 
 def _by_number(found: Any, place: str) -> dict[int, list[float]]:

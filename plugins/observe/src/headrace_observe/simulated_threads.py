@@ -1,7 +1,8 @@
 """Decides which thread runs a batch on the virtual clock, and which requests join the batch before it begins.
 
-Threads take no time, but they take turns in the order in which the real scheduler wakes them: a thread goes on until
-it sleeps, then the threads that it has woken run. The order decides which request joins which batch:
+Threads take turns in the order in which the real scheduler wakes them: a thread goes on until it sleeps, then the
+threads that it has woken run, each for no time or for one that was measured. The order decides which request joins
+which batch:
 
 - A client that has run a batch sends its next request before the clients that it has answered wake up to send theirs.
 - A batch that was given to a sleeping client begins when that client has woken up, and includes the requests that
@@ -11,6 +12,7 @@ it sleeps, then the threads that it has woken run. The order decides which reque
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from functools import partial
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace_observe.simulated_node import OVER, RUNS, SUSTAINED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace_observe.simulated_node import Item, SimulatedNode
 
@@ -76,12 +78,20 @@ class Batch:
 class Threads(ABC):
     """The work of threads between the starts and the ends of batches.
 
+    Args:
+        draw: Gives random numbers from 0 to below 1.
+        wake_s: See `headrace_observe.simulation.Simulation`.
+
     Attributes:
         ready: For each woken thread, in order, the function with which it goes on; it is called with the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[], float], wake_s: float) -> None:
         self.ready: deque[Callable[[float], None]] = deque()
+        self._draw, self._wake_s = draw, wake_s
+        self._wakes_s: Sequence[float] = ()
+        self._turns_s: Sequence[float] = ()
+        self._turn_ends = 0.0
 
     # `Simulation` defines these methods.
 
@@ -111,8 +121,42 @@ class Threads(ABC):
         """Return whether nodes follow this one; a worker then moves its requests on to them itself."""
 
     @abstractmethod
+    def _at(self, at: float, goes_on: Callable[[float], None]) -> None:
+        """Let a thread go on at a time."""
+
+    @abstractmethod
     def _wake_at(self, node: SimulatedNode, at: float, waker: Request | None) -> None:
         """Schedule another look at a node's queue."""
+
+    # When threads go on.
+
+    def _wake(self, now: float) -> None:
+        """Let the woken threads go on: one after the other now, or each after a drawn time if threads take any."""
+        while self.ready:
+            self._awake(self.ready.popleft(), now)
+
+    def _awake(self, goes_on: Callable[[float], None], now: float) -> None:
+        if self._turns_s:
+            turn_s = self._turns_s[int(self._draw() * len(self._turns_s))]
+            self._turn_ends = max(now, self._turn_ends) + turn_s
+            self._at(self._turn_ends, goes_on)
+        elif self._wake_s or self._wakes_s:
+            self._at(now + self._waking(), goes_on)
+        else:
+            goes_on(now)
+
+    def _go_on(self, goes_on: Callable[[float], None], now: float) -> None:
+        """Let a thread that is awake go on, before the threads that it has woken."""
+        if self._turns_s:
+            self.ready.appendleft(goes_on)
+        else:
+            goes_on(now)
+
+    def _waking(self) -> float:
+        """Draw the time that a thread takes to wake up, in seconds."""
+        if self._wakes_s:
+            return self._wakes_s[int(self._draw() * len(self._wakes_s))]
+        return -self._wake_s * math.log(1 - self._draw()) if self._wake_s else 0.0
 
     # The work of threads.
 
@@ -203,7 +247,7 @@ class Threads(ABC):
             mine.own = own
             self._start(node, mine, now)
         elif isinstance(leader, Request) and own:
-            self._wakes(node, leader, own, now)
+            self._go_on(partial(self._wakes, node, leader, own), now)
 
     def _wakes(self, node: SimulatedNode, request: Request, count: int, now: float) -> None:
         node.asleep -= 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import random
 from array import array
 from bisect import bisect_left
@@ -18,7 +17,7 @@ from headrace_observe.simulated_node import OVER, RUNS, WAITS, Item, SimulatedNo
 from headrace_observe.simulated_threads import Batch, Request, Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace.policies import BatchPolicy, DispatchPolicy
     from headrace_observe.service_times import ServiceTimes
@@ -28,8 +27,8 @@ __all__ = ["SIMULATED_CLOCK", "Line", "Simulation"]
 
 SIMULATED_CLOCK = (
     "virtual: from the arrival of a request to the end of its last batch; threads take turns as in the real scheduler; "
-    "switches of threads take only `between_ms` (in an open loop also `wake_ms`) of the times, and the work of "
-    "clients takes no time; instances slow each other down as far as `beside` of the times says"
+    "switches of threads and the work of clients take only `between_ms` of the times, in an open loop also `wake_ms`, in a "
+    "closed loop of one node also `turn_ms`; instances slow each other down as far as `beside` of the times says"
 )
 
 _LATE, _END, _ARRIVE, _WAKE, _AWAKE = range(5)
@@ -76,8 +75,9 @@ class Simulation(Threads):
         times: The times of batches of each node.
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds; times are drawn from an exponential
-            distribution. With 0, threads of a closed loop take no time, and those of an open loop take times from the
-            spread that was measured at the entry node.
+            distribution. With 0, those of an open loop take times from the spread that was measured at the entry node.
+            Those of a closed loop of one node go on one after the other, and take the turns that were measured there:
+            the interpreter runs one thread at a time. Where none were measured, they take no time.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Simulation(Threads):
         seed: int = 0,
         wake_s: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(random.Random(seed).random, wake_s)  # noqa: S311 - no secret
         self._line, self._times = line, times
         self._nodes = {
             name: SimulatedNode(rules, *policies[name], self._full)
@@ -96,9 +96,6 @@ class Simulation(Threads):
         }
         before = Counter(name for names in line.after.values() for name in names)
         self._joins = {name: count for name, count in before.items() if count > 1}
-        self._draw = random.Random(seed).random  # noqa: S311 - no secret
-        self._wake_s = wake_s
-        self._wakes_s: Sequence[float] = ()
         self._events: list[tuple[float, int, int, Any, Any]] = []
         self._number = self._waiting = self._running = self._to_send = 0
         self._outside: deque[Request] = deque()
@@ -115,6 +112,8 @@ class Simulation(Threads):
         requests was sent.
         """
         self._closed, self._to_send = True, requests
+        if not self._wake_s and len(self._nodes) == 1:
+            self._turns_s = self._times[self._line.entry].turns_s
         for _ in range(min(clients, requests)):
             self._push(0.0, _ARRIVE)
         self._run(iter(()))
@@ -162,22 +161,8 @@ class Simulation(Threads):
                 self._look(a, now, b if b is not None and b.waits else None)
             self._wake(now)
 
-    def _wake(self, now: float) -> None:
-        """Let the woken threads go on: one after the other now, or each after a drawn time if threads take any."""
-        while self.ready:
-            self._awake(self.ready.popleft(), now)
-
-    def _awake(self, goes_on: Callable[[float], None], now: float) -> None:
-        if self._wake_s or self._wakes_s:
-            self._push(now + self._waking(), _AWAKE, goes_on)
-        else:
-            goes_on(now)
-
-    def _waking(self) -> float:
-        """Draw the time that a thread takes to wake up, in seconds."""
-        if self._wakes_s:
-            return self._wakes_s[int(self._draw() * len(self._wakes_s))]
-        return -self._wake_s * math.log(1 - self._draw()) if self._wake_s else 0.0
+    def _at(self, at: float, goes_on: Callable[[float], None]) -> None:
+        self._push(at, _AWAKE, goes_on)
 
     def _send(self, now: float, meant: float | None = None) -> None:
         """Let a request arrive; in a closed loop it is the next request of a client, if one is left to send."""

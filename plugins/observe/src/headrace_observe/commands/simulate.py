@@ -103,9 +103,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
 
     The configuration's own policies decide on a virtual clock. Batches take the times in --times, drawn from the
     spread of their size; the times of a missing size are interpolated. So loads and numbers of instances can be tried
-    that this machine does not have: `--set instance_num=8`. Clients take no time, and switches of threads take time
-    only in an open loop, if it was measured. Batches take longer beside others as far as that was measured. Figures
-    leave out the warm-up and requests that end after the last one is sent.
+    that this machine does not have: `--set instance_num=8`. Clients and switches of threads take the times that were
+    measured for them, and batches take longer beside others as far as that was measured. Figures leave out the warm-up
+    and requests that end after the last one is sent.
 
     \b
     Examples:
