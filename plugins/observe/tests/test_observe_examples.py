@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "line.toml").write_text(LINE)
     (tmp_path / "other.toml").write_text('extends = "line.toml"\nmax = 1\n')
     (tmp_path / "page.toml").write_text(f"[read]\n{LINE}")
-    (tmp_path / "operator.key").write_text("a key\n")
+    (tmp_path / "operator.key").write_text("k3y\n")
     (tmp_path / "monday.txt").write_text("".join(f"{k / 100}\n" for k in range(50)))
     for name in ("photos", "pages"):
         (tmp_path / name).mkdir()
