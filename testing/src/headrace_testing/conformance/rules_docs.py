@@ -32,13 +32,15 @@ _HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+(\S.*))?")
 _BULLET = re.compile(r"^[-*] ", re.MULTILINE)
 _UNDERLINED = re.compile(r"^([A-Z][a-z]+)\n---+$", re.MULTILINE)
 _ENTRY = re.compile(r"([\w{}`., /-]+?)\s*(\([^()]*\)\s*)?:(?:\s|$)")
-_MAX = r"(?:up\s+to|at\s+most|max(?:imum)?\W{0,3})\s*"
+_MAX = r"(?:up\s+to|at\s+most|<=|\u2264|max(?:imum)?\W{0,3})\s*"
 _AT_LEAST = re.compile(
-    r"(?:(\d+|one)(?:\s*\+|\s+(?:or|and)\s+more\b)|(?:at\s+least\s+|min(?:imum)?\W{0,3})(\d+|one)\b(?!\W{0,3}max(?:imum)?\W{0,3}\d)|any\b|un(?:bounded|limited)\b)",
+    r"(\d+|one)(?:\s*\+|\s+(?:or|and)\s+more\b|\s*\.\.+\s*$)|\[?(\d+)\s*(?:,|to)\s*(?:inf(?:inity)?\b|\u221e)"
+    r"|(?:at\s+least\s+|(?:>=|\u2265)\s*|from\s+(?=\d+\s*(?:on\b|up\b|upwards\b|[.;\n]|$))|min(?:imum)?\W{0,3})"
+    r"(\d+|one)\b(?!(?:\W{0,3}max(?:imum)?|[\s,]*(?:<=|\u2264))\W{0,3}\d)|any\b|un(?:bounded|limited)\b",
     re.IGNORECASE,
 )
 _FROM_TO = re.compile(
-    rf"(?:\[|\(|from\s+|min(?:imum)?\W{{0,3}})?(\d+)(?:\s*(?:to|-|\u2013|\u2026|\.\.+)|,?\s+{_MAX}|,(?=[^\])]*[\])]))\s*(\d+)\b",
+    rf"(?:\[|\(|from\s+|(?:>=|\u2265)\s*|min(?:imum)?\W{{0,3}})?(\d+)(?:\s*(?:to|-|\u2013|\u2026|\.\.+)|,?\s+{_MAX}|,(?=[^\])]*[\])]))\s*(\d+)\b",
     re.IGNORECASE,
 )
 _UP_TO = re.compile(rf"{_MAX}(\d+)\b", re.IGNORECASE)
@@ -237,7 +239,7 @@ def _range_of(text: str) -> tuple[int, int | str | None] | None:
     """Read a range; its end is `_WORDS` where it is written in words."""
     at_least = _AT_LEAST.match(text)
     if at_least is not None:
-        word = (at_least[1] or at_least[2] or "1").lower()
+        word = next(filter(None, at_least.groups()), "1")
         return (int(word) if word.isdigit() else 1), None
     between = _FROM_TO.match(text)
     if between is not None:
