@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -398,6 +399,19 @@ def test_top_says_who_does_not_answer():
     assert done.exit_code == 2
     assert "does not answer" in done.stderr
     assert 'needs probes = ["Prometheus"]' in done.stderr
+
+
+def test_top_says_whose_certificates_to_trust(monkeypatch):
+    refused = ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed certificate")
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: raises(refused))
+    done = CliRunner().invoke(app, ["top", "https://server:1", "--count", "1"])
+    assert done.exit_code == 2
+    assert "self-signed certificate" in done.stderr
+    assert "SSL_CERT_FILE" in done.stderr
+
+
+def raises(reason):
+    raise urllib.error.URLError(reason)
 
 
 @pytest.mark.parametrize("url", ["", "http://", "http://[::1", "ftp://host", "host:port", "h:0"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json as _json
+import ssl
 import sys
 import threading
 import time
@@ -144,6 +145,8 @@ def scrape(url: str, key: str | None = None) -> Scrape:
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         reason = getattr(error, "reason", error) or type(error).__name__
         hint = 'The pipeline that is watched needs probes = ["Prometheus"] under [global].'
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            hint = "The environment variable SSL_CERT_FILE names a file with the certificates to trust."
         raise HeadraceError(f"{url} does not answer: {reason}\n  {hint}") from error
     found: Scrape = {}
     with contextlib.suppress(ValueError):  # it is not the text of a probe
