@@ -263,6 +263,49 @@ def test_a_section_may_name_its_keys_in_a_sentence(cls, outcome):
         assert run.verdict("docstring-batch").outcome == "passed"
 
 
+class TakesArrays(headrace.Backend):
+    """Give the array that comes.
+
+    Reads:
+        data: An array of any shape and dtype.
+    Writes:
+        result: The same array.
+    Batch:
+        1 or more
+
+    Raises:
+        InputError: ``data`` is no array.
+    Source:
+        Own.
+    """
+
+    def forward(self, batch):
+        outcomes = [None] * len(batch)
+        for place, request in enumerate(batch):
+            if hasattr(request.get("data"), "dtype"):
+                request["result"] = request["data"]
+            else:
+                outcomes[place] = InputError("no array", key="data")
+        return outcomes
+
+
+class SpeaksOfShapesAlone(TakesArrays):
+    __doc__ = TakesArrays.__doc__.replace("any shape and dtype", "any shape")
+
+
+@pytest.mark.parametrize(
+    ("cls", "outcome"), [(TakesArrays, "passed"), (SpeaksOfShapesAlone, "failed")]
+)
+def test_a_key_may_take_arrays_of_any_shape_and_dtype(cls, outcome):
+    numpy = pytest.importorskip("numpy")
+    headrace.register(cls.__name__, cls, replace=True)
+    make_item = lambda self, k: {"data": numpy.full(3, k + 0.5)}  # noqa: E731
+    made = {"expression": cls.__name__, "make_item": make_item}
+    with ConformanceRun(type("Made", (BackendConformance,), made)) as run:
+        assert run.verdict("wrong-shape").outcome == "passed"
+        assert run.verdict("wrong-dtype").outcome == outcome
+
+
 class Constant(headrace.Backend):
     """Give the same number to all.
 

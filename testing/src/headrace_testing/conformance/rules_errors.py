@@ -158,10 +158,10 @@ def wrong_shape_(subject: Subject) -> str | None:
 
     Under each key, an array with three more axes, or a value wrapped in three lists, gives an
     InputError that names the key; unless the entry of the key in the section Reads contains `anything`
-    or `any shape`. So does an array with one axis more, one less or none, or without elements, or it gets a
+    or `any shape` ("any shape and dtype" says both). So does an array with one axis more, one less or none, or without elements, or it gets a
     result; where the entry names shapes, as `[H, W, C]`, no array with another number of axes does.
     """
-    words = ("anything", "any shape")
+    words = ("anything", "any dtype and shape", "any dtype or shape", "any shape")
     return _refused(subject, foreign_shapes, words, "a value of the wrong shape")
 
 
@@ -171,11 +171,11 @@ def wrong_dtype_(subject: Subject) -> str | None:
 
     Under each key, the same array of complex numbers (or a complex number in place of each value)
     gives an InputError that names the key; unless the entry of the key in the section Reads contains
-    `anything` or `any dtype`. Where the entry names dtypes (`uint8`, "floating", "integers"), so does the same
+    `anything` or `any dtype` ("any shape and dtype" says both). Where the entry names dtypes (`uint8`, "floating", "integers"), so does the same
     array of any dtype that it does not name, and one that it names gets a result or an InputError. An array
     of texts or of objects gives an InputError where the entry speaks of no text.
     """
-    words = ("anything", "any dtype")
+    words = ("anything", "any shape and dtype", "any shape or dtype", "any dtype")
     return _refused(subject, foreign_dtypes, words, "a value of the wrong dtype")
 
 
