@@ -167,7 +167,17 @@ def test_what_is_set_wins_over_the_file_and_the_last_over_the_first(write):
         assert value == (9 if word == 2 else word)
 
 
-@pytest.mark.parametrize("text", ["word=5", "one.word=5", "one.Say::word=5", "Say::word=5"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word=5",
+        "one.word=5",
+        "one.Say::word=5",
+        "Say::word=5",
+        '"Say::word"=5',
+        "one.'Say::word'=5",
+    ],
+)
 def test_a_key_of_the_only_node_wins_over_what_its_table_says(text, write):
     write(one_toml='[one]\nbackend = "Say"\nword = 1\n', over_toml='extends = "one.toml"\n')
     for file in ("one.toml", "over.toml"):

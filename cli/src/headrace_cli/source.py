@@ -126,7 +126,14 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
 
 
 def _parts(key: str) -> list[str]:
-    """Split ``node.key``; the name before a ``::`` may contain dots itself."""
+    """Split ``node.key``; the name before a ``::`` may contain dots itself, and quotes may be written as in TOML."""
+    if {*"\"'"} & {*key}:
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            parts, tables = [], tomllib.loads(f"{key} = 0")
+            while isinstance(tables, dict):
+                ((part, tables),) = tables.items()
+                parts.append(part)
+            return parts
     return key.split(".", 1) if "::" in key else key.split(".")
 
 

@@ -26,6 +26,7 @@ from headrace.errors import (
     SetupError,
 )
 from headrace.hookspecs import BatchRecord, BatchRequest
+from headrace_observe.aside import Aside
 from headrace_observe.recording import Recording
 from headrace_observe.trace_events import (
     TAIL,
@@ -497,6 +498,41 @@ def test_ctrl_c_leaves_a_whole_file(tmp_path):
     assert process.returncode == 130, said
     assert "interrupted" in said
     assert len(of(checked(tmp_path / "trace.json"), "batch")) >= 3
+
+
+def test_a_trace_is_whole_however_soon_the_pipeline_has_to_be_closed(tmp_path, monkeypatch):
+    # A pipeline that is closed waits for its probes until its timeout; a long trace takes longer to write.
+    closed, make = threading.Event(), Recording._make
+
+    def make_late(recording):
+        assert closed.wait(60)
+        make(recording)
+
+    monkeypatch.setattr(Recording, "_make", make_late)
+    pipe = headrace.pipe({"backend": "Identity"})
+    with headrace_observe.trace(pipe, tmp_path / "out.json"):
+        pipe({"data": 1})
+        pipe.close(timeout=0)
+        closed.set()
+    assert len(of(checked(tmp_path / "out.json"), "request")) == 1
+
+
+def test_a_ctrl_c_while_the_file_is_written_leaves_it_whole():
+    handled, last = [], threading.Event()
+    aside = Aside(handled.extend, last.set, name="test")
+    aside.leave(1)
+    thread, interrupts = aside._thread, [KeyboardInterrupt()]
+
+    class Interrupted:
+        def join(self):
+            if interrupts:
+                raise interrupts.pop()
+            thread.join()
+
+    aside._thread = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        aside.finish()
+    assert (handled, last.is_set()) == ([1], True)
 
 
 def test_a_trace_ends_with_the_process_that_forgot_to_close(tmp_path):

@@ -67,10 +67,17 @@ class Aside(Generic[T]):
             raise self._error
 
     def finish(self) -> None:
-        """Wait until all items are handled; raise the error that ended the thread early, if any."""
+        """Wait until all items are handled; raise the error that ended the thread early, if any.
+
+        A first Ctrl-C meanwhile is raised afterwards, so that a file is whole; a second one ends the wait.
+        """
         self._ends.set()
         self._wake.put(None)
-        self._thread.join()
+        try:
+            self._thread.join()
+        except KeyboardInterrupt:
+            self._thread.join()
+            raise
         if self._error is not None:
             raise self._error
 

@@ -219,14 +219,15 @@ class Recording:
         raise error
 
     def finish(self) -> None:
-        """Write the file; it is whole when this returns.
+        """Write the file; it is whole when this returns. A second call waits for the first.
 
         Raises:
             OSError: It could not be written; a file at the path is unchanged.
         """
         # For these notes `request` was not called, because the probe was detached between the two calls.
-        for alone in [*self._run_alone.values()]:
-            self._aside.append(alone)
+        for me in [*self._run_alone]:
+            if (alone := self._run_alone.pop(me, None)) is not None:
+                self._aside.append(alone)
         self._aside.finish()
 
 

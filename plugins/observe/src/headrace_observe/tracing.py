@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-__all__ = ["Trace", "trace"]
+__all__ = ["Trace", "UnhurriedTrace", "trace"]
 
 _MAX_BYTES = 256_000_000
 
@@ -96,14 +96,22 @@ class Trace:
             recording.span(node, instance, element, name, started, ended, track)
 
     def close(self) -> None:
-        """Write the file, if there is a path; the file is whole when this returns.
+        """Write the file, if there is a path; the file is whole when this returns, in whichever thread.
 
         Raises:
             OSError: The file could not be written; a file at the path is unchanged.
         """
-        recording, self._recording = self._recording, None
-        if recording is not None:
-            recording.finish()
+        if self._recording is not None:
+            self._recording.finish()
+
+
+class UnhurriedTrace(Trace):
+    """A Trace whose file `write` writes, and not the end of the pipeline, whose timeout a long trace may exceed."""
+
+    def close(self) -> None:
+        """Do nothing: the recording goes on until `write`."""
+
+    write = Trace.close
 
 
 @contextmanager

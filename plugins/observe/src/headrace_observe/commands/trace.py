@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json as _json
 from collections import Counter, deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -11,6 +11,7 @@ import typer
 
 import headrace
 from headrace.errors import HeadraceError, InputError, code_of
+from headrace.hookspecs import attached
 from headrace_cli.for_plugins import (
     CLOSE_S,
     FAILED,
@@ -34,6 +35,7 @@ from headrace_cli.for_plugins import (
 from headrace_observe.codes import text_of
 from headrace_observe.commands.shared import print_document, print_failures, writable
 from headrace_observe.layered import layered
+from headrace_observe.tracing import Trace, UnhurriedTrace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,25 +100,30 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
     if not 0 < sample <= 1:
         raise WrongArgument(f"--sample: expected a share above 0 and up to 1, got {sample}")
     path = Path(output).absolute()
-    options: dict[str, Any] = {"path": str(path), "sample": sample, "nvtx": nvtx}
-    if max_bytes is not None:
-        options["max_bytes"] = max_bytes
-    texts = ",".join(f"{key}={_json.dumps(value)}" for key, value in options.items())
-    probe = f"observe:Trace({texts.replace('{', '{{').replace('}', '}}').replace('$', '$$')})"
+    limit = {} if max_bytes is None else {"max_bytes": max_bytes}
     allow_import = not no_import
     with printing_warnings():
         with showing_progress() as bars, hinting_at_a_file(config):
-            source = _with_probe(config, settings or (), probe, allow_import=allow_import)
+            source = _with_probe(config, settings or (), allow_import=allow_import)
             pipeline = headrace.pipe(source, progress=bars)
         outcomes = _Outcomes()
         status = INTERRUPTED
         try:
-            _send(pipeline, inputs, repeat, clients, timeout, outcomes)
-            status = FAILED if outcomes.failed else OK
+            probe = UnhurriedTrace(Trace.Options(path=path, sample=sample, nvtx=nvtx, **limit))
+            try:
+                with attached(pipeline, probe):
+                    try:
+                        _send(pipeline, inputs, repeat, clients, timeout, outcomes)
+                        status = FAILED if outcomes.failed else OK
+                    finally:  # the batches that run are in the trace, too
+                        pipeline.close(drain=status != INTERRUPTED, timeout=CLOSE_S)
+            finally:
+                with suppress(OSError):  # it is logged, and `_report` tells it
+                    probe.write()
         except KeyboardInterrupt:
-            pass
+            status = INTERRUPTED
         finally:
-            pipeline.close(drain=status != INTERRUPTED, timeout=CLOSE_S)
+            pipeline.close(drain=False, timeout=CLOSE_S)
     print_failures(outcomes.failed, outcomes.errors)
     return _report(path, outcomes, status, as_json=json)
 
@@ -140,9 +147,9 @@ class _Outcomes:
 
 
 def _with_probe(
-    name: str, settings: Sequence[str], probe: str, *, allow_import: bool
+    name: str, settings: Sequence[str], *, allow_import: bool
 ) -> headrace.PipelineConfig:
-    """Add the probe to a configuration, because backends report device spans only if it exists at the build.
+    """Add a Trace that writes nothing, because backends report device spans only if one exists at the build.
 
     The layer that adds it has to repeat the configuration's own probes. Their relative paths must start from the folder
     of the configuration's file, so that folder is the base of the whole.
@@ -158,7 +165,8 @@ def _with_probe(
         raise WrongArgument(f"--set: {name} has probes of its own; write a file")
     base = Path(name).absolute().parent if own and is_file(name) else None
     made = layered(
-        source if base is None else Path(name).absolute(), {"global": {"probes": [*own, probe]}}
+        source if base is None else Path(name).absolute(),
+        {"global": {"probes": [*own, "observe:Trace"]}},
     )
     return headrace.PipelineConfig.load(made, base=base, allow_import=allow_import)
 
