@@ -36,8 +36,9 @@ def pages(ocr_made, tmp_path, monkeypatch):
     (example / "made").mkdir()
     (example / "made" / "models").symlink_to(ocr_made / "models")
     (example / "made" / "pages").mkdir()
-    for name in ("1.png", "2.png"):  # the smallest page
-        shutil.copyfile(ocr_made / "pages" / "label.png", example / "made" / "pages" / name)
+    for name in ("1.png", "2.png"):  # a page with two lines, which takes least
+        page = ocr_made / "pages" / "scan-motorcycle_left.png"
+        shutil.copyfile(page, example / "made" / "pages" / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
