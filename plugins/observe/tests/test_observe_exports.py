@@ -281,7 +281,6 @@ def test_every_extra_that_an_error_names_brings_the_library():
     extras = tomllib.loads(table.read_text("utf-8"))["project"]["optional-dependencies"]
     brought = {
         "cuda": "cuda-bindings",
-        "numpy": "matplotlib",  # which requires it
         "opentelemetry": "opentelemetry-sdk",
         "prometheus_client": "prometheus-client",
         "pynvml": "nvidia-ml-py",

@@ -323,6 +323,14 @@ def test_a_driver_without_the_library_names_the_extra(monkeypatch):
     assert gpus() == []
 
 
+def test_random_data_without_numpy_names_numpy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    done = CliRunner().invoke(app, ["inspect", "Identity", "--data", "uint8"])
+    assert done.exit_code == 2
+    assert "random data needs numpy" in done.stderr
+    assert done.stderr.rstrip().endswith("pip install numpy")
+
+
 def test_memory_that_is_not_known_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
     args = ["inspect", "Identity", "--data", "uint8", "--repeat", "1", "--sizes", "1"]

@@ -10,12 +10,12 @@ from headrace.errors import MissingDependencyError
 __all__ = ["library"]
 
 
-def library(name: str, extra: str, purpose: str) -> Any:
+def library(name: str, extra: str | None, purpose: str) -> Any:
     """Import a library of an extra.
 
     Args:
         name: The module to import.
-        extra: The extra of headrace-observe that installs the library.
+        extra: The extra of headrace-observe that installs the library; None: no extra is for it, and it is named itself.
         purpose: What needs the library, for the error.
 
     Raises:
@@ -24,8 +24,10 @@ def library(name: str, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        missing = name.partition(".")[0]
+        what = missing if extra is None else f'"headrace-observe[{extra}]"'
         raise MissingDependencyError(
-            f"{purpose} needs {name.partition('.')[0]}, which is not installed",
+            f"{purpose} needs {missing}, which is not installed",
             distribution="headrace-observe",
-            hint=f'Install it: pip install "headrace-observe[{extra}]"',
+            hint=f"Install it: pip install {what}",
         ) from error

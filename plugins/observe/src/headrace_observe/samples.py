@@ -47,7 +47,7 @@ def random_array(text: str, seed: int = 0) -> Any:
             f"expected dtype:shape, as float32:3x224x224, got {text!r}; "
             f"dtypes are {', '.join(_DTYPES)}"
         )
-    numpy = library("numpy", "plot", "random data")
+    numpy = library("numpy", None, "random data")
     shape = tuple(int(part) for part in (found["shape"] or "").split("x") if part)
     try:
         return _random(numpy, shape, found["dtype"], seed)
