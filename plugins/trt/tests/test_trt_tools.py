@@ -54,7 +54,10 @@ def test_build_says_what_was_built_and_finds_it_again(rtx, small_net, tmp_path):
 
 def test_several_profiles_and_wrong_options(rtx, small_net):
     twice = (*SHAPES, "--min-shapes", "x:1x3x8x8", "--max-shapes", "x:2x3x8x8")
-    assert len(trt("build", small_net, *twice, "--json")["profiles"]) == 2
+    both = trt("build", small_net, *twice, "--json")
+    assert len(both["profiles"]) == 2
+    listed = json.dumps([PROFILE, {"min": "x:1x3x8x8", "max": "x:2x3x8x8"}])
+    assert trt("build", small_net, "--profiles", listed, "--json")["engine"] == both["engine"]
     for args, text in (
         (("--max-shapes", "x:1x3x8x8", "--min-shapes", "x:1", "--min-shapes", "y:1"), "as often"),
         ((*SHAPES, "--precision", "fp17"), "precision"),
@@ -63,6 +66,9 @@ def test_several_profiles_and_wrong_options(rtx, small_net):
         (("--min", 3), "3 is more than --max, which is 1"),
         (("--mean", "1,2,x"), "--mean '1,2,x' is no number"),
         ((*SHAPES, "--max", 8), "--max and the shapes both say"),
+        ((*SHAPES, "--profiles", "[]"), "--profiles and the shapes both say"),
+        (("--profiles", "x:1x3x8x8"), "is no JSON"),
+        (("--profiles", '[{"most": "x:1x3x8x8"}]'), "profiles"),
         ((*SHAPES, "--precision", "fp16", "--keep-fp32", "nonsense*"), "matches the name of no"),
     ):
         with pytest.raises(SetupError, match=text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Optional
@@ -33,6 +34,7 @@ _SHAPES: Final = {
     "opt_shapes": "Shapes to be fastest at; once per optimization profile.",
     "max_shapes": "Largest shapes; once per optimization profile.",
 }
+_PROFILES: Final = 'All optimization profiles, as JSON: [{"min": "x:1x3", "max": "x:8x3"}]; in place of the shapes.'
 _ROWS: Final = {
     "min": "Fewest rows per batch, where no shapes are given.",
     "max": "Most rows per batch, where no shapes are given.",
@@ -52,6 +54,7 @@ def with_build_options(
     first = [p for name, p in own.parameters.items() if name != "build"]
     made = [_parameter(name) for name in BuildOptions.model_fields if name not in (*_OWN, *without)]
     made += [_listed(name, text) for name, text in _SHAPES.items()]
+    made.append(_option("profiles", Optional[str], _PROFILES))  # noqa: UP045
     made += [_option(name, Optional[int], text, min=1) for name, text in _ROWS.items()]  # noqa: UP045
     names = {parameter.name for parameter in made}
 
@@ -114,13 +117,16 @@ def settings_from(
     for name in _NUMBERS:
         if name in given:
             given[name] = _numbers(name, given[name])
-    if any(shapes.values()):
+    if any(shapes.values()) and "profiles" in given:
+        raise SetupError("--profiles and the shapes both say the profiles: leave one out")
+    if any(shapes.values()) or "profiles" in given:
         beside = [f"--{key}" for key, number in rows.items() if number is not None]
         if beside:
             raise SetupError(
                 f"{' and '.join(beside)} and the shapes both say the rows of a batch: leave one out"
             )
-        given["profiles"] = _profiles(shapes)
+        written = given.get("profiles")
+        given["profiles"] = _profiles(shapes) if written is None else _read_profiles(written)
     if model is not None:
         given["model"] = model
     try:
@@ -157,3 +163,13 @@ def _profiles(shapes: Mapping[str, list[str]]) -> list[dict[str, str]]:
             " not at all"
         )
     return [{key: found[i] for key, found in shapes.items() if found} for i in range(count)]
+
+
+def _read_profiles(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SetupError(
+            f"--profiles {text!r} is no JSON: {error}",
+            hint="""Write '[{"min": "x:1x3", "opt": "x:4x3", "max": "x:8x3"}]'.""",
+        ) from None
