@@ -139,9 +139,7 @@ class _Turns:
         for ended, answered in self._ends[:count]:
             before, place = ended, bisect_right(arrivals, ended)
             for arrival in arrivals[place : place + answered]:
-                if (
-                    arrival - before > _TURN_S
-                ):  # this one did not send its request because of the answer
+                if arrival - before > _TURN_S:  # no answer was the reason for this one
                     break
                 self.sample.add(1000 * (arrival - before))
                 before = arrival
