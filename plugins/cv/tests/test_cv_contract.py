@@ -14,7 +14,7 @@ import pytest
 
 import headrace
 import headrace_cv
-from headrace.errors import InputError
+from headrace.errors import InputError, MissingDependencyError
 from headrace_cv.color import CvtColorMat
 from headrace_cv.crop import CropMat, PerspectiveCropMat
 from headrace_cv.decode import DecodeMat
@@ -422,3 +422,15 @@ def test_pipelines_find_cut_and_encode(kit):
         requests = pipe([{"data": picture, "found": row, "color": "bgr"} for row in rows])
     for request in requests:
         assert (headrace_cv.decode_image(request["result"]) == picture[4:28, 8:40]).all()
+
+
+def test_without_opencv_the_error_has_the_line_to_type(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    monkeypatch.setattr("headrace_cv._opencv._is_limited", False)
+    with pytest.raises(
+        MissingDependencyError, match="pip install opencv-python-headless"
+    ) as caught:
+        headrace.pipe({"backend": "DecodeMat"})
+    error = caught.value
+    place = (error.distribution, error.node, error.backend)
+    assert place == ("headrace-cv", "main", "DecodeMat")

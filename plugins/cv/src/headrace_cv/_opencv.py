@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from headrace.errors import SetupError
+from headrace.errors import MissingDependencyError, SetupError
 
 __all__ = ["THREADS_VARIABLE", "limit_opencv_threads"]
 
@@ -23,6 +23,7 @@ def limit_opencv_threads() -> None:
     would compete with them for the same cores.
 
     Raises:
+        MissingDependencyError: OpenCV is not installed, or cannot be loaded.
         SetupError: The environment variable holds something else than a whole number above 0.
     """
     global _is_limited
@@ -35,7 +36,13 @@ def limit_opencv_threads() -> None:
                 f"{THREADS_VARIABLE}={text!r} is no number of threads",
                 hint="Set it to a whole number of at least 1, or unset it (the default is 1).",
             )
-        import cv2
-
+        try:
+            import cv2
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"OpenCV (cv2) cannot be imported: {error}",
+                distribution="headrace-cv",
+                hint="Type `pip install opencv-python-headless`.",
+            ) from error
         cv2.setNumThreads(int(text))
         _is_limited = True
