@@ -97,6 +97,10 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
 
 
+# In each of them pydantic would look for plugins of its own among the 150 distributions that are installed here.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the bytecode of what tests wrote into folders of their own."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
