@@ -136,12 +136,12 @@ class Threads(ABC):
             self._awake(self.ready.popleft(), now)
 
     def _awake(self, goes_on: Callable[[float], None], now: float) -> None:
+        at = now + self._waking()
         if self._turns_s:
             turn_s = self._turns_s[int(self._draw() * len(self._turns_s))]
-            self._turn_ends = max(now, self._turn_ends) + turn_s
-            self._at(self._turn_ends, goes_on)
-        elif self._wake_s or self._wakes_s:
-            self._at(now + self._waking(), goes_on)
+            at = self._turn_ends = max(at, self._turn_ends) + turn_s
+        if at > now:
+            self._at(at, goes_on)
         else:
             goes_on(now)
 

@@ -76,8 +76,8 @@ class Simulation(Threads):
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds; times are drawn from an exponential
             distribution. With 0, those of an open loop take times from the spread that was measured at the entry node.
-            Those of a closed loop of one node go on one after the other, and take the turns that were measured there:
-            the interpreter runs one thread at a time. Where none were measured, they take no time.
+            The threads of a closed loop of one node then go on one after the other, and take the turns that were
+            measured there: the interpreter runs one thread at a time. What was not measured takes no time.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Simulation(Threads):
         requests was sent.
         """
         self._closed, self._to_send = True, requests
-        if not self._wake_s and len(self._nodes) == 1:
+        if len(self._nodes) == 1:
             self._turns_s = self._times[self._line.entry].turns_s
         for _ in range(min(clients, requests)):
             self._push(0.0, _ARRIVE)
