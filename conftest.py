@@ -20,8 +20,6 @@ from headrace._registry.registry import registry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = ["whole_files"]  # in the folder scripts
-
 # How long an example takes, or is made, tells of the machine. What `--hypothesis-profile` names
 # comes after this, and takes its place.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
