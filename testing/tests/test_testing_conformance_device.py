@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import types
 
 import pytest
 
-from headrace_testing.conformance.host import host_copy, is_on_device
+from headrace_testing.conformance.host import cuda_runtime, host_copy, is_on_device
 from headrace_testing.conformance.memory import shares_memory
 from headrace_testing.conformance.values import difference, is_array, kept
 
@@ -211,3 +212,15 @@ def test_two_arrays_with_dlpack_alone_and_no_device_are_compared():
 def test_memory_on_a_device_is_seen(one, other, shared):
     assert shares_memory({"a": [one]}, (other,)) is shared
     assert not shares_memory(one, other, but=[one])
+
+
+@pytest.mark.parametrize(("answer", "found"), [((0, 1), True), ((35, None), False), (None, False)])
+def test_a_cuda_runtime_counts_only_with_a_driver(answer, found, monkeypatch):
+    def count():
+        if answer is None:
+            raise RuntimeError("Failed to dlopen libcuda.so.1")  # as cuda-bindings 12.8 says it
+        return answer
+
+    runtime = types.SimpleNamespace(cudaGetDeviceCount=count)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+    assert cuda_runtime() is (runtime if found else None)

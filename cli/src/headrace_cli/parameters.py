@@ -17,7 +17,7 @@ _SHOWN = {
 """The text that help shows instead of a type that typer would name."""
 
 _TYPE = re.compile(r"<(?:list\[)?([^<>\]]*?)\]?(?: range)?>")
-"""How newer typers write a type behind a name: ``<list[str]>``, ``<float range>``, ``<a|b>``."""
+"""How typer writes a type behind a name: ``<list[str]>``, ``<float range>``, ``<a|b>``."""
 
 
 def readable(command: Any) -> Any:

@@ -264,4 +264,8 @@ def from_text(datatype: str, text: str) -> NDArray[Any]:
     value = float(text) if dtype.kind == "f" else int(text)
     if dtype.kind == "f" and not math.isfinite(value):
         raise ValueError(text)
+    if dtype.kind in "iu":
+        info: Any = np.iinfo(dtype.type)
+        if not info.min <= value <= info.max:
+            raise OverflowError(text)  # numpy 1 would take the low bits
     return np.array(value, dtype)

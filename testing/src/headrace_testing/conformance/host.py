@@ -62,6 +62,15 @@ def is_on_device(value: Any) -> bool:
         return False
 
 
+def cuda_runtime() -> Any:
+    """Give the CUDA runtime of cuda-python, if it is loaded and finds a driver; else None."""
+    found = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
+    try:
+        return None if found is None or int(found.cudaGetDeviceCount()[0]) else found
+    except RuntimeError:  # as versions before 12.9 report that there is no driver
+        return None
+
+
 def host_copy(array: Any) -> Any:
     """Give a copy of an array that the CPU can read; None when there is no way to make one.
 

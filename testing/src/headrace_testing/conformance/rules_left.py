@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_testing.conformance.host import cuda_runtime
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
 
@@ -245,12 +246,11 @@ def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
             return sum(torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count()))
 
         yield f"{_DEVICE} of torch", allocated
-    runtime: Any = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
+    runtime = cuda_runtime()
     if runtime is not None:
-        error, free, total = runtime.cudaMemGetInfo()
+        error, _, total = runtime.cudaMemGetInfo()
         if int(error) == 0:
             yield f"{_DEVICE} of CUDA", lambda: total - runtime.cudaMemGetInfo()[1]
-        del free
 
 
 RULES: tuple[Rule, ...] = (threads_left, files_left, warnings_left, device_memory_left)

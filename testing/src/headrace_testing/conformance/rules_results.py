@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace_testing.conformance.host import cuda_runtime
 from headrace_testing.conformance.live import USUAL_BATCH, weight_of
 from headrace_testing.conformance.memory import same_memory, shares_memory
 from headrace_testing.conformance.outcome import Broken
@@ -85,7 +86,7 @@ def _wait_for_devices() -> None:
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         for index in range(torch.cuda.device_count()):
             torch.cuda.synchronize(index)
-    runtime: Any = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
+    runtime = cuda_runtime()
     if runtime is not None:
         runtime.cudaDeviceSynchronize()
 
