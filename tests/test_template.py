@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -211,3 +212,20 @@ def test_it_keeps_the_rules_of_this_repository(made):
             cwd=made,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_where_the_disk_is_full_no_half_of_it_stays(tmp_path, monkeypatch):
+    written = []
+
+    def full(path, content):
+        written.append(path)
+        if len(written) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.touch()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        done = new("Field", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'headrace-field' cannot be written: No space left on device" in done.stderr
+    assert list(tmp_path.iterdir()) == []

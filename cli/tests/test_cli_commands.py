@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -395,6 +396,32 @@ def test_a_closed_stdout_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="closes descriptors in a shell")
+def test_what_was_closed_never_becomes_a_file_to_which_libraries_print(tmp_path):
+    (tmp_path / "opened.py").write_text(
+        "import os\ndef devices(data):\n    return [os.fstat(one).st_rdev for one in range(3)]\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "input").touch()
+    command = f"{sys.executable} -m headrace run 'Call(opened:devices)' input -o out"
+    done = subprocess.run(["sh", "-c", f"{command} <&- >&- 2>&-"], cwd=tmp_path, check=False)
+    nowhere = Path(os.devnull).stat().st_rdev
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "out/input.json").read_text("utf-8")) == [nowhere] * 3
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_system_without_room_for_a_thread_is_told(more, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    result = headrace_says("check", "Identity", *more)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: can't start new thread: ")
+    assert not more or json.loads(result.stdout)["error"]["code"] == "threads"
+
+
 def test_check_of_a_file_that_is_not_there(tmp_path):
     result = headrace_says("check", tmp_path / "none.toml")
     assert result.exit_code == 2
@@ -554,6 +581,14 @@ def test_info_of_a_backend_that_gave_its_distribution_the_name(site, monkeypatch
     assert headrace_says("plugins", "info", "Scale").stdout.startswith("Scale: headrace-scale 1.0")
     for name in ("scale", "headrace-scale", "headrace_scale"):
         assert headrace_says("plugins", "info", name).stdout.startswith("headrace-scale 1.0: ok")
+
+
+def test_info_of_a_backend_without_a_docstring_shows_that_of_nobody_else(site, monkeypatch):
+    bare = "import headrace\nclass Bare(headrace.Backend):\n    def forward(self, batch): ...\n"
+    add_plugin(site, "headrace-bare", backends={"Bare": "bare_module:Bare"}, module=bare)
+    only(monkeypatch, "bare")
+    (backend,) = json.loads(headrace_says("plugins", "info", "Bare", "--json").stdout)["backends"]
+    assert (backend["error"], backend["doc"]) == (None, "")
 
 
 def test_info_of_core():

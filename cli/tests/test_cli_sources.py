@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -267,6 +268,19 @@ def test_check_sees_a_library_that_only_computing_needs(site):
 
 
 # --output
+
+
+def test_a_full_disk_names_the_file_that_it_has_no_room_for(write, monkeypatch):
+    def full(path, content):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write(in__number_txt="1")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    result = says("run", "Give", "in", "--output", "out", "-q")
+    told = f"error: reading or writing failed: No space left on device: {Path('out/number.json')}\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", told)
+    assert list(Path("out").iterdir()) == []
 
 
 def test_each_kind_of_result_gets_its_file(write):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+
+import headrace
+from headrace._registry.discovery import CORE_BACKENDS
 
 WITHOUT = "import sys; sys.modules['headrace_cli'] = None; import headrace.__main__ as m; m.main()"
 
@@ -38,3 +44,23 @@ def test_python_that_drops_docstrings_runs_a_pipeline():
         [sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+WORDS = "import headrace._registry.discovery as d; print(d.__file__, *d.CORE_BACKENDS.items())"
+
+
+def test_a_program_that_is_an_archive_has_all_words(tmp_path):
+    package = Path(headrace.__file__).parent
+    archive = tmp_path / "program.pyz"
+    with ZipFile(archive, "w") as made:
+        for file in package.rglob("*.py"):
+            made.write(file, file.relative_to(package.parent))
+    done = subprocess.run(
+        [sys.executable, "-c", WORDS],
+        env={**os.environ, "PYTHONPATH": str(archive)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    module = archive / "headrace" / "_registry" / "discovery.py"
+    assert done.stdout == " ".join([str(module), *map(str, CORE_BACKENDS.items())]) + "\n", done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import signal
+import subprocess
 import sys
 import threading
 from threading import get_ident
@@ -323,3 +324,50 @@ def test_a_backend_whose_event_loop_would_wait_for_its_own_instance_is_told_so()
     refusal = pytest.raises(ContractError, match="called its own pipeline")
     with headrace.pipe({"backend": "Loops"}) as pipe, refusal:
         pipe({"data": 1})
+
+
+WITHOUT_THREADS = """
+import _thread
+import asyncio
+import threading
+
+def refuse(*_, **__):
+    raise RuntimeError("can't start new thread")
+
+_thread.start_new_thread = threading._start_new_thread = refuse
+for name in ("_start_new_thread", "_start_joinable_thread"):
+    if hasattr(threading, name):
+        setattr(threading, name, refuse)
+
+import headrace
+from headrace.errors import BackendError, SetupError
+
+async def ask():
+    await pipe.call_async({"data": 1})
+
+pipe = headrace.pipe({"backend": "Identity"})
+try:
+    asyncio.run(ask())
+except BackendError as error:
+    print(error)
+try:
+    headrace.pipe({"backend": "BackgroundThread[Identity]"})
+except SetupError as error:
+    print(error)
+"""
+
+
+def test_where_no_thread_can_be_started_a_coroutine_and_a_build_end_with_an_error():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THREADS],
+        capture_output=True,
+        text=True,
+        timeout=LATE_S,
+        check=False,
+    )
+    why = "can't start new thread [node 'main'"
+    assert done.stdout.splitlines() == [
+        f"no thread could be started to run the batch: {why}]",
+        f"no thread could be started for it: {why}, backend 'BackgroundThread', instance 0]",
+    ]
+    assert done.stderr == ""

@@ -10,14 +10,16 @@ import math
 import os
 import sys
 import threading
+import types
 
 import pytest
 
 import headrace
 from headrace.errors import BackendError, InputError, SetupError
 from headrace_testing import BackendConformance, certify
-from headrace_testing.conformance import ConformanceRun, rules, rules_process
+from headrace_testing.conformance import ConformanceRun, rules, rules_docs, rules_process
 from headrace_testing.conformance.memory import shares_memory
+from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.settings import restore, settings
 from headrace_testing.conformance.values import difference, kept
 from headrace_testing.conformance.watching import DECOY, WatchedRequest
@@ -31,6 +33,13 @@ def test_every_rule_has_an_identifier_a_reason_and_a_text():
         assert rule.reason.endswith(".")
         assert len(rule.text) > 40
         assert set(rule.needs) < set(rules())
+
+
+def test_where_python_has_dropped_the_docstrings_the_backend_is_not_blamed(monkeypatch):
+    dropped = types.SimpleNamespace(flags=types.SimpleNamespace(optimize=2))
+    monkeypatch.setattr(rules_docs, "sys", dropped)
+    with pytest.raises(Broken, match="without -OO and PYTHONOPTIMIZE=2"):
+        rules_docs.docstring_sections.check(types.SimpleNamespace(cls=headrace.Backend))
 
 
 def test_names_that_the_interpreter_keeps_are_no_memory_of_requests():

@@ -10,6 +10,11 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line."""
+    # A descriptor that was closed before the process started must not become that of a file with results, to which
+    # libraries would then print.
+    while (opened := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(opened, True)
+    os.close(opened)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the stream was closed before the process started
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115

@@ -48,6 +48,12 @@ class FileError(Exception):
     code = "file"
 
 
+class NoThreadError(Exception):
+    """The system has started no further thread."""
+
+    code = "threads"
+
+
 def let_stdout_take_any_text() -> None:
     """Make stdout escape characters that its encoding lacks, and bytes of file names that are no text."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)

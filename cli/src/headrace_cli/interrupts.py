@@ -51,10 +51,18 @@ class Interrupts:
         if self._active:
             self._reader, self._writer = socket.socketpair()
             self._writer.setblocking(False)
+            try:
+                # Before the handler is set: where no thread can be started, nothing else has to be undone.
+                threading.Thread(
+                    target=self._watch, name="headrace-interrupts", daemon=True
+                ).start()
+            except RuntimeError:
+                self._reader.close()
+                self._writer.close()
+                raise
             self._before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             self._unraisable, sys.unraisablehook = sys.unraisablehook, self._lost
             signal.signal(signal.SIGINT, self._on_interrupt)
-            threading.Thread(target=self._watch, name="headrace-interrupts", daemon=True).start()
         return self
 
     def __exit__(

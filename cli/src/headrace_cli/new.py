@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shutil
 import sys
 from importlib import resources
 from pathlib import Path
@@ -173,10 +174,14 @@ def _write(made: Path, files: dict[str, str]) -> None:
     try:
         made.parent.mkdir(parents=True, exist_ok=True)
         made.mkdir()
-        for path, text in files.items():
-            target = made / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text.encode())
+        try:
+            for path, text in files.items():
+                target = made / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(text.encode())
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)  # a second try finds no half of it
+            raise
     except FileExistsError as error:
         where = error.filename or made
         raise _refusal(

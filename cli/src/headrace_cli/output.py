@@ -91,6 +91,9 @@ class Output:
         try:
             part.write_bytes(content)
             part.replace(path)  # another program never sees half a file
+        except OSError as error:
+            error.filename = str(path)  # a full disk names no file
+            raise
         finally:
             part.unlink(missing_ok=True)
         return path

@@ -8,6 +8,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
+import headrace
 from headrace.errors import PluginError
 from headrace_cli.console import print_data
 from headrace_cli.doctor import examined
@@ -89,7 +90,7 @@ def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
         return {**found, "error": str(error)}
     return {
         **found,
-        "doc": inspect.getdoc(cls) or "",
+        "doc": _doc(cls),
         "range": [cls.min, cls.max],
         "owns_thread": cls.owns_thread,
         "reads": _keys(cls.reads),
@@ -98,6 +99,12 @@ def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
         "prefixes": list(cls.prefixes),
         "options": _options(cls),
     }
+
+
+def _doc(cls: type[Backend]) -> str:
+    """Give the docstring of a class or of a base of it, not that of `Backend`; empty where there is none."""
+    bases = cls.__mro__[: cls.__mro__.index(headrace.Backend)]
+    return next((inspect.cleandoc(base.__doc__) for base in bases if base.__doc__), "")
 
 
 def _keys(names: tuple[str, ...] | type) -> list[str]:

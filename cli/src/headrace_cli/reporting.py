@@ -15,6 +15,7 @@ from headrace_cli.console import (
     INTERRUPTED,
     WRONG,
     FileError,
+    NoThreadError,
     UsageError,
     WrongArgument,
     discard_stdout,
@@ -138,9 +139,13 @@ def _reported(traceback: bool, args: Sequence[str]) -> Iterator[None]:
     except BrokenPipeError:
         discard_stdout()
         raise typer.Exit(BROKEN_PIPE) from None
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         # The disk may be full: then the rest of stdout cannot be written at the end either.
-        text = _file_message(error, args)
+        text = (
+            _file_message(error, args)
+            if isinstance(error, OSError)
+            else _thread_message(error, args)
+        )
         discard_stdout()
         if traceback:
             _show_traceback(error)
@@ -157,6 +162,17 @@ def _file_message(error: OSError, args: Sequence[str]) -> str:
     text = f"reading or writing failed: {error.strerror or error}{about}"
     if about and "--json" in args:  # without a file name the disk of stdout itself may be full
         _print_error(FileError(text))
+        sys.stdout.flush()
+    return text
+
+
+def _thread_message(error: RuntimeError, args: Sequence[str]) -> str:
+    """Give the message of a thread that could not be started, also as JSON; raise any other error again."""
+    if str(error) != "can't start new thread":  # CPython has no type for it
+        raise error
+    text = f"{error}: the user or the container has no room for more (ulimit -u, the limit of pids)"
+    if "--json" in args:
+        _print_error(NoThreadError(text))
         sys.stdout.flush()
     return text
 

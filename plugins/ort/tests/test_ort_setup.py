@@ -378,6 +378,15 @@ def test_a_path_that_is_no_utf_8_is_an_error_that_says_so(start, one_to_one, tmp
     assert "Rename" in caught.value.hint
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a path may be any bytes")
+def test_a_path_in_utf_8_is_one_in_any_locale(start, one_to_one, tmp_path):
+    folder = tmp_path / "k\udcc3\udca4se"  # as Python reads "käse" with LC_ALL=C
+    folder.mkdir()
+    path = one_to_one(["n", 2]).rename(folder / "model.onnx")
+    request = {"data": np.zeros(2, np.float32)}
+    assert start(path)([request]) is None
+
+
 def test_an_input_that_is_a_sequence_is_refused_by_its_type(start, tmp_path):
     taken = helper.make_tensor_sequence_value_info("x", T.FLOAT, [2])
     given = helper.make_tensor_value_info("y", T.FLOAT, ["n"])

@@ -305,10 +305,14 @@ class ElementBuilder:
         thread = OwnThread(f"headrace-{self.name}-{at.index or 0}")
         parts = at.parts.nested()
         parts.add(thread)  # noted before it starts, so that an interrupt cannot leave it running
-        thread.start()
+        name = element.name if inner is not element else "BackgroundThread"
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter ends
+            what = f"no thread could be started for it: {error}"
+            raise self.failed(what, name, at) from error
         inside = replace(at, thread=thread, parts=parts, end=BatchEnd())
         child = inside.end.around(thread.call(build, inner, inside, look_s=LOOK_S), inner)
-        name = element.name if inner is not element else "BackgroundThread"
         outer = InThread(child, thread, name)
         parts.add(outer)
         at.end.exit(outer, element)

@@ -338,12 +338,15 @@ def _words() -> dict[str, str]:
     A name that stands for another one there (``Aspect = DI``) is an alias of that word.
     """
     found: dict[str, str] = {}
-    for file in sorted(Path(__file__).parents[1].joinpath("words").glob("[a-z]*.py")):
-        text = file.read_text(encoding="utf-8")
+    for module in pkgutil.iter_modules([str(Path(__file__).parents[1] / "words")]):
+        if module.name.startswith("_"):
+            continue
+        # By the loader: the program may be an archive (zipapp).
+        text = (pkgutil.get_data("headrace", f"words/{module.name}.py") or b"").decode()
         listed = _ALL.search(text)
         for name in re.findall(r"\w+", listed[1]) if listed is not None else ():
             alias = re.search(rf"^{name} = (\w+)$", text, re.MULTILINE)
-            found[name] = f"headrace.words.{file.stem}:{alias[1] if alias is not None else name}"
+            found[name] = f"headrace.words.{module.name}:{alias[1] if alias is not None else name}"
     return found
 
 

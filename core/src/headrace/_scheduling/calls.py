@@ -207,8 +207,9 @@ class HandOver:
         """Forget, in a child process, what the parent's threads were to call."""
         self._box = _Box()
         self._box.left = True
-        # Held by the helper thread that runs calls, so that they run in order.
-        self._turn = threading.Lock()
+        # Held by the thread that runs calls, so that they run in order. That is the main thread where no helper
+        # can be started; then a call, or a signal handler inside one, may come here again.
+        self._turn = threading.RLock()
 
     def give(self, function: Callable[..., Any], *args: Any) -> None:
         """Have a helper thread call a function, which must not raise. Called by the main thread."""

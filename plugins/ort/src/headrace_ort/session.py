@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
@@ -10,7 +11,6 @@ from headrace.errors import SetupError
 from headrace_ort.providers import CPU, check_providers
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
@@ -82,19 +82,20 @@ def make_session(
         config[_NO_FALLBACK] = "1"
     config.update(session_config or {})
     label = f"a model of {len(model)} bytes" if isinstance(model, bytes) else str(model)
-    try:
-        label.encode()
-    except UnicodeEncodeError:
-        raise SetupError(
-            f"ONNX Runtime takes only paths in UTF-8, and this one is not: {label!r}",
-            hint="Rename the file or the folder, or link to it from another path.",
-        ) from None
+    if not isinstance(model, bytes):
+        try:  # Python reads a path in the encoding of the locale, ONNX Runtime writes it in UTF-8
+            label = os.fsencode(model).decode()
+        except UnicodeDecodeError:
+            raise SetupError(
+                f"ONNX Runtime takes only paths in UTF-8, and this one is not: {label!r}",
+                hint="Rename the file or the folder, or link to it from another path.",
+            ) from None
     try:
         for key, value in config.items():
             options.add_session_config_entry(key, value)
         builtin = _add_plugins(options, providers, libraries or {})
         session = ort.InferenceSession(
-            model if isinstance(model, bytes) else str(model),
+            model if isinstance(model, bytes) else label,
             sess_options=options,
             enable_fallback=0,
             **({"providers": builtin} if builtin else {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,8 @@ def docstring_sections(subject: Subject) -> None:
     The docstring of the class has a first sentence and the sections `Reads:`, `Writes:`, `Batch:`,
     `Raises:` and `Source:` (where formulas and constants come from), none of them empty.
     """
+    if sys.flags.optimize > 1:
+        raise Broken("Python has dropped all docstrings: run it without -OO and PYTHONOPTIMIZE=2")
     doc = documentation(subject.cls)
     if not doc.strip():
         raise Broken("the class has no docstring")
