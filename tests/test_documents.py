@@ -42,6 +42,7 @@ DOCUMENTS = [
     ROOT / "docs" / "threads_and_streams.md",
     ROOT / "docs" / "elsewhere.md",
     ROOT / "docs" / "functions.md",
+    ROOT / "docs" / "from_torchpipe.md",
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "signals.md",
     ROOT / "docs" / "instances_and_cores.md",

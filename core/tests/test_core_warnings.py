@@ -307,6 +307,15 @@ def test_a_key_that_a_backend_may_have_which_is_not_here_is_no_second_problem():
     assert [problem.code for problem in caught.value.problems] == ["missing_plugin"]
 
 
+@pytest.mark.parametrize(
+    ("value", "near"), [("4x3x224x224", "4"), ("4 x 3", None), ("x4", None), ("many", None)]
+)
+def test_for_a_shape_in_place_of_the_weight_of_a_batch_the_first_axis_is_told(value, near):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "Sized", "max": value})
+    assert [problem.suggestion for problem in caught.value.problems] == [near]
+
+
 def test_a_backend_may_have_such_an_option():
     @headrace.register("Loader", replace=True)
     class Loader(headrace.Backend):
