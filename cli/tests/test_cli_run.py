@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -242,6 +243,16 @@ def test_what_names_no_input_is_refused_before_anything_is_built(tree, arguments
     assert (
         "'no-such.toml' (did you mean 'no-much.toml'?); " in run("no-such.toml", *arguments).stderr
     )
+
+
+def test_a_file_where_nobody_may_look_is_not_called_missing(monkeypatch):
+    def refuse(path, **more):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    with pytest.raises(WrongArgument) as caught:
+        run_module.check_arguments(["closed/a.jpg"])
+    assert str(caught.value) == "it cannot be looked for: Permission denied: 'closed/a.jpg'"
 
 
 # Output

@@ -75,9 +75,20 @@ def check_arguments(arguments: Sequence[str]) -> None:
         elif glob.has_magic(argument):
             wrong.append(f"no file matches the pattern {argument!r}")
         else:
-            wrong.append(f"no such file or folder: {argument!r}")
+            wrong.append(f"{_absence(argument)}: {argument!r}")
     if wrong:
         raise WrongArgument("; ".join(wrong))
+
+
+def _absence(path: str) -> str:
+    """Say why a path cannot be found: in a folder that may not be entered nobody knows what there is."""
+    try:
+        os.lstat(path)
+    except PermissionError as error:
+        return f"it cannot be looked for: {error.strerror}"
+    except (OSError, ValueError):  # a text that is no path
+        pass
+    return "no such file or folder"
 
 
 def expand(arguments: Sequence[str]) -> Iterator[Input]:

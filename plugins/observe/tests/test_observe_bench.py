@@ -194,6 +194,13 @@ def test_wrong_arguments_are_refused_before_anything_is_built(args, message):
     assert message in done.stderr
 
 
+def test_an_input_that_cannot_be_read_is_named(tmp_path):
+    (link := tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    done = run("bench", "Identity", str(link))
+    told = f"error: {link}: it cannot be read: No such file or directory\n"
+    assert (done.exit_code, done.stderr) == (2, told)
+
+
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_built(
     tmp_path, monkeypatch
 ):

@@ -378,6 +378,12 @@ def test_a_path_that_is_no_utf_8_is_an_error_that_says_so(start, one_to_one, tmp
     assert "Rename" in caught.value.hint
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a number that only Linux has")
+def test_an_error_of_the_system_is_told_in_words(tmp_path):
+    with pytest.raises(SetupError, match=r"system error number 36 \(File name too long\)"):
+        make_session(tmp_path / ("a" * 300), [(CPU, {})])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only there a path may be any bytes")
 def test_a_path_in_utf_8_is_one_in_any_locale(start, one_to_one, tmp_path):
     folder = tmp_path / "k\udcc3\udca4se"  # as Python reads "käse" with LC_ALL=C

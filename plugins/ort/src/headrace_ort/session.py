@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
@@ -146,9 +147,13 @@ def bare_run(session: Any) -> Callable[..., list[Any]]:
     return run
 
 
+_ERRNO = re.compile(r"system error number (\d{1,4})\b")
+
+
 def _reason(error: Exception) -> str:
-    """Give the text of ONNX Runtime's error without its prefix."""
+    """Give the text of ONNX Runtime's error without its prefix, and what a number of the system means."""
     text = str(error).strip()
+    text = _ERRNO.sub(lambda found: f"{found[0]} ({os.strerror(int(found[1]))})", text)
     return text.removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from headrace.errors import MissingDependencyError
+from headrace.errors import InputError, MissingDependencyError
 from headrace_cli.for_plugins import (
     WrongArgument,
     check_arguments,
@@ -74,7 +74,13 @@ def samples_of(inputs: Sequence[str], data: Sequence[str], seed: int) -> list[di
     if data:
         return [{"data": random_array(text, seed + k)} for k, text in enumerate(data)]
     check_arguments(inputs)
-    return [{"data": one.read(), "path": one.path} for one in expand(inputs)]
+    samples = []
+    for one in expand(inputs):
+        try:
+            samples.append({"data": one.read(), "path": one.path})
+        except InputError as error:
+            raise InputError(f"{one.path}: {error}") from error
+    return samples
 
 
 def positive_numbers(text: str, option: str, *, whole: bool) -> list[float]:
