@@ -162,7 +162,7 @@ def test_the_thread_of_the_timer_is_replaced_when_something_kills_it(monkeypatch
     timer.call_at(0.0, lambda: 1 / 0)
     with pytest.raises(SystemExit):
         timer._run()
-    assert asked == [(process_threads._in_thread, "headrace-timer", timer._run)]
+    assert asked == [(timer._begin,)]
 
 
 def test_a_helper_that_is_hit_before_it_has_a_job_is_idle_no_more(monkeypatch):

@@ -107,6 +107,17 @@ class Helpers:
             if not self._alive:
                 raise
 
+    def leave(self) -> None:
+        """Let the calling helper thread run the jobs that wait, and be none any more: something else needs it.
+
+        This thread leaves `_alive` first and looks for jobs then; a thread that gives a job puts it into the
+        queue first and looks at `_alive` then. Either this thread finds the job, or `watch` raises there.
+        """
+        self._alive.discard(threading.get_ident())
+        with suppress(Empty):
+            while True:
+                _run(self._jobs.get(False))
+
     def _serve(self) -> None:
         me = threading.get_ident()
         self._alive.add(me)
@@ -226,7 +237,7 @@ class Timer:
         if starts:
             # A helper thread, which holds no lock, starts it: the calling thread may hold one.
             try:
-                errands.run(_in_thread, "headrace-timer", self._run)
+                errands.run(self._begin)
             except RuntimeError as error:
                 self._starts = False
                 _log.error("no thread can be started to watch deadlines", exc_info=error)
@@ -243,6 +254,15 @@ class Timer:
                 heapq.heapify(self._heap)
                 self._dead = 0
 
+    def _begin(self) -> None:
+        """Start the thread; where none can be started, the calling helper thread becomes the timer."""
+        thread = threading.Thread(target=self._run, name="headrace-timer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter ends
+            errands.leave()
+            self._run()
+
     def _run(self) -> None:
         try:
             while True:
@@ -251,7 +271,7 @@ class Timer:
                 except BaseException as error:  # noqa: BLE001 - the other alarms must be called in time
                     _log.error("an alarm raised", exc_info=error)
         finally:  # an exception that hit this thread outside the inner try is about to end it
-            errands.run(_in_thread, "headrace-timer", self._run)
+            errands.run(self._begin)
 
     def _call_due(self) -> None:
         """Call the function of the alarm that is due, or sleep until one is due or the first one changes."""
