@@ -99,6 +99,11 @@ if sys.dont_write_bytecode:
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
+# Each that loads numpy would start threads for products of large matrices, which no test computes: they spin for
+# a moment, which is half of the processor time that the import takes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the bytecode of what tests wrote into folders of their own."""
     if "PYTEST_XDIST_WORKER" not in os.environ:

@@ -689,6 +689,22 @@ def test_interrupted_while_it_waits_nothing_changes(control, client, request):
         assert pipe({"data": 1})["result"] == (1, 1)
 
 
+def test_interrupted_outside_of_the_main_thread_nothing_changes(control, client, monkeypatch):
+    def interrupted(job):
+        control.wait_building()
+        raise KeyboardInterrupt
+
+    control.slow.add(2)
+    monkeypatch.setattr("headrace._engine.reload._Job.wait", interrupted)
+    with headrace.pipe({"backend": "Versioned"}) as pipe:
+        with pytest.raises(KeyboardInterrupt):
+            client(pipe.reload, "main", {"version": 2}).outcome()
+        control.let_build()
+        control.wait_closed()
+        assert control.closed == [(2, 0)]
+        assert pipe({"data": 1})["result"] == (1, 1)
+
+
 def test_a_batch_that_was_cut_before_keeps_its_own_sizes(control, client):
     control.held.append("old")
     config = {"backend": "Versioned", "batch_sizes": [4], "pad": True}

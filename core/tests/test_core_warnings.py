@@ -252,6 +252,7 @@ def test_cores_that_one_instance_leaves_idle_are_told(cores, config, message, mo
         ("S[Owner,Sized]", False),
         ("S[Identity,Owner]", False),
         ("S[Sized,BackgroundThread[Owner]]", False),
+        ("S[BackgroundThread[Sized],Owner]", False),
         ("S[OfFile,Owner]", False),
         ("S[Owner,OfFile,Owner]", False),
         ("S[Sized,OfFile,Owner]", True),
