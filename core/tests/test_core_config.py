@@ -1306,6 +1306,11 @@ def test_a_key_of_an_inline_table_is_not_found_at_the_end_of_another_one(tmp_pat
     assert (found.path, found.line, found.column) == ("a.size", 1, 40)
 
 
+def test_a_column_is_counted_from_the_only_empty_line_before_it(tmp_path):
+    (found,) = problems(write(tmp_path / "c.toml", '\nmax = "x"\nbackend = "Show"\n'))
+    assert (found.line, found.column) == (2, 7)
+
+
 def test_the_line_is_that_of_the_table_where_a_key_is_missing(tmp_path):
     file = write(tmp_path / "c.toml", "max = 1\n\n[node]\nmax = 2\n")
     (found,) = problems(file)
