@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+import types
 
 import pytest
 from pydantic import Field, field_validator
@@ -457,6 +458,21 @@ def test_code_that_waits_for_a_thread_of_before_which_loads_its_configuration_is
         module.pool.submit(int).result(60)  # its thread is there before the import begins
         (found,) = problems(path)
     assert "waits for a thread that imports as well" in found.message
+
+
+def test_an_import_that_goes_on_is_waited_for_however_long_it_takes(monkeypatch):
+    frame = types.SimpleNamespace(f_globals={"__name__": "threading"}, f_lasti=0)
+
+    class Gate:
+        def acquire(self, timeout):
+            frame.f_lasti += 1  # the importing thread stands elsewhere at each look
+            return frame.f_lasti == 200
+
+    monkeypatch.setattr(imports, "_gate", Gate())
+    monkeypatch.setattr(imports, "_importer", (1, frozenset()))
+    monkeypatch.setattr(sys, "_current_frames", lambda: {1: frame})
+    imports._enter("other.py")
+    assert frame.f_lasti == 200
 
 
 def test_two_files_that_load_each_others_configuration_are_told_so(tmp_path):

@@ -12,6 +12,8 @@ from functools import partial
 import pytest
 
 import headrace
+from headrace._engine.reload import Reloader
+from headrace._engine.teardown import Retirement
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -461,6 +463,31 @@ def test_one_reload_at_a_time_and_the_next_sees_what_the_first_has_changed(contr
         first.outcome()
         second.outcome()
         assert pipe.config.to_dict() == {"backend": "Versioned", "version": 2, "max": 4}
+
+
+def test_whoever_waits_for_the_old_instances_sleeps_until_a_batch_of_theirs_ends(
+    control, client, monkeypatch
+):
+    looks, close_ended = [], Retirement.close_ended
+
+    def counted(retirement, until=None):
+        looks.append(retirement)
+        return close_ended(retirement, until)
+
+    monkeypatch.setattr(Retirement, "close_ended", counted)
+    monkeypatch.setattr(Reloader, "_wait_retired", lambda *_: None)  # as if the timeout were over
+    control.held.append("old")
+    with headrace.pipe({"backend": "Versioned"}) as pipe:
+        old = client(pipe, {"data": "old"})
+        control.wait_entered()
+        reload = client(pipe.reload, "main", {"version": 2})
+        for n in range(100):  # each is run by another thread, the first by a new instance
+            pipe({"data": n}, timeout=FAILS_LATE_S)
+        assert len(looks) <= 2
+        control.let_go()
+        old.outcome()
+        reload.outcome()
+    assert sorted(control.built) == sorted(control.closed)
 
 
 def test_a_thread_that_builds_a_node_is_refused(control):
