@@ -8,10 +8,13 @@ from types import SimpleNamespace
 
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import headrace
 from headrace._build.callees import NodeCall
 from headrace._build.wrappers import BatchEnd
+from headrace._scheduling.instance import Timings
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -844,3 +847,14 @@ def test_what_lets_a_batch_leave_and_is_built_late_ends_the_batch_as_well():
     for one in (first, early, late):
         one.forward([])
     assert called == ["end"] * 2
+
+
+@given(st.lists(st.floats(0.01, 1e4), min_size=1), st.sampled_from((0.25, 0.5, 0.9, 0.99, 1.0)))
+def test_a_percentile_is_the_least_duration_that_the_share_does_not_exceed(durations, share):
+    timings = Timings()
+    for one in durations:
+        timings.add(one)
+    ordered = sorted(durations)
+    least = next(one for k, one in enumerate(ordered, 1) if k >= share * len(ordered))
+    assert timings.percentile(share) == pytest.approx(least, rel=0.1)
+    assert timings.count == len(durations)
