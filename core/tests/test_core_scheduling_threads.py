@@ -152,17 +152,16 @@ def test_the_thread_of_the_timer_is_replaced_when_something_kills_it(monkeypatch
     def killed(*_, **__):
         raise SystemExit
 
-    asked = []
+    asked, leave = [], object()
     monkeypatch.setattr(process_threads._log, "error", killed)
-    monkeypatch.setattr(
-        process_threads, "errands", SimpleNamespace(run=lambda *job: asked.append(job))
-    )
+    helpers = SimpleNamespace(run=lambda *job: asked.append(job), leave=leave)
+    monkeypatch.setattr(process_threads, "errands", helpers)
     timer = Timer()
     timer._starts = True
     timer.call_at(0.0, lambda: 1 / 0)
     with pytest.raises(SystemExit):
         timer._run()
-    assert asked == [(timer._begin,)]
+    assert asked == [(process_threads._in_thread, "headrace-timer", timer._run, leave)]
 
 
 def test_a_helper_that_is_hit_before_it_has_a_job_is_idle_no_more(monkeypatch):

@@ -339,11 +339,9 @@ def _words() -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for module in pkgutil.iter_modules([str(Path(__file__).parents[1] / "words")]):
-        if module.name.startswith("_"):
-            continue
         # By the loader: the program may be an archive (zipapp).
         text = (pkgutil.get_data("headrace", f"words/{module.name}.py") or b"").decode()
-        listed = _ALL.search(text)
+        listed = None if module.name[0] == "_" else _ALL.search(text)
         for name in re.findall(r"\w+", listed[1]) if listed is not None else ():
             alias = re.search(rf"^{name} = (\w+)$", text, re.MULTILINE)
             found[name] = f"headrace.words.{module.name}:{alias[1] if alias is not None else name}"

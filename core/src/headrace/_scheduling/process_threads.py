@@ -173,13 +173,13 @@ class Helpers:
             self.watch()
 
 
-def _in_thread(name: str, function: Callable[[], None]) -> None:
-    """Let a new thread of this name call a function; where none can be started, call it in this thread."""
-    thread = threading.Thread(target=function, name=name, daemon=True)
+def _in_thread(name: str, function: Callable[[], None], *first: Callable[[], None]) -> None:
+    """Let a new thread of this name call a function; where none can be started, call ``first`` and it in this one."""
     try:
-        thread.start()
+        threading.Thread(target=function, name=name, daemon=True).start()
     except RuntimeError:  # no more threads, or the interpreter ends
-        function()
+        for one in (*first, function):
+            one()
 
 
 def _run(job: Job) -> None:
@@ -237,7 +237,7 @@ class Timer:
         if starts:
             # A helper thread, which holds no lock, starts it: the calling thread may hold one.
             try:
-                errands.run(self._begin)
+                errands.run(_in_thread, "headrace-timer", self._run, errands.leave)
             except RuntimeError as error:
                 self._starts = False
                 _log.error("no thread can be started to watch deadlines", exc_info=error)
@@ -254,15 +254,6 @@ class Timer:
                 heapq.heapify(self._heap)
                 self._dead = 0
 
-    def _begin(self) -> None:
-        """Start the thread; where none can be started, the calling helper thread becomes the timer."""
-        thread = threading.Thread(target=self._run, name="headrace-timer", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads, or the interpreter ends
-            errands.leave()
-            self._run()
-
     def _run(self) -> None:
         try:
             while True:
@@ -271,7 +262,7 @@ class Timer:
                 except BaseException as error:  # noqa: BLE001 - the other alarms must be called in time
                     _log.error("an alarm raised", exc_info=error)
         finally:  # an exception that hit this thread outside the inner try is about to end it
-            errands.run(self._begin)
+            errands.run(_in_thread, "headrace-timer", self._run, errands.leave)
 
     def _call_due(self) -> None:
         """Call the function of the alarm that is due, or sleep until one is due or the first one changes."""
