@@ -314,6 +314,22 @@ def test_a_file_that_cannot_be_read_is_a_failed_request(pipeline, files, monkeyp
     assert "in/gone: error: input: it cannot be read: " in result.stderr
 
 
+def test_a_file_for_which_there_is_no_memory_fails_alone(pipeline, files, monkeypatch):
+    read = Path.read_bytes
+
+    def no_memory(path):
+        if path.name == "a":
+            raise MemoryError
+        return read(path)
+
+    folder = files(a=b"one", b=b"two")
+    monkeypatch.setattr(Path, "read_bytes", no_memory)
+    result = run(pipeline("Text"), folder, "-q")
+    assert (result.exit_code, result.stdout) == (1, "in/b\ttwo\n")
+    told = "it cannot be read: there is no memory for its content"
+    assert result.stderr == f"in/a: error: input: {told}\n"
+
+
 def test_answers_come_in_the_order_of_the_inputs(pipeline, files):
     config = pipeline("SecondFirst", "instance_num = 2")
     result = run(config, files(a=b"first", b=b"second"))

@@ -56,6 +56,8 @@ class Input:
             return Path(self.path).read_bytes()
         except OSError as error:
             raise InputError(f"it cannot be read: {error.strerror or error}") from error
+        except MemoryError as error:
+            raise InputError("it cannot be read: there is no memory for its content") from error
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
