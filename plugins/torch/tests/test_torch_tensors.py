@@ -98,7 +98,7 @@ def test_odd_arrays_are_copied_to_what_torch_has():
         "text",
         3,
         [1, 2],
-        object(),
+        pytest.param(object(), id="object"),
         np.array(["a"]),
         np.array([None]),
         torch.eye(2).to_sparse(),
