@@ -212,6 +212,27 @@ def test_what_fills_a_batch_up_is_neither_sent_nor_observed_and_takes_nothing(pa
         assert pipe({"data": 0, "node_name": "take"})["result"] == [2, 2]
 
 
+def test_what_fills_a_batch_up_has_the_result_of_the_last_item_inside_of_a_container():
+    class Together(headrace.Backend):
+        min, max, takes = 2, 2, 1
+
+        def init(self, options, context):
+            (self.child,) = context.children
+
+        def forward(self, batch):
+            outcomes = self.child(batch)
+            seen = [request["result"] for request in batch]
+            for request in batch:
+                request["result"] = seen
+            return outcomes
+
+    headrace.register("Together", Together, replace=True)
+    config = {"backend": "Together[S[Send(q),Recv(q)]]", "pad": True}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 7})["result"] == [7, 7]
+        assert pipe.stats()["queues"]["q"]["waiting"] == 0
+
+
 def test_a_wait_in_the_middle_of_a_cat_split_ends_at_the_deadline(until):
     with headrace.pipe({"backend": "CatSplit[Identity,Recv(q),Identity]", "max": 2}) as pipe:
         with pytest.raises(errors.DeadlineExceededError):
