@@ -1070,6 +1070,11 @@ def test_the_node_narrows_the_range_of_its_backend(keys, expected):
             "main.batch_sizes",
             "Two2Eight takes 2 to 8, and the node says batch_sizes = [1, 16]",
         ),
+        (
+            {"backend": "Eight", "batch_sizes": [16], "min": 1},
+            "main.batch_sizes",
+            "Eight takes 1 to 8, and the node says min = 1, batch_sizes = [16]",
+        ),
         ({"backend": "S[Two2Eight,Twenty]"}, "main.backend", "S: Twenty needs at least 20"),
         (
             {"backend": "IoC[Two2Eight;S[Proxy[Two2Eight],Twenty]]"},
@@ -1087,6 +1092,7 @@ def test_the_node_narrows_the_range_of_its_backend(keys, expected):
 )
 def test_an_empty_range_is_an_error_of_the_configuration(keys, path, message):
     registry.local["Two2Eight"] = Two2Eight
+    registry.local["Eight"] = type("Eight", (Two2Eight,), {"min": 1})
     registry.local["Twenty"] = type("Twenty", (Two2Eight,), {"min": 20, "max": None})
     found = problem(keys)
     assert (found.code, found.path) == ("range", path)
