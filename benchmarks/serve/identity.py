@@ -116,6 +116,13 @@ def grpc_request(n: int) -> bytes:
     return raw
 
 
+def _received(connection: socket.socket, most: int) -> bytes:
+    part = connection.recv(most)
+    if not part:
+        raise RuntimeError("the server has closed the connection")
+    return part
+
+
 @contextlib.contextmanager
 def rest_client(served: Served, n: int) -> Iterator[Callable[[int], object]]:
     """Give a function that sends a request over REST, on a connection per thread."""
@@ -128,14 +135,14 @@ def rest_client(served: Served, n: int) -> Iterator[Callable[[int], object]]:
             local.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opened.append(local.connection)
         local.connection.sendall(request)
-        received = local.connection.recv(1 << 20)
+        received = b""
         while b"\r\n\r\n" not in received:
-            received += local.connection.recv(1 << 20)
+            received += _received(local.connection, 1 << 20)
         head, _, body = received.partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0])
         left, last = length - len(body), body
         while left:
-            last = local.connection.recv(min(left, 1 << 20))
+            last = _received(local.connection, min(left, 1 << 20))
             left -= len(last)
         if not head.startswith(b"HTTP/1.1 200") or last[-4:] != expected[-len(last) :]:
             raise RuntimeError(f"{head!r} {body[:200]!r}")

@@ -472,6 +472,24 @@ def test_all_that_wait_fail_where_no_thread_can_be_started(gate, client, waiting
         assert pipe({"data": "again"})["result"] == "again"
 
 
+@pytest.mark.parametrize("backend", ["Gate", "OwnGate"])
+@pytest.mark.parametrize(("pad", "sizes"), [(False, [1, 6, 1, 1, 1]), (True, [1, 6, 6])])
+def test_the_largest_size_within_the_range_is_cut_where_more_requests_wait(
+    gate, waiting, backend, pad, sizes
+):
+    most = {"max": 8, "forward": lambda self, batch: gate.run(batch)}
+    headrace.register("Eight", type("Eight", (headrace.Backend,), most), replace=True)
+    config = {"backend": f"HasKey(never)[Eight,{backend}]", "batch_sizes": [1, 6, 16], "pad": pad}
+    with headrace.pipe(config) as pipe:
+        futures = [pipe.submit({"data": 0})]
+        gate.wait_entered()
+        futures += pipe.submit([{"data": n} for n in range(1, 10)])
+        waiting(pipe, 9)
+        gate.open()
+        assert [one.result(60)["result"] for one in futures] == list(range(10))
+    assert [len(batch) for batch in gate.batches] == sizes
+
+
 def test_an_instance_whose_thread_dies_fails_its_batch_and_degrades_the_state(gate, until):
     import ctypes
 

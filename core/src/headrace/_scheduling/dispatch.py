@@ -283,7 +283,7 @@ class Dispatcher(Assignment):
             room = inf if most is None else most - instance.running_weight
             if self._takes_what_waits:
                 return int(min(room, waiting)), inf
-            if room <= waiting and not ahead:
+            if room <= waiting and not ahead and not self._node.limits.batch_sizes:
                 return int(room), inf
         take, again_at = self._cut(QueueView(self._node, ahead), instance, now)
         return take - len(ahead), again_at
