@@ -963,6 +963,32 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
     assert not supervisor._thread.is_alive()
 
 
+def test_who_waits_for_a_report_goes_on_when_the_process_has_ended(monkeypatch, until):
+    monkeypatch.setattr(_supervisor, "spawn", lambda code, files: None)
+    child = _supervisor.Child()
+    waiting = threading.Thread(target=child.wait_reported, args=(1,), daemon=True)
+    waiting.start()
+    until(lambda: child._arrived._waiters)
+    child.end()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    child.close()
+
+
+def test_loggers_have_the_levels_that_they_have_here(tmp_path, request):
+    (tmp_path / "levels.py").write_text(
+        "import headrace, logging\n\n"
+        "def level(name):\n    return logging.getLogger(name).level\n\n"
+        "headrace.register('Level', level)\n"
+    )
+    for name, level in (("hrt.loud", 7), (None, 35)):
+        logger = logging.getLogger(name)
+        request.addfinalizer(lambda logger=logger, before=logger.level: logger.setLevel(before))
+        logger.setLevel(level)
+    with headrace.pipe({"import": [str(tmp_path / "levels.py")], "backend": "Process[Level]"}) as p:
+        assert [p({"data": name})["result"] for name in ("hrt.loud", "", "hrt.else")] == [7, 35, 0]
+
+
 def test_a_process_that_cannot_be_sent_its_part_ends_and_the_build_says_why(monkeypatch):
     def fails(*args, **how):
         raise OSError(errno.ENOMEM, "no memory for the plan")
