@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import headrace
@@ -458,3 +461,54 @@ def test_sizes_among_the_args_of_the_batch_policy_have_to_fit_the_node():
         headrace.PipelineConfig.load(source)
     (found,) = caught.value.problems
     assert (found.path, found.message) == ("n.batch_policy", "the batch size 4 is above max = 3")
+
+
+# What the scheduler decides without asking the usual policy.
+
+
+class Asked(Greedy):
+    """The usual policy, whose every decision the scheduler has to ask for."""
+
+    def cut(self, queue, instance, now):
+        return super().cut(queue, instance, now)
+
+
+def cuts(config, most, owns_thread, requests):
+    """Run requests that have gathered while the only instance was busy; give its batches and their outcomes."""
+    began, leave, batches = threading.Event(), threading.Event(), []
+
+    def forward(self, batch):
+        batches.append([request["data"] for request in batch])
+        began.set()
+        assert leave.wait(60)
+        for request in batch:
+            request["result"] = request["data"]
+
+    members = {"max": most, "owns_thread": owns_thread, "forward": forward}
+    headrace.register("Cuts", type("Cuts", (headrace.Backend,), members), replace=True)
+    with headrace.pipe({"backend": "Cuts", **config}) as pipe:
+        futures = [pipe.submit({"data": "first"})]
+        assert began.wait(60)
+        for k, (weight, priority) in enumerate(requests):
+            futures.append(pipe.submit({"data": k, "request_size": weight}, priority=priority))
+        leave.set()
+        return batches, [type(one.exception(60)) for one in futures]
+
+
+@settings(max_examples=100)
+@given(
+    st.sets(st.integers(2, 9), max_size=3),
+    st.integers(1, 9),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(0, 1), min_size=6, max_size=12),
+    st.none() | st.integers(0, 11),
+)
+def test_what_is_not_asked_is_what_the_policy_would_say(
+    sizes, most, pad, owns_thread, priorities, heavy
+):
+    headrace.register("asked", Asked)
+    requests = [(1 + (k == heavy), priority) for k, priority in enumerate(priorities)]
+    config = {"pad": pad, **({"batch_sizes": [1, *sorted(sizes)]} if sizes else {})}
+    usual = cuts(config, most, owns_thread, requests)
+    assert usual == cuts({**config, "batch_policy": "asked"}, most, owns_thread, requests)
