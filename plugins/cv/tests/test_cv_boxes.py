@@ -140,10 +140,12 @@ grid = st.integers(0, 12)
     ),
     iou=st.sampled_from([0, 0.25, 0.5, 1]),
     agnostic=st.booleans(),
+    unit=st.sampled_from([1, 1 / 256, 512]),
 )
-def test_small_whole_boxes_agree_with_the_slow_loop(rows, iou, agnostic):
+def test_small_boxes_in_any_unit_agree_with_the_slow_loop(rows, iou, agnostic, unit):
     table = np.array(rows, np.float32).reshape(-1, 6)
     table[:, 2:4] += table[:, :2]  # never inside out
+    table[:, :4] *= unit  # a power of two: nothing is rounded
     result = filter_detections(table, iou_threshold=iou, class_agnostic=agnostic)
     expected = slow_nms(list(table), iou, agnostic=agnostic)
     assert result.tolist() == [row.tolist() for row in expected]
@@ -178,10 +180,11 @@ def test_other_numbers_are_read(dtype):
 
 def test_scores_and_classes_must_fit_the_boxes():
     boxes = [[0, 0, 1, 1], [0, 0, 1, 1]]
-    for wrong in ([1], [1, 2, 3], [[1, 2]], [1, float("nan")], "12", None):
+    wrong = {"int64 [1]": [1], "int64 [3]": [1, 2, 3], "int64 [1, 2]": [[1, 2]], "str": "12"}
+    for got, scores in {**wrong, "float64 [2]": [1, float("nan")], "None": None}.items():
         with pytest.raises(InputError) as caught:
-            nms(boxes, wrong)
-        assert "scores" in caught.value.what
+            nms(boxes, scores)
+        assert ("scores" in caught.value.what, caught.value.got) == (True, got)
     with pytest.raises(InputError) as caught:
         nms(boxes, [1, 2], classes=[1])
     assert "classes" in caught.value.what

@@ -61,6 +61,8 @@ def test_the_crop_is_that_of_a_slow_loop(kit, box, tail, dtype):
     image = noise(20, 30, *tail, dtype=dtype)
     clipped = kit.run(kit.ready(CropMat), data=image, box=box)["result"]
     filled = kit.run(kit.ready(CropMat, outside="fill", fill_value=9), data=image, box=box)
+    zeros = crop_image(image, box, outside="fill")
+    assert (zeros == slow_crop(image, box, 0)).all()
     for result, expected in (
         (clipped, slow_crop(image, box)),
         (filled["result"], slow_crop(image, box, 9)),

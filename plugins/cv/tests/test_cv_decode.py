@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.errors import InputError
 from headrace_cv import ImageHeader, check_image_file, decode_image
 from headrace_cv.decode import DecodeMat
-from headrace_cv.headers import MAX_SCANS
+from headrace_cv.headers import MAX_SCANS, plain_jpeg_size
 
 KINDS = [
     "baseline jpeg",
@@ -175,6 +175,7 @@ def test_a_header_as_most_have_it_is_read_as_exactly_as_any_other(kit):
     assert check_image_file(data) == ("jpeg", 96, 64)
     flat = data[: frame + 5] + b"\0\0" + data[frame + 7 :]
     assert "96 x 0 pixels" in error_of(kit, flat).got
+    assert (plain_jpeg_size(data), plain_jpeg_size(flat)) == ((96, 64), None)
     # The scan says that it holds one of three components: the others are missing.
     one_of_three = data[: scan + 4] + b"\x01" + data[scan + 5 :]
     assert check_image_file(one_of_three) == ("jpeg", 96, 64)
@@ -183,6 +184,12 @@ def test_a_header_as_most_have_it_is_read_as_exactly_as_any_other(kit):
     error_of(kit, data[: scan + 12] + b"\xff\xd9")
     with_comment = data[:2] + b"\xff\xfe\x00\x06abcd" + data[2:]
     assert (decode_image(with_comment) == decode_image(data)).all()
+    assert plain_jpeg_size(with_comment) == (96, 64)
+    # After a scan of one component there are others, and a broken one before the end marker is noticed.
+    first = data.replace(b"\xff\xda\x00\x0c\x03", b"\xff\xfe\x00\x02\xff\xda\x00\x0c\x01")
+    assert (plain_jpeg_size(first), check_image_file(first)) == (None, ("jpeg", 96, 64))
+    broken = first[:-2] + b"\xff\xda\x00\x01" + first[-2:]
+    assert "without a length" in error_of(kit, broken).got
     wrong_length = data[:2] + b"\xff\xfe\x00\x01abcd" + data[2:]
     assert "without a length" in error_of(kit, wrong_length).got
 
@@ -300,6 +307,7 @@ def test_a_jpeg_of_too_many_scans_is_refused(kit):
         b"RIFF\x0c\0\0\0WEBPVP8 \0\0\0\0",
         b"RIFF\x0c\0\0\0WEBPVP8 \xff\0\0\0",
         b"RIFF\4\0\0\0WEBP",
+        b"RIFF\x1a\0\0\0WEBPVP8L\5\0\0\0\x2f\0\0\0\0\0" + b"ALPH\1\0\0\0",  # ends with a header
         b"\x89PNG\r\n\x1a\n" + png_chunk(b"IEND", b""),
         b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", bytes(12)),
         png_that_claims(3, 3)[:33] + png_chunk(b"IEND", b""),
@@ -308,7 +316,7 @@ def test_a_jpeg_of_too_many_scans_is_refused(kit):
     ],
 )
 def test_a_file_of_wrong_parts_is_refused(kit, data):
-    assert "broken" in error_of(kit, data).what
+    assert "file is broken" in error_of(kit, data).what  # the decoder did not see it
 
 
 def test_two_frame_headers_are_refused(kit):
