@@ -223,6 +223,8 @@ def test_tensors_of_torch_are_read_without_a_capsule(device, start, one_to_one, 
     for wrong in ({"requires_grad": True}, {"steps": False}, {"dtype": "torch.bfloat16"}):
         (error,) = backend([{"data": Torch.Tensor(ROWS[0], **wrong)}])
         assert isinstance(error, InputError)
+        read = "this is no array that can be read on the device (not as it is)"
+        assert error.what == ("wrong dtype" if "dtype" in wrong else read)
 
 
 def test_one_binding_serves_batches_of_any_size(device, start, one_to_one):
@@ -476,7 +478,11 @@ def test_a_result_is_exported_where_it_is_and_in_the_order_of_the_readers_stream
     for elsewhere in ({"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (2, 1)}):
         with pytest.raises(BufferError, match="without a copy"):
             result.__dlpack__(**elsewhere)
-    result.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0))
+    read = SimpleNamespace(  # the device is memory of this process, where numpy can read it
+        __dlpack_device__=lambda: (1, 0),
+        __dlpack__=lambda **_: result.__dlpack__(copy=False, dl_device=(2, 0), max_version=(1, 0)),
+    )
+    assert np.array_equal(np.from_dlpack(read), ROWS[0])
 
 
 def test_streams_of_another_device_than_the_threads_are_ordered_there(monkeypatch):
@@ -627,6 +633,30 @@ def test_where_a_session_computes(device, monkeypatch):
     shared = on_device.place_of(context, chosen[:1], shared=True, cuda_graph=False)
     assert shared.providers == chosen[:1]
     assert on_device.place_of(context, chosen[2:], shared=False, cuda_graph=False) is None
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_it_has_run_once_on_zeros_before_the_first_request(where, one_to_one, monkeypatch, request):
+    if where == "device":
+        request.getfixturevalue("device")
+    start = request.getfixturevalue("start")
+    seen = []
+    real = (onnxruntime.InferenceSession.run, onnxruntime.InferenceSession.run_with_iobinding)
+
+    def run(session, names, feeds, options=None):
+        seen.append(list(feeds.values()))
+        return real[0](session, names, feeds, options)
+
+    def run_bound(session, binding, options=None):
+        real[1](session, binding, options)
+        seen.append(binding.copy_outputs_to_cpu())
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", run)
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", run_bound)
+    start(one_to_one(["n", 2, 3]))
+    assert [[array.tolist() for array in arrays] for arrays in seen] == [[[[[0.0] * 3] * 2]]]
+    start(one_to_one(["n", 2, "m"]))  # which length, nobody knows
+    assert len(seen) == 1
 
 
 def test_graphs_are_captured_and_replayed_in_one_thread(device, start, one_to_one, monkeypatch):

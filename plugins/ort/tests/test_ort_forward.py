@@ -344,6 +344,30 @@ def test_requests_with_different_scalars_run_apart(start, save):
         assert value is None or request["result"].tolist() == value
 
 
+def test_scalars_of_equal_value_are_different_where_their_bytes_are(start, save):
+    path = save(
+        [("Div", ["x", "by"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 1]), ("by", T.FLOAT, [])],
+        [("y", T.FLOAT, ["n", 1])],
+    )
+    batch = [{"x": np.float32([1]), "by": np.float32(by)} for by in (0.0, -0.0, 0.0)]
+    assert [one.tolist() for one in results(start(path), batch)] == [[np.inf], [-np.inf], [np.inf]]
+
+
+def test_an_output_without_the_rows_of_the_batch_is_an_error_for_plain_samples_too(start, save):
+    path = save(
+        [("Reshape", ["x", "shape"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["m"])],
+        [("shape", np.int64([-1]))],
+    )
+    batch = [{"data": np.float32([k, k])} for k in range(2)]
+    for error in start(path)(batch):
+        assert isinstance(error, BackendError)
+        assert error.what == "output 'y' is [2] for a batch of 1 row"
+    assert not any("result" in request for request in batch)
+
+
 def test_arrays_without_batch_axis_make_requests_run_one_at_a_time(start, save):
     path = save(
         [("Add", ["x", "bias"], ["y"], {}), ("Reshape", ["x", "shape"], ["flat"], {})],
