@@ -27,10 +27,11 @@ def test_without_the_command_line_it_says_what_to_install():
     )
 
 
-def test_with_it_the_command_runs():
+@pytest.mark.parametrize("module", ["headrace", "headrace_cli"])
+def test_with_it_the_command_runs(module):
     pytest.importorskip("headrace_cli")
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "--version"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
     assert done.stdout.startswith("headrace ")

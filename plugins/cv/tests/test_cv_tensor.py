@@ -62,6 +62,24 @@ def test_each_channel_has_its_own_mean_and_std(kit):
     np.testing.assert_allclose(result, slow_tensor(image, **options), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mean": 127.5, "std": 127.5},
+        {"mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]},
+        {"scale": 1 / 255, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+        {"scale": -2.0, "mean": 101.0, "std": 3.0},
+        {"scale": 0.0, "mean": 2.0},
+        {"scale": 1e-30, "mean": 2.0},
+    ],
+)
+def test_values_near_the_mean_keep_their_digits(options, dtype):
+    image = np.repeat(np.arange(256, dtype=dtype).reshape(16, 16, 1), 3, axis=2)
+    result = image_to_tensor(image, Normalization(**options))
+    np.testing.assert_allclose(result, slow_tensor(image, **options), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("options", [{"mean": [1, 2, 3]}, {"std": [1]}, {"std": [1, 2, 3, 4]}])
 def test_a_list_that_does_not_fit_the_channels_is_refused(kit, options):
     with pytest.raises(InputError) as caught:

@@ -54,10 +54,10 @@ def _listed(value: Any, default: float) -> tuple[float, ...]:
 class Mat2Tensor(PerImage):
     """Turn an image into a planar float tensor, unscaled unless the options say otherwise.
 
-    ``result = (data * scale - mean) / std``; an option that is not given is left out. The result is
-    computed in ``float32``: one multiplication by ``scale / std``, one subtraction of ``mean / std``.
-    ``mean`` and ``std`` are therefore in the units of ``data * scale``, and in the order of the
-    channels of ``data``.
+    ``result = (data * scale - mean) / std``; an option that is not given is left out. ``mean`` and
+    ``std`` are in the units of ``data * scale``, and in the order of the channels of ``data``. The
+    result is computed in ``float32``: one subtraction of ``mean / scale``, one multiplication by
+    ``scale / std``, so that values near the mean keep their digits.
 
     Reads:
         data: ``uint8`` or ``float32``, ``[H, W, C]`` with C from 1 to 4, or ``[H, W]`` (C = 1).

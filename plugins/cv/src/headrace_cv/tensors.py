@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["Normalization", "image_to_tensor", "tensor_maker", "tensor_to_image"]
 
 
+_FAR = 1e9
+"""A mean beyond this, in the units of the pixels, is not near any of them."""
+
+
 class Normalization:
-    """``(x * scale - mean) / std`` as one factor and one offset, made once for many images.
+    """``(x * scale - mean) / std`` as one offset and one factor, made once for many images.
+
+    It is computed in ``float32`` as ``(x - mean / scale) * (scale / std)``: of a value near the mean the
+    difference is exact, where ``x * (scale / std) - mean / std`` would lose its last digits.
 
     Args:
         scale: The factor of the first step; None means 1.
@@ -51,17 +58,20 @@ class Normalization:
         if not divisor.all():
             raise ValueError("std is 0")
         subtracted = np.asarray(0.0 if mean is None else mean, np.float64).reshape(-1, 1, 1)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             self._exact = ((1.0 if scale is None else scale) / divisor, -subtracted / divisor)
             self._factor, self._offset = (values.astype(np.float32) for values in self._exact)
+            centre = subtracted / (1.0 if scale is None else np.float64(scale))
         if not (np.isfinite(self._factor).all() and np.isfinite(self._offset).all()):
             raise ValueError("scale / std or mean / std is too large for float32")
+        # A scale of 0, or so small that the mean is beyond all pixels, leaves nothing to subtract first.
+        self._centre = centre.astype(np.float32) if (abs(centre) < _FAR).all() else None
         self._scales = bool((self._factor != 1).any())
         self._shifts = bool((self._offset != 0).any())
         self.changes = self._scales or self._shifts
         # No value up to this absolute value becomes infinite in float32, rounding included.
         factor, offset = (float(abs(values).max()) for values in self._exact)
-        self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0)
+        self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0) - _FAR
 
     def inverse(self) -> Normalization:
         """Give the normalization that undoes this one.
@@ -93,9 +103,11 @@ class Normalization:
             self._apply(tensor)
 
     def _apply(self, tensor: NDArray[np.float32]) -> None:
+        if self._shifts and self._centre is not None:
+            tensor -= self._centre
         if self._scales:
             tensor *= self._factor
-        if self._shifts:
+        if self._shifts and self._centre is None:
             tensor += self._offset
 
 
