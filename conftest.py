@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,9 @@ from hypothesis.internal.conjecture import providers
 from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
+
+    from filelock import FileLock
 
 # How long an example takes, or is made, tells of the machine. What `--hypothesis-profile` names
 # comes after this, and takes its place.
@@ -86,12 +86,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Tests start hundreds of interpreters. Where none may write bytecode beside the sources, as in many
-# containers, each would compile all that it imports: here they share a folder of it.
-BYTECODE = Path(__file__).parent / ".pytest_cache" / "bytecode"
+# Tests start hundreds of interpreters. Where none writes bytecode, as in many containers, each would compile what it
+# imports of this repository; a folder of bytecode elsewhere would hide what pip has compiled.
 if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BYTECODE)
     sys.dont_write_bytecode = False
 
 
@@ -104,11 +102,36 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the bytecode of what tests wrote into folders of their own."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        temporary = Path(tempfile.gettempdir()).resolve()
-        shutil.rmtree(BYTECODE / temporary.relative_to(temporary.anchor), ignore_errors=True)
+COLLECTS: pytest.StashKey[FileLock] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let one of several processes collect before the others do, which then find all compiled.
+
+    At once each would compile, and rewrite, all files of tests: three times what they take to import.
+    """
+    if hasattr(config, "workerinput"):
+        from filelock import FileLock
+
+        folder = Path(__file__).parent / ".pytest_cache"
+        folder.mkdir(exist_ok=True)
+        lock = config.stash[COLLECTS] = FileLock(folder / "collecting.lock")
+        if config.workerinput["workerid"] == "gw0":
+            lock.acquire()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Wait for the process that collects first."""
+    lock = session.config.stash.get(COLLECTS, None)
+    if lock is not None and not lock.is_locked:
+        with lock:
+            pass
+    try:
+        return (yield)
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
