@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -14,6 +16,10 @@ from typer.testing import CliRunner
 import headrace
 import headrace_observe
 from headrace_cli.app import app
+from headrace_cli.for_plugins import WrongArgument
+from headrace_observe.commands.shared import percent
+from headrace_observe.inner_load import of_node
+from headrace_observe.load import ClosedLoop
 
 SHORT = ["--seconds", "0.05", "--warm-up", "0"]
 MAIN = (
@@ -152,6 +158,7 @@ def test_a_table_says_what_the_clock_covers():
     done = run("bench", "Identity", "--data", "uint8:4", "--clients", "1", *SHORT)
     assert done.exit_code == 0
     assert "req/s" in done.stdout
+    assert any(line.strip().startswith("1 client ") for line in done.stdout.splitlines())
     assert "The clock of 1 client: from the call of pipe(request) to its return" in done.stdout
 
 
@@ -182,6 +189,7 @@ def test_failures_are_counted_by_code_and_end_with_one():
         (["--data", "f:1"], "expected dtype:shape"),
         (["--data", "uint8", "--clients", "0"], "--clients: expected whole numbers above 0"),
         (["--data", "uint8", "--clients", "1,10001"], "each is a thread, at most 10000"),
+        (["--data", "uint8", "--clients", "9" * 400], "--clients: expected whole numbers above 0"),
         (["--data", "uint8", "--stable", "much"], "--stable: expected a percentage"),
         (["--data", "uint8", "--plot", "a.gif"], "--plot a.gif: expected a name that ends in .png"),
         (["--data", "uint8", "--plot", "no/a.png"], "--plot no/a.png: its folder does not exist"),
@@ -192,6 +200,13 @@ def test_wrong_arguments_are_refused_before_anything_is_built(args, message):
     done = run("bench", "Identity", *args)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_a_percentage_is_a_share():
+    assert [percent(text, "--x") for text in ("5%", " 0.5 ", "100%")] == [0.05, 0.005, 1.0]
+    for wrong in ("0%", "100.1%", "nan", "-1", "5%%", ""):
+        with pytest.raises(WrongArgument, match="as 5%; got"):
+            percent(wrong, "--x")
 
 
 def test_an_input_that_cannot_be_read_is_named(tmp_path):
@@ -300,6 +315,39 @@ def test_a_benchmark_from_python_counts_what_was_asked_for():
         bench.run_once({"data": 1})
     shown = str(bench.benchmark(total=3, warm_up=0))
     assert "3 failed, closed: the pipeline is closed; the clock: " in shown
+
+
+@pytest.mark.parametrize("method", ["start", "join"])
+@pytest.mark.parametrize("inner", [False, True])
+def test_clients_of_a_measurement_that_is_given_up_send_no_more(method, inner, monkeypatch):
+    entered, opened, loads = threading.Event(), threading.Event(), []
+    usual = getattr(ClosedLoop, method)
+
+    class Held(headrace.Backend):
+        def forward(self, batch):
+            entered.set()
+            assert opened.wait(60)
+            batch[0]["result"] = None
+
+    def interrupted(load):
+        loads.append(load)
+        if method == "start":
+            usual(load)
+        assert entered.wait(60)
+        raise KeyboardInterrupt
+
+    headrace.register("Held", Held)
+    with headrace_observe.Benchmark({"backend": "Held"}) as bench:
+        bench.add_input({"data": 1})
+        monkeypatch.setattr(ClosedLoop, method, interrupted)
+        node = partial(of_node, Held().forward, [{"data": 1}], 1, 1000, "main")
+        measure = node if inner else partial(bench.benchmark, total=1000, warm_up=0)
+        with pytest.raises(KeyboardInterrupt):
+            measure()
+        monkeypatch.undo()
+        opened.set()
+        loads[0].join()
+    assert loads[0].notes[0].count == 1
 
 
 def test_a_pipeline_that_was_given_stays_open():

@@ -332,8 +332,19 @@ def test_rates_of_top_are_those_between_two_looks():
         ("headrace_batch_size_requests_count", (node,)): 70.0,
         ("headrace_instance_busy_seconds_total", (("instance", "0"), node)): 11.0,
         ("headrace_instance_up", (("instance", "0"), node)): 1.0,
+        ("headrace_queue_wait_seconds", (node, ("quantile", "0.5"))): 0.0015,
+        ("headrace_queue_wait_seconds", (node, ("quantile", "0.9"))): 1.0,
+        ("headrace_queue_wait_seconds", (node, ("quantile", "0.99"))): 0.25,
+        ("headrace_batch_duration_seconds", (node, ("quantile", "0.5"))): 0.002,
+        ("headrace_batch_duration_seconds", (node, ("quantile", "0.99"))): 0.0031234,
     }
     (row,) = rows_of(before, now, 2.0)
+    assert {key: ms for key, ms in row.items() if key.endswith("_ms")} == {
+        "queue_p50_ms": 1.5,
+        "queue_p99_ms": 250.0,
+        "batch_p50_ms": 2.0,
+        "batch_p99_ms": 3.123,
+    }
     assert row["ok_per_s"] == 40.0
     assert row["mean_batch"] == 4.0
     assert row["utilisation"] == 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace.hookspecs import BatchRecord, BatchRequest
-from headrace.policies import BatchPolicy, Cut
+from headrace.policies import BatchPolicy, Cut, DispatchPolicy
 from headrace_cli.app import app
 from headrace_observe.arrivals import poisson
 from headrace_observe.batch_times import BatchTimes
@@ -226,6 +227,33 @@ def test_clients_that_have_their_answers_send_their_next_requests_one_after_the_
     together = foretold(4, batch_sizes=[4], max=4, batching_timeout=1000)
     assert together.throughput_rps == pytest.approx(4 / 0.014, rel=0.01)
     assert together.latency_ms["mean"] == pytest.approx(14, rel=0.01)
+
+
+def test_the_next_requests_after_many_batches_are_those_of_a_slow_loop(tmp_path):
+    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
+    draw = random.Random(11).uniform
+    ends, arrivals = [], []
+    for k in range(300):
+        for instance in (0, 1):  # the batch that is told of first may have ended last
+            arrived = sorted(0.02 * k + draw(0, 0.0015) for _ in range(1 + (k + instance) % 2))
+            ended = 0.02 * k + draw(0.0185, 0.0205)
+            requests = [BatchRequest({}, at, ended - 0.01, 1) for at in arrived]
+            about = (requests, ended - 0.01, ended, len(arrived), [None] * len(arrived))
+            probe.batch_ran(BatchRecord("main", instance, 1, *about))
+            ends.append((ended, len(arrived)))
+            arrivals += arrived
+    arrivals.sort()
+    expected = []
+    for before, answered in ends:
+        for arrival in [one for one in arrivals if one > before][:answered]:
+            if arrival - before > 0.001:
+                break
+            expected.append(1000 * (arrival - before))
+            before = arrival
+    turns = probe._turns["main"]
+    assert len(turns._ends) < 512, "the others are summed up already"
+    probe.to_dict()
+    assert sorted(turns.sample.values) == pytest.approx(sorted(expected))
 
 
 def test_of_many_batches_each_has_the_same_chance_to_be_kept(tmp_path):
@@ -472,6 +500,21 @@ def test_a_policy_of_ones_own_decides_and_is_woken():
     assert list(run._seen.latencies) == [4.0, 1.0, 11.0]
 
 
+class Twos(DispatchPolicy):
+    """Leaves all instances idle until two requests wait."""
+
+    def choose(self, weight, free):
+        return free[0] if weight >= 2 else None
+
+
+def test_a_policy_may_leave_instances_idle():
+    headrace.register("TwosToSimulate", Twos)
+    config = {"backend": "Identity", "max": 4, "dispatch_policy": "TwosToSimulate"}
+    run = simulated(config, fixed({1: 1, 2: 1}))
+    run.open_loop([0.0, 3.0, 5.0, 6.0], {"kind": "open", "rate": 1}, 0)
+    assert list(run._seen.latencies) == [4.0, 1.0, 2.0, 1.0]
+
+
 def test_a_policy_that_raises_ends_the_simulation_with_its_name():
     headrace.register("BrokenToSimulate", Broken)
     config = {"backend": "Identity", "max": 4, "batch_policy": "BrokenToSimulate"}
@@ -578,8 +621,10 @@ def test_the_command_foretells_and_says_what_it_covers(tmp_path):
     assert points[0]["throughput_rps"] == pytest.approx(500, rel=0.01)
     assert points[1]["batch_size"]["main"]["mean"] == pytest.approx(8, rel=0.02)
     assert math.isclose(points[2]["throughput_rps"], 100, rel_tol=0.15)
-    done = CliRunner().invoke(app, [*args, "--rate", "100"])
+    done = CliRunner().invoke(app, [*args, "--clients", "1"])
     assert "The clock: virtual" in done.stdout
+    assert "100%" in done.stdout
+    assert "main" not in done.stdout, "the only node needs no name"
     done = CliRunner().invoke(app, args)
     assert (done.exit_code, "--clients, --rate or --arrivals" in done.stderr) == (2, True)
 

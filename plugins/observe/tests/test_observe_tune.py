@@ -127,6 +127,38 @@ def test_ranges_name_keys_of_nodes():
 
 
 @pytest.mark.parametrize(
+    ("least", "most", "keys", "sizes", "start"),
+    [
+        (1, None, {}, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 1),
+        (1, None, {"max": 30}, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 32),
+        (1, 8, {}, (1, 2, 3, 4, 6, 8), 8),
+        (3, 10, {}, (3, 4, 6, 8, 10), 10),
+        (3, 10, {"max": 4}, (3, 4, 6, 8, 10), 4),
+        (4, 4, {}, None, None),
+        (1, 1, {}, None, None),
+    ],
+)
+def test_without_ranges_what_the_classes_take_is_searched_from_what_they_have(
+    least, most, keys, sizes, start, monkeypatch
+):
+    class Ranged(headrace.Backend):
+        min, max = least, most
+
+        def forward(self, batch):
+            pass
+
+    headrace.register("RangedToTune", Ranged)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    found = space_of(nodes_of({"backend": "RangedToTune", **keys}), [], 1)
+    expected = [("main.instance_num", (1, 2, 3, 4), 1)]
+    if sizes is not None:
+        expected.append(("main.max", sizes, start))
+    if most != 1:
+        expected.append(("main.batching_timeout", (0, 1, 2, 4, 8), 0))
+    assert [(d.name, d.values, d.start) for d in found] == expected
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("max", "expected KEY=LOW..HIGH"),

@@ -6,6 +6,7 @@ import random
 import threading
 from bisect import bisect_right
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import Field
@@ -144,7 +145,9 @@ class _Turns:
                 self.sample.add(1000 * (arrival - before))
                 before = arrival
         del self._ends[:count]
-        self._arrivals = arrivals[bisect_right(arrivals, self._ends[0][0]) :] if self._ends else []
+        # Of two batches that end at about the same time, the one that is told of first may have ended last.
+        first = min((ended for ended, _ in self._ends), default=inf)
+        self._arrivals = arrivals[bisect_right(arrivals, first) :]
 
 
 class BatchTimes:

@@ -117,8 +117,8 @@ class Benchmark:
 
     def _counted(self, clients: int, total: int) -> ClosedLoop:
         load = ClosedLoop(self.pipeline, self._samples, clients, total=total, clock=self._clock)
-        load.start()
         try:
+            load.start()
             load.join()
         finally:
             load.stop()

@@ -137,8 +137,8 @@ def of_node(
 
     used, began = meter(), clock()
     load = ClosedLoop(call, numbered, clients, total=total, clock=clock)
-    load.start()
     try:
+        load.start()
         load.join()
     finally:
         load.stop()

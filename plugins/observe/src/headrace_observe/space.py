@@ -50,7 +50,8 @@ def space_of(
     """Give the dimensions of the search.
 
     Without ``ranges`` these are ``instance_num`` of every node, up to the number of CPUs, and ``max`` and
-    ``batching_timeout`` of every node that takes batches.
+    ``batching_timeout`` of every node that takes batches; ``max`` within the range of its classes, up to 64 where that has
+    no end.
 
     Args:
         nodes: The nodes, as ``headrace.explain(config)["nodes"]`` gives them.
@@ -74,9 +75,12 @@ def space_of(
         if node["alias_of"] is not None:
             continue
         found.append(_dimension(nodes, name, "instance_num", range(1, cpus + 1)))
-        if node["tree"]["range"][1] != 1:  # its classes take more than one request at a time
-            most = node["tree"]["range"][1] or 64
-            found.append(_dimension(nodes, name, "max", [v for v in _STEPS if 1 <= v <= most]))
+        least, most = node["tree"]["range"]
+        if most != 1:  # its classes take more than one request at a time
+            most = most or max(64, least)
+            if least < most:
+                sizes = (least, *(v for v in _STEPS if least < v < most), most)
+                found.append(_dimension(nodes, name, "max", sizes))
             found.append(_dimension(nodes, name, "batching_timeout", (0, 1, 2, 4, 8)))
     return found
 
@@ -121,7 +125,10 @@ def _values(text: str, written: str) -> list[int]:
 def _dimension(
     nodes: Mapping[str, Mapping[str, Any]], node: str, key: str, values: Iterable[int]
 ) -> Dimension:
-    has = nodes[node]["keys"].get(key, {}).get("value") or (0 if key == "batching_timeout" else 1)
+    has = nodes[node]["keys"].get(key, {}).get("value")
+    if not has:
+        # Without `max` a node takes as many as its classes do.
+        has = nodes[node]["range"][1] if key == "max" else int(key == "instance_num")
     return _near(node, key, values, has)
 
 

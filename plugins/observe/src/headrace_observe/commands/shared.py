@@ -93,7 +93,7 @@ def positive_numbers(text: str, option: str, *, whole: bool) -> list[float]:
     for part in text.split(","):
         try:
             number = float(int(part)) if whole else float(part)
-        except ValueError:
+        except (ValueError, OverflowError):  # a whole number of 400 digits is no float
             number = math.nan
         if not 0 < number < math.inf:
             kind = "whole numbers" if whole else "numbers"
