@@ -54,6 +54,59 @@ def test_a_call_gives_none_when_all_went_well():
     assert [r["result"] for r in batch] == [1, 2]
 
 
+def _refusal(backend):
+    (error,) = backend(requests(1))
+    assert isinstance(error, ContractError)
+    return str(error)
+
+
+def test_an_author_may_call_init_and_close_of_one_backend_alone():
+    class Base(headrace.Backend):
+        max = 4
+
+        def init(self, options, context):
+            self.factor, self.max = options.factor, 2
+
+    class Scale(Base):
+        class Options(headrace.Options):
+            factor: int = 1
+
+        def init(self, options, context):
+            super().init(options, context)
+            assert self._state != "ready"  # the init of the base was not all
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = self.factor * request["data"]
+
+    backend = Scale()
+    assert "before init" in _refusal(backend)
+    backend.init(options=Scale.Options(factor=3), context=InitContext())
+    batch = requests(1, 2)
+    assert backend(batch) is None
+    assert [r["result"] for r in batch] == [3, 6]
+    assert [type(e) for e in backend(requests(1, 2, 3))] == [BatchRangeError] * 3  # as init said
+    backend.close()
+    assert "after close" in _refusal(backend)
+    backend.init(Scale.Options(), InitContext())
+    assert backend(requests(1)) is None
+
+
+def test_after_a_failed_init_of_its_author_a_backend_refuses():
+    def init(self, options, context):
+        raise ValueError(options)
+
+    for body, error in (({"init": init}, ValueError), ({"init": _sets_no_range}, SetupError)):
+        backend = type("Odd", (headrace.Backend,), {"forward": echo, **body})()
+        with pytest.raises(error):
+            backend.init("given", None)
+        assert "failed init" in _refusal(backend)
+
+
+def _sets_no_range(self, options, context):
+    self.min, self.max = 3, 2
+
+
 def test_an_empty_batch_is_no_call():
     assert ready(raising(ValueError()))([]) is None
 

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import wraps
+from types import FunctionType
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from headrace._checked import Checked, Outcomes
@@ -158,7 +160,8 @@ class Backend(Checked):
     A plain class with `forward` is enough for ``headrace.register("Name", cls)``; a distribution offers
     a class in the entry-point group ``headrace.backends``. To run a backend, call the object itself:
     ``backend(batch)`` checks state and range and gives one outcome per item. Containers do so with their
-    children, ``context.children``, and pass on only the items that have not failed.
+    children, ``context.children``, and pass on only the items that have not failed. A test of one backend
+    calls ``backend.init(Scale.Options(factor=3), headrace.InitContext())`` before, and `close` after it.
 
     Attributes:
         Options: The typed options, a subclass of `headrace.Options`; unknown keys are refused.
@@ -196,6 +199,10 @@ class Backend(Checked):
     phases: ClassVar[int] = 1
     builds_elsewhere: ClassVar[bool] = False
     prefixes: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _note_life(cls)
 
     # The methods that authors write.
 
@@ -256,6 +263,43 @@ class Backend(Checked):
 
         Called once, and only after an `init` that succeeded.
         """
+
+
+def _note_life(cls: type[Backend]) -> None:
+    """Let `init` and `close` note the state of a backend where its author calls them, as in a test."""
+    for name, states in (("init", ("failed", "ready")), ("close", ("closed", "closed"))):
+        method = next(vars(one)[name] for one in cls.__mro__ if name in vars(one))
+        if isinstance(method, FunctionType) and authored(method) is method:
+            setattr(cls, name, _noted(method, *states))
+
+
+def _noted(method: FunctionType, meanwhile: str, then: str) -> Callable[..., None]:
+
+    @wraps(method)
+    def noted(self: Backend, *args: Any, **kwargs: Any) -> None:
+        if getattr(self, "_by_builder", True):  # or the same method of a subclass calls this one
+            method(self, *args, **kwargs)
+            return
+        self._by_builder, self._state = True, meanwhile
+        try:
+            method(self, *args, **kwargs)
+            if then == "ready":
+                self._check_init([])
+                self._note_range()
+            self._state = then
+        finally:
+            self._by_builder = False
+
+    vars(noted)["_authored"] = method
+    return noted
+
+
+def authored(method: Any) -> Any:
+    """Give a method of a backend as its author has written it."""
+    return getattr(method, "_authored", method)
+
+
+_note_life(Backend)
 
 
 def _never() -> bool:

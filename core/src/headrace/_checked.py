@@ -73,6 +73,9 @@ class Checked:
     rerun: ClassVar[bool]
 
     _state: str = "new"
+    _by_builder: bool = (
+        False  # who built it calls its `init` and `close`, and not its author in a test
+    )
     _name: str = ""
     _node: str | None = None
     _index: int | None = None
@@ -132,7 +135,7 @@ class Checked:
     def _refuse(self, batch: Sequence[Request]) -> Answers:
         why = {"new": "before init", "closed": "after close", "failed": "after a failed init"}
         what = f"{self._label()} was called {why.get(self._state, 'while ' + self._state)}"
-        hint = "Pipelines, context.build and headrace.plugins.build run its init, and close it."
+        hint = "Pipelines, context.build and headrace.plugins.build run its init, and close it; a test may."
         return [self._located(ContractError(what, hint=hint)) for _ in batch]
 
     def _out_of_range(self, batch: Sequence[Request]) -> Outcomes:
@@ -236,6 +239,7 @@ class Checked:
         """Run `init` once; its errors say which backend and node failed."""
         if self._state != "new":
             raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
+        self._by_builder = True
         self._node, self._index = context.node_name, context.instance_index
         try:
             with self._setting_up():

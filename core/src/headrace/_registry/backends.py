@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from headrace._backend import Backend
+from headrace._backend import Backend, authored
 from headrace._checked import is_count, range_problem
 from headrace._options import Options
 from headrace._portable import error_text, shown, unless_all_well
@@ -89,7 +89,7 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
         yield f"it has no method forward(self, batch){derives}"
     for name, given in _METHODS.items():
-        method = getattr(cls, name, None)
+        method = authored(getattr(cls, name, None))
         if method is None:
             continue
         if not callable(method):
@@ -98,7 +98,7 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
             yield f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
         elif inspect.isgeneratorfunction(method):
             yield f"{name} is a generator, which does nothing when it is called"
-        elif not _takes(inspect.getattr_static(cls, name, None), ("self", *given)):
+        elif not _takes(authored(inspect.getattr_static(cls, name, None)), ("self", *given)):
             yield f"{name} takes other arguments: write def {name}({', '.join(('self', *given))})"
 
 
