@@ -255,14 +255,16 @@ def test_a_model_behind_other_backends_gives_the_outputs_alone():
         return {"name": name, "built": built, "children": list(children)}
 
     port = {"dtype": "float32", "shape": [None, 5], "batched": True}
-    model = element("OnnxTensor", {"inputs": {"x": port}, "outputs": {"y": port}})
+    state = {"dtype": "float32", "shape": [2, None, 3], "batched": True, "batch_axis": 1}
+    model = element("OnnxTensor", {"inputs": {"x": port}, "outputs": {"y": port, "s": state}})
     tree = element("S", {}, element("DecodeMat", {}), model)
     found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
     assert [(p.name, p.datatype, p.shape, p.each) for p in found.inputs.values()] == [
         ("data", "BYTES", (-1,), True)
     ]
-    assert [(p.name, p.datatype, p.shape) for p in found.outputs.values()] == [
-        ("y", "FP32", (-1, 5))
+    assert [(p.name, p.datatype, p.shape, p.batch_axis) for p in found.outputs.values()] == [
+        ("y", "FP32", (-1, 5), None),  # the first axis has the items
+        ("s", "FP32", (-1, 2, 3), None),
     ]
 
 

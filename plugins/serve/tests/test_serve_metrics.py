@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import httpx
 import pytest
 import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
+
+from headrace_serve.described import statistics
 
 
 def samples(server):
@@ -87,3 +90,46 @@ def test_without_the_library_the_answer_says_what_to_install(serving, monkeypatc
     answer = httpx.get(f"{server.url}/metrics")
     assert answer.status_code == 501
     assert "headrace-serve[metrics]" in answer.json()["error"]
+
+
+def test_statistics_are_sums_worked_out_by_hand():
+    def node(ok, submitted, queue_ms, batches, forward_ms, histogram):
+        return {
+            "ok": ok, "submitted": submitted, "queue_ms": {"mean": queue_ms}, "batches": batches,
+            "forward_ms": {"mean": forward_ms}, "batch_size": {"histogram": histogram},
+        }  # fmt: skip
+
+    nodes = {
+        "late": node(9, 9, 0.5, 9, 2.0, {"1": 9}),
+        "first": node(10, 12, 0.25, 4, 3.0, {"2": 2, "3": 2}),
+    }
+    counts = SimpleNamespace(
+        last_ns=7_999_999, inferences=20, ok=6, ok_ns=600, failed=1, failed_ns=100
+    )
+    pipe = SimpleNamespace(stats=lambda: {"nodes": nodes})
+    model = SimpleNamespace(name="m", version="2", entry="first", pipe=pipe, counts=counts)
+    none = {"count": 0, "ns": 0}
+    copied = {"count": 10, "ns": 0}  # inputs and outputs are not moved anywhere
+    (found,) = statistics([model])["model_stats"]
+    assert found.pop("inference_stats") == {
+        "success": {"count": 6, "ns": 600},
+        "fail": {"count": 1, "ns": 100},
+        "queue": {"count": 10, "ns": 9 * 500_000 + 12 * 250_000},
+        "compute_input": copied,
+        "compute_infer": {"count": 10, "ns": 9 * 2_000_000 + 4 * 3_000_000},
+        "compute_output": copied,
+        "cache_hit": none,
+        "cache_miss": none,
+    }
+    still = {"count": 2, "ns": 0}
+    assert found.pop("batch_stats") == [
+        {
+            "batch_size": size,
+            "compute_input": still,
+            "compute_infer": {"count": 2, "ns": 6_000_000},
+            "compute_output": still,
+        }
+        for size in (2, 3)
+    ]
+    about = {"name": "m", "version": "2", "last_inference": 7}
+    assert found == {**about, "inference_count": 20, "execution_count": 4}

@@ -186,6 +186,11 @@ def test_tls_for_both_protocols_with_certificates_of_clients(serving, certificat
                     c.is_server_ready()
     with pytest.raises(ConfigError, match="TLS"):
         Tls(str(folder / "ca.pem"), str(folder / "server.key")).read()
+    for roots in ("missing.pem", "ext"):
+        files = [str(folder / name) for name in ("server.pem", "server.key", roots)]
+        with pytest.raises(ConfigError, match="cannot use the files of TLS") as caught:
+            Tls(*files).read()
+        assert caught.value.problems[0].file == files[2]
 
 
 def test_a_reload_reads_certificates_and_the_roots_of_clients_again(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
@@ -158,6 +159,34 @@ def test_what_lies_outside_of_a_region_is_refused(client, region, triton):
         assert status(c.infer, "m", inputs, outputs=outputs) in bad
     c.infer("m", placed(triton, "FP32", 3, 12), outputs=good)
     assert c.server._service._inflight_bytes == 0
+
+
+def test_what_is_no_number_of_bytes_is_refused(serving, region):
+    server = serving({"m": FP32}, allow=["shared-memory"])
+    url = f"{server.url}/v2/systemsharedmemory/region/in/register"
+    _, key = region("in")
+    good = {"key": key, "offset": 0, "byte_size": BYTES}
+
+    def refused(url, **body):
+        answer = httpx.post(url, **body)
+        return answer.status_code, "a number of bytes" in answer.json()["error"]
+
+    wrong = (-1, True, "0", 0.5, None, [], 2**63)
+    for name in ("offset", "byte_size"):
+        for value in wrong:
+            assert refused(url, json={**good, name: value}) == (400, True), (name, value)
+    answer = httpx.post(url, content=b'{"key": ')
+    assert (answer.status_code, "the body is no JSON" in answer.text) == (400, True)
+    assert httpx.post(url, json=good).status_code == 200
+    place = {"shared_memory_region": "in", "shared_memory_offset": 0}
+    place["shared_memory_byte_size"] = 12
+    one = {"name": "x", "datatype": "FP32", "shape": [3]}
+    infer = f"{server.url}/v2/models/m/infer"
+    for name in ("shared_memory_offset", "shared_memory_byte_size"):
+        for value in wrong:
+            asked = {"inputs": [{**one, "parameters": {**place, name: value}}]}
+            assert refused(infer, json=asked)[0] == 400, (name, value)
+    assert httpx.post(infer, json={"inputs": [{**one, "parameters": place}]}).status_code == 200
 
 
 def test_a_region_that_becomes_shorter_is_an_error_of_the_client(client, region, triton):

@@ -134,9 +134,10 @@ def test_the_pauses_begin_anew_after_a_worker_was_well():
     assert done.waits[-1] == 0.5
 
 
-def test_a_worker_that_cannot_start_ends_all():
-    status, started, ready, _ = supervise(2, ("ready", 1), ("exit", 2, 2), ("exit", 1, 0))
-    assert (status, ready) == (2, [])
+@pytest.mark.parametrize(("ended_with", "expected"), [(2, 2), (0, 1), (-9, 1)])
+def test_a_worker_that_cannot_start_ends_all(ended_with, expected):
+    status, started, ready, _ = supervise(2, ("ready", 1), ("exit", 2, ended_with), ("exit", 1, 0))
+    assert (status, ready) == (expected, [])
     assert started[0].sent == ["terminate"]
 
 

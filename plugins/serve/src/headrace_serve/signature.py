@@ -125,7 +125,7 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     else:
         given = _read(sinks, "outputs", first=False) or {"result": Port("result", "BYTES", (-1,))}
     if any(port.each for port in taken.values()):
-        given = _of_items(given, declared=outputs is not None)
+        given = _of_items(given)
     elif outputs is not None and all(port.batch_axis == 0 for port in taken.values()):
         given = {name: replace(port, batch_axis=0) for name, port in given.items()}
     return Signature(taken, given, max_rows)
@@ -176,10 +176,8 @@ def _said_input(name: str, one: InputEntry, entry: ModelEntry) -> Port:
     return Port(name, one.datatype, shape, entry.key_of(name), each=one.by_item, batch_axis=axis)
 
 
-def _of_items(given: dict[str, Port], *, declared: bool) -> dict[str, Port]:
-    """Give the outputs of a model that is called per item, with the items as their first axis."""
-    if declared:
-        return given
+def _of_items(given: dict[str, Port]) -> dict[str, Port]:
+    """Give the outputs of a model that is called per item, with the items as their first axis, as declared ones have them."""
     made = {}
     for name, port in given.items():
         axis = port.batch_axis
