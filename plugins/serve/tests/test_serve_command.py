@@ -151,6 +151,14 @@ def test_the_command_warns_of_what_others_can_do(capsys, more, warned):
     assert [word in line for word, line in zip(warned, said, strict=True)] == [True] * len(warned)
 
 
+def test_a_check_of_settings_looks_at_origins_as_well(tmp_path):
+    (tmp_path / "m.toml").write_text('backend = "Identity"')
+    models = (str(tmp_path / "m.toml"),)
+    Settings(models=models, cors_origins=("https://pages.example",)).check()
+    with pytest.raises(ConfigError, match=r"pages\.example/"):
+        Settings(models=models, cors_origins=("https://pages.example/",)).check()
+
+
 def test_what_is_wrong_with_all_models_is_told_together():
     with pytest.raises(ConfigError) as caught:
         Server({name: {"backend": f"NoBackend{name}"} for name in "ab"})
@@ -191,6 +199,7 @@ def test_json_tells_programs_where_it_listens_or_what_is_wrong(tmp_path):
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
         printed = json.loads(process.stdout.readline())
+        assert printed["ok"] is True
         assert httpx.get(f"{printed['url']}/v2/health/ready").status_code == 200
         assert printed["grpc_url"].startswith("grpc://127.0.0.1:")
         process.terminate()

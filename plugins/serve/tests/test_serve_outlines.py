@@ -74,6 +74,14 @@ def test_each_has_its_own_tensors_and_checks(serving):
     assert send(server, "rows", row(1, 2))[0] == 200
 
 
+def test_each_answer_has_the_id_of_its_request(serving):
+    server = serving(SERVED)
+    for identifier in ("a", "a", "b", None, "a", None):
+        more = {} if identifier is None else {"id": identifier}
+        status, body, _ = send(server, "rows", row(1, 2), **more)
+        assert (status, body.get("id")) == (200, identifier)
+
+
 def test_elements_of_bytes_are_read_anew(serving):
     server = serving(SERVED)
 

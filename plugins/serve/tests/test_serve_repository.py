@@ -59,10 +59,15 @@ def test_load_reads_the_file_again_and_a_failure_leaves_the_old_one(client, tmp_
     path = tmp_path / "m.toml"
     path.write_text('backend = "ServeA"')
     c = client({"m": str(path), "n": {"backend": "Identity"}})
-    other = c.server._service.models.find("n").pipe
+    old, other = (c.server._service.models.find(name).pipe for name in "mn")
     path.write_text('backend = "ServeB"')
     c.load_model("m")
     assert run(c.server).json() == {"result": "b"}
+    poll = threading.Event()
+    while old.stats()["state"] != "closed":  # once the requests that it has are answered
+        poll.wait(0.002)
+    assert other.stats()["state"] == "ready"
+    assert run(c.server, "n").json() == {"result": "x"}
     path.write_text('backend = "ServeNobody"')
     with pytest.raises(InferenceServerException, match="'config'") as failed:
         c.load_model("m")

@@ -25,7 +25,7 @@ from tritonclient.utils import triton_to_np_dtype
 
 from headrace.errors import InputError
 from headrace_serve import Server
-from headrace_serve.datatypes import from_json
+from headrace_serve.datatypes import as_bf16_bits, from_json
 from headrace_serve.grpc_messages import message
 
 MUTATIONS = runpy.run_path(str(Path(__file__).with_name("mutations.py")))
@@ -52,6 +52,15 @@ def served():
                 "outputs": {"y": port},
             }
     return models
+
+
+def test_floats_are_rounded_to_bf16_as_ml_dtypes_does():
+    below = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], "<u4")
+    every = (np.arange(1 << 16, dtype="<u4")[:, None] << 16 | below).reshape(-1).view("<f4")
+    numbers = every[~np.isnan(every)]
+    expected = numbers.astype(ml_dtypes.bfloat16).view("<u2")
+    assert (as_bf16_bits(numbers) == expected).all()
+    assert np.isnan(as_bf16_bits(every[np.isnan(every)]).view(ml_dtypes.bfloat16)).all()
 
 
 @pytest.fixture(scope="module")
