@@ -1,5 +1,6 @@
 """What is too large is refused before anything is computed, and before OpenCV sees it."""
 
+import cv2
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -175,11 +176,28 @@ def test_views_give_what_their_copies_give(view):
         assert np.array_equal(function(odd), function(plain))
 
 
-def test_rows_that_opencv_can_read_in_place_are_not_copied():
-    image = np.zeros((8, 9, 3), np.uint8)
-    assert dense(image) is image
-    piece = image[2:5, 1:6]
-    assert dense(piece) is piece
+def is_drawn_into(image):
+    """Say whether OpenCV takes the array itself, and needs no copy: into a copy it would draw in vain."""
+    if image.flags.c_contiguous:
+        return True  # also where nobody may write
+    try:
+        cv2.rectangle(image, (0, 0), (0, 0), 0)
+    except cv2.error:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("view", [*ODD_VIEWS, lambda a: a])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("channels", [3, 1, None])
+def test_what_opencv_can_read_in_place_is_not_copied_and_nothing_else_comes_to_it(
+    channels, dtype, view
+):
+    odd = view(np.zeros((8, 9, channels or 1), dtype))
+    if channels is None:
+        odd = odd[..., 0]
+    assert is_drawn_into(dense(odd))
+    assert (dense(odd) is odd) == is_drawn_into(odd)
 
 
 @pytest.mark.parametrize(
