@@ -297,6 +297,7 @@ def process_died(status, *, hung=False):
 NODE = SimpleNamespace(name="n")
 HOLDS = "a backend called its own pipeline, which waits for the instance that it holds [node 'n']"
 KILLED = "its process has died of signal SIGKILL"
+MORE = "Allow more time (timeout, timeout_ms), or more instances."
 ADVICE = "\n  Send fewer at a time, raise queue_size, or set queue_full = 'wait'."
 
 
@@ -305,9 +306,12 @@ ADVICE = "\n  Send fewer at a time, raise queue_size, or set queue_full = 'wait'
     [
         (
             lambda: admission.deadline_error(NODE, running=True),
-            "over while a backend ran on it [node 'n']",
+            f"over while a backend ran on it [node 'n']\n  Do not use its dict again. {MORE}",
         ),
-        (lambda: admission.deadline_error(NODE, running=False), "over while it waited [node 'n']"),
+        (
+            lambda: admission.deadline_error(NODE, running=False),
+            f"over while it waited [node 'n']\n  {MORE}",
+        ),
         (
             lambda: admission.interrupted(NODE, running=False),
             "the caller was interrupted [node 'n']",

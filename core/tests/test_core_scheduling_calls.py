@@ -24,6 +24,8 @@ from headrace.errors import (
 
 pytestmark = pytest.mark.usefixtures("shortcut")
 
+MORE_TIME = "Allow more time (timeout, timeout_ms), or more instances."
+
 
 def node(pipe):
     return pipe.stats()["nodes"]["main"]
@@ -356,6 +358,7 @@ def test_a_deadline_while_running_frees_the_caller_and_says_abandoned(gate, clie
         with pytest.raises(DeadlineExceededError) as caught:
             calling.outcome()
         assert caught.value.abandoned
+        assert caught.value.hint == f"Do not use its dict again. {MORE_TIME}"
         gate.open()
         assert pipe({"data": 2})["result"] == 2
         counts = node(pipe)
@@ -374,6 +377,7 @@ def test_a_deadline_while_queued_withdraws_the_request(gate, client, way):
             else:
                 pipe.submit(request, timeout=0.05).result()
         assert not caught.value.abandoned
+        assert caught.value.hint == MORE_TIME
         assert request == {"data": "late"}
         gate.open()
         assert first.outcome()["result"] == "first"

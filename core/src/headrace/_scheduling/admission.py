@@ -91,7 +91,8 @@ def deadline_error(node: Node, *, running: bool, begun: bool = False) -> Deadlin
     """Make the error of a request whose deadline has passed; ``begun``: a backend runs on it, or on a copy of it."""
     when = "while a backend ran on it" if running or begun else "while it waited"
     what = f"the time of the request was over {when}"
-    return DeadlineExceededError(what, node=node.name, abandoned=running)
+    hint = f"{'Do not use its dict again. ' * running}Allow more time (timeout, timeout_ms), or more instances."
+    return DeadlineExceededError(what, hint=hint, node=node.name, abandoned=running)
 
 
 def interrupted(node: Node, *, running: bool) -> BackendError:
