@@ -253,6 +253,9 @@ def test_random_arrays_are_what_the_text_says():
     assert (made.shape, made.dtype.name) == ((4, 5, 3), "uint8")
     assert (random_array("uint8:4x5x3", seed=1) == made).all()
     assert 0 <= random_array("float32") < 1
+    many = random_array("int8:20000")
+    assert (many.min(), many.max()) == (-128, 127)
+    assert 9_000 < random_array("bool:20000").sum() < 11_000
     with pytest.raises(InputError, match=r"dtype:shape.*got 'floot:3'"):
         random_array("floot:3")
     for much in ("float32:100000x100000x100000", "uint8:99999999999x99999999999"):

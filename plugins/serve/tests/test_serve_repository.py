@@ -79,6 +79,25 @@ def test_load_reads_the_file_again_and_a_failure_leaves_the_old_one(client, tmp_
     assert c.server._service.models.find("n").pipe is other
 
 
+def test_parameters_that_mean_nothing_are_refused_and_change_nothing(serving):
+    server = serving({"m": {"backend": "Identity"}}, allow=["repository"])
+    before = server._service.models.find("m").pipe
+
+    def asked(what, parameters):
+        url = f"{server.url}/v2/repository/models/m/{what}"
+        return httpx.post(url, json={"parameters": parameters}).status_code
+
+    assert asked("load", {"force": True}) == 400
+    assert asked("load", {"unload_dependents": True}) == 400
+    assert asked("load", {"config": "{}"}) == 403
+    assert asked("load", ["force"]) == 400
+    assert asked("unload", {"force": True}) == 400
+    assert server._service.models.find("m").pipe is before
+    assert run(server).status_code == 200
+    assert asked("unload", {"unload_dependents": True}) == 200
+    assert run(server).status_code == 503
+
+
 def test_an_unloaded_model_refuses_and_comes_back(client):
     c = client(
         {"m": {"backend": "Identity"}, "m:2": {"backend": "Identity"}, "n": {"backend": "Identity"}}
