@@ -210,7 +210,9 @@ def process_of(model, index, limit, rerun, kill_after_ms, siblings):
     process._presence.ends.append(process.supervisor.kill)
     options = Process.Options(kill_after_ms=kill_after_ms)
     process._take(
-        {**ABOUT, "rerun": rerun}, options, types.SimpleNamespace(measures=False, report=list)
+        {**ABOUT, "rerun": rerun},
+        options,
+        types.SimpleNamespace(measures=False, report=list, name="X"),
     )
     process._note_range()
     siblings.members.append(process)
@@ -560,6 +562,21 @@ def test_an_answer_after_the_deadline_changes_nothing():
     assert isinstance(entry.error, DeadlineExceededError)
     assert entry.error.abandoned is False
     assert entry.request == {"data": ("good", 0)}
+    model.teardown()
+
+
+def test_who_has_run_once_more_may_leave_while_a_later_item_waits_for_a_process():
+    model = Model()
+    model.start(count=2, limit=1, rerun=True, kill_after_ms=None, timeout_ms=50.0)
+    model.submit_many(["good", "good", "good", "poison", "good"])
+    model.exchange(0, [])
+    ended = next(
+        entry for entry in model.made if model.numbers[entry] == 2
+    )  # its batch died of the poison
+    assert isinstance(ended.error, DeadlineExceededError)
+    assert ended.error.abandoned is False
+    assert ended.request == {"data": ("good", 2)}
+    model.a_request_that_has_its_outcome_is_left_alone()
     model.teardown()
 
 

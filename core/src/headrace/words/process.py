@@ -191,6 +191,8 @@ class Process(Word):
         one._borrower = threading.get_ident()
         try:
             outcome = (one.run(alone, entries, last) or [None])[0]
+            if entry is not None:
+                lend([entry])  # its owner may leave while a later item waits for a process
         except InstanceLostError as error:
             return error
         finally:
