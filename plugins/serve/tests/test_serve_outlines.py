@@ -97,6 +97,39 @@ def test_elements_of_bytes_are_read_anew(serving):
     assert (status, body["code"]) == (400, "input")
 
 
+def test_an_answer_says_what_its_own_outputs_are(serving):
+    given = [
+        np.arange(4, dtype="<f4"),
+        np.arange(4, dtype="<f4").reshape(2, 2),
+        np.arange(4, dtype="<i8").reshape(2, 2),
+        [b"a", b"bcd"],
+        [b"longer than before", b""],
+        {"score": 0.5},
+    ]
+    headrace.register(
+        "ServeKinds",
+        type("K", (), {"forward": lambda self, batch: [
+            one.update(result=given[int(one["data"][0])]) for one in batch
+        ]}),
+        replace=True,
+    )  # fmt: skip
+    inputs = {"x": {"datatype": "FP32", "shape": [2], "each": False}}
+    server = serving({"m": {"config": {"backend": "ServeKinds"}, "inputs": inputs}})
+
+    def ask(kind, **more):
+        raw = np.array([kind, 0], "<f4").tobytes()
+        return send(server, "m", [("x", "FP32", [2], 8, raw)], **more)
+
+    for kind in (0, 0, 1, 1, 2, 1, 3, 4, 3, 5, 5, 0):
+        status, head, raw = ask(kind)
+        _, afresh, expected = ask(
+            kind, id="not remembered"
+        )  # a request with an id is read and written anew
+        assert (status, afresh.pop("id"), raw) == (200, "not remembered", expected)
+        assert head == afresh
+        assert head["outputs"][0]["parameters"]["binary_data_size"] == len(raw)
+
+
 def test_what_comes_beside_the_json_is_not_kept(serving):
     seen = []
     headrace.register(

@@ -25,6 +25,8 @@ class Outline:
         outputs, parameters: As in `headrace_serve.messages.Asked`.
         wanted: The form in which the client wants the outputs, a `headrace_serve.rest_tensors.Wanted`.
         checked: Whether it was found to fit the signature of the model.
+        answered: The outputs of the last answer without their elements, and the JSON that was sent before their binary
+            data; None before the first answer of which all outputs were binary.
     """
 
     inputs: Sequence[tuple[str, str, tuple[int, ...], int]]
@@ -32,6 +34,7 @@ class Outline:
     parameters: Mapping[str, Any]
     wanted: Any
     checked: bool = False
+    answered: tuple[Any, bytes] | None = None
 
 
 class Outlines(Generic[T]):

@@ -300,8 +300,15 @@ def _json_values(answer: Answer, tensor: Tensor) -> Any:
     raise AssertionError("unreachable: one of the rows has failed")
 
 
-def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview], int | None]:
+def write_body(
+    answer: Answer, wanted: Wanted, outline: Outline | None
+) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer.
+
+    Args:
+        answer: The answer.
+        wanted: The form in which the client wants the outputs.
+        outline: The outline of the request, which keeps the JSON for the next answer with outputs of these shapes.
 
     Returns:
         The parts of the body, JSON first; and the number of bytes of the JSON if binary data follows it, else None.
@@ -310,6 +317,10 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
         InputError, ItemError: The client wants an output as JSON, which cannot hold its elements.
     """
     parts: list[bytes | memoryview] = []
+    described = [(one.name, one.datatype, one.shape, one.parameters) for one in answer.outputs]
+    if outline is not None and outline.answered is not None and outline.answered[0] == described:
+        head = outline.answered[1]
+        return [head, *[tensor_view(one) for one in answer.outputs]], len(head)
     outputs: list[dict[str, Any]] = []
     for tensor in answer.outputs:
         output: dict[str, Any] = {
@@ -333,4 +344,9 @@ def write_body(answer: Answer, wanted: Wanted) -> tuple[list[bytes | memoryview]
     if answer.parameters:
         document["parameters"] = answer.parameters
     header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    fixed = all(
+        one.datatype != "BYTES" for one in answer.outputs
+    )  # their bytes follow from the shapes
+    if outline is not None and fixed and len(parts) == len(outputs) and not answer.parameters:
+        outline.answered = described, header
     return [header, *parts], len(header) if parts else None

@@ -56,8 +56,8 @@ class Port:
     def fits(self, shape: Sequence[int], *, item: bool = False) -> bool:
         """Return whether a tensor of this port, or with ``item`` one item of it, may have a shape."""
         axes = self.shape[1:] if item else self.shape
-        pairs = zip(axes, shape, strict=False)
-        return len(axes) == len(shape) and all(want in (-1, got) for want, got in pairs)
+        others = [want for want, got in zip(axes, shape, strict=False) if want not in (-1, got)]
+        return len(axes) == len(shape) and not others
 
 
 @dataclass(frozen=True)
