@@ -54,8 +54,8 @@ class Entrance:
 
     def admitted(self, items: list[Any], timeout: float | None, priority: int) -> list[Admitted]:
         """Make an entry per item; an item that is no request gets an entry that is done, with its error."""
-        deadline = _deadline_after(timeout)
-        level = as_int(priority)
+        deadline = None if timeout is None else _deadline_after(timeout)
+        level = priority if type(priority) is int else as_int(priority)
         if level is None:
             raise TypeError(f"priority is an int, got {shown(priority)}")
         admitted: list[Admitted] = []
@@ -177,6 +177,9 @@ class Entrance:
             owner = AsyncOwner(waker)
             owner.pending = self._pending(entry, route, owner)
             waiting.append(owner)
+        one = len(admitted) == len(waiting) == 1
+        if one and self.only is not None and self.only.lets_in(admitted[0][0]):
+            return
         # A loop that runs inside a backend of this pipeline holds the instance for which its requests would
         # wait: they begin in this thread, so that the refusal of such a wait is known at once.
         inside = self.only is not None and self.only.held_by_this_thread()
@@ -198,9 +201,9 @@ class Entrance:
                 owner.fail(error)
 
 
-def _deadline_after(timeout: float | None) -> float | None:
-    """Give the deadline of a timeout that begins now, on the clock of ``time.monotonic()``; None for none."""
-    length = TIMEOUT_MAX if timeout is None else seconds(timeout)
+def _deadline_after(timeout: float) -> float | None:
+    """Give the deadline of a timeout that begins now, on the clock of ``time.monotonic()``; None if it never ends."""
+    length = seconds(timeout)
     return time.monotonic() + max(0.0, length) if length < TIMEOUT_MAX else None
 
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from headrace._portable import is_abandoned
 from headrace._scheduling.admission import enter, held_here, refuse, unfit, withdrawn
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, RUNNING, WAITING
+from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, RUNNING, WAITING
 from headrace._scheduling.fast_path import FastPath
 from headrace._scheduling.instance import RETURNING, Counts, new_idle_lists, summary
-from headrace._scheduling.locks import Signal, taking
+from headrace._scheduling.locks import Signal, may_lock, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import Caller
 from headrace.errors import ClosedError
@@ -93,6 +93,28 @@ class Scheduler(FastPath):
             entry.room.sleep()  # type: ignore[union-attr]
 
     submit = reentrant()(let_in)
+
+    def lets_in(self, entry: Entry) -> bool:
+        """Let in one entry whose owner waits in this thread, if nothing is in its way; else `let_in` decides.
+
+        Returns:
+            Whether the entry has come in; if not, nothing has changed.
+        """
+        node = self._node
+        if entry.deadline is not None or not may_lock():
+            return False
+        entry.arrival = node.clock()
+        with node.section, node.lock:
+            if node.refusing is not None or node.lost or node.outside or node.full:
+                return False
+            too_heavy = node.max is not None and entry.weight > node.max
+            if too_heavy or (not node.has_idle and held_here(node)):
+                return False
+            node.entered += 1
+            entry.state = ENTERED
+            node.queue.push(entry)
+            node.arrived(entry)
+        return True
 
     @reentrant(later=lambda scheduler, entry: errands.run(scheduler.cancel, entry))
     def cancel(self, entry: Entry) -> bool:
