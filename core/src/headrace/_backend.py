@@ -274,10 +274,10 @@ def _note_life(cls: type[Backend]) -> None:
 
 
 def _noted(method: FunctionType, meanwhile: str, then: str) -> Callable[..., None]:
-
     @wraps(method)
     def noted(self: Backend, *args: Any, **kwargs: Any) -> None:
-        if getattr(self, "_by_builder", True):  # or the same method of a subclass calls this one
+        # The builder notes the state itself; and a method that a subclass calls by `super` is no call of its own.
+        if getattr(self, "_by_builder", True):
             method(self, *args, **kwargs)
             return
         self._by_builder, self._state = True, meanwhile

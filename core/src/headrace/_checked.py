@@ -73,9 +73,7 @@ class Checked:
     rerun: ClassVar[bool]
 
     _state: str = "new"
-    _by_builder: bool = (
-        False  # who built it calls its `init` and `close`, and not its author in a test
-    )
+    _by_builder: bool = False  # True: its builder, not a test, calls `init` and `close`
     _name: str = ""
     _node: str | None = None
     _index: int | None = None
