@@ -17,12 +17,15 @@ Parts, each of which runs its sides in turn:
 - ``start``: building, beside a second start from the cache; memory of one and of four instances.
 
     python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoding 16 40 p16x8 p16x8@4 ...]
-                                 [--timeout-ms 2] [--quick] [--json FILE]
+                                 [--timeout-ms 2] [--cuda-graph] [--quick] [--json FILE]
 
 ``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]``, `benchmarks.decoding`. An
 instance per processor unless said; with as many as clients each client decodes its own. ``p`` puts each into a
 process of its own, ``xMAX`` hands it several pictures at a time, and ``@CPUS`` keeps the threads of this process
 to a few processors, with ``s`` and the others to the rest. The threads of the program written by hand are as many as the first way has instances.
+
+The engine alone is also measured with the copies of its inputs and results, which the pipeline cannot do without.
+``--cuda-graph`` is the node's option: launching the layers of a deep network takes a thread milliseconds, beside those that decode.
 
 The networks have random weights and are made at run time. Needs headrace, headrace-cv, headrace-trt
 and a CUDA device. The clock of a request runs from the call with the bytes to the result in the
@@ -75,10 +78,16 @@ class Bench(EngineBench):
     """The parts of this script."""
 
     def __init__(
-        self, folder: Path, ways: Sequence[Decoding], timeout_ms: float, *, quick: bool
+        self,
+        folder: Path,
+        ways: Sequence[Decoding],
+        timeout_ms: float,
+        *,
+        cuda_graph: bool,
+        quick: bool,
     ) -> None:
         super().__init__(folder, quick=quick)
-        self.ways, self.timeout_ms = ways, timeout_ms
+        self.ways, self.timeout_ms, self.cuda_graph = ways, timeout_ms, cuda_graph
 
     def overhead(self) -> None:
         """Show what gathering, running and splitting cost the host beyond the bare loop."""
@@ -172,6 +181,7 @@ class Bench(EngineBench):
             mean=(127.5,), std=(64.0,), max=most, **more,
         )  # fmt: skip
         alone = self.alone(engine, most, streams=2)
+        copying = self.alone(engine, most, streams=2, copies=True)
         by_hand = self._by_hand(decode, engine, pictures, most, size)
         del engine
         with headrace.pipe(self.ways[0].node(size)) as pipe:
@@ -181,12 +191,12 @@ class Bench(EngineBench):
         independent = by_processes(pictures, size, self.seconds)
         infer = self.common(
             model, backend=GATHERED, profiles=profiles, max=most, instance_num=2,
-            batching_timeout=self.timeout_ms, **built, **more,
+            batching_timeout=self.timeout_ms, cuda_graph=self.cuda_graph, **built, **more,
         )  # fmt: skip
         lower = min(alone.rows_per_s, max(decoding.rps, independent))
         print(
-            f"{part}: engine alone {alone.rows_per_s:.0f}/s at batch {most} ({alone.latency_ms['p50']:.1f} ms),"
-            f" decoding alone {decoding.rps:.0f}/s, by independent processes {independent:.0f}; {self.ways[0].instances} threads by hand"
+            f"{part}: engine alone {alone.rows_per_s:.0f}/s at batch {most} ({alone.latency_ms['p50']:.1f} ms), with"
+            f" its copies {copying.rows_per_s:.0f}/s, decoding alone {decoding.rps:.0f}/s, by independent processes {independent:.0f}; {self.ways[0].instances} threads by hand"
             f" {by_hand.rps:.0f}/s: {by_hand.rps / lower:.3f} of the lower stage"
         )
         limit_ms = 2 * alone.latency_ms["p50"] + self.timeout_ms
@@ -207,6 +217,8 @@ class Bench(EngineBench):
             )
         self.figures[part] = {
             "engine_rows_per_s": alone.rows_per_s,
+            "engine_with_copies_rows_per_s": copying.rows_per_s,
+            "cuda_graph": self.cuda_graph,
             "engine_latency_ms": dict(alone.latency_ms),
             "decoding_rps": decoding.rps,
             "independent_decoding_rps": independent,
@@ -223,12 +235,12 @@ class Bench(EngineBench):
                 drive(lambda i: pipe({"data": pictures[i % len(pictures)]}), clients, self.seconds)
                 for clients in (CLIENTS, 4 * CLIENTS)
             )
+            batch = pipe.stats()["nodes"]["infer"]["batch_size"]["mean"]
             rate = min(whole.rps, limit) / 2
             for seconds in (0.3 * self.seconds, self.seconds):  # the first run starts the runners
                 late = open_loop(
                     lambda i: pipe.submit({"data": pictures[i % len(pictures)]}), rate, seconds
                 )
-            batch = pipe.stats()["nodes"]["infer"]["batch_size"]["mean"]
         return {
             "rps": whole.rps,
             "rps_160_clients": wide.rps,
@@ -419,13 +431,20 @@ def main() -> int:
         "--decoding", type=Decoding.read, nargs="+", default=[Decoding.usual()], help=WAYS
     )
     parser.add_argument("--timeout-ms", type=float, default=2.0, help="batching_timeout")
+    parser.add_argument("--cuda-graph", action="store_true", help="cuda_graph of the engine's node")
     chosen = parser.parse_args()
     packages = ("headrace", "headrace-trt", "tensorrt_cu12_bindings", "tensorrt", "torch", "numpy")
     about: Mapping[str, Any] = environment(packages)
     print_environment(about)
     failed = []
     with tempfile.TemporaryDirectory(prefix="headrace-gpu-trt-") as folder:
-        bench = Bench(Path(folder), chosen.decoding, chosen.timeout_ms, quick=chosen.quick)
+        bench = Bench(
+            Path(folder),
+            chosen.decoding,
+            chosen.timeout_ms,
+            cuda_graph=chosen.cuda_graph,
+            quick=chosen.quick,
+        )
         device = bench.cuda.describe(0)
         print(f"{device['name']} ({device['compute_capability']}), {bench.library.text}\n")
         for part in chosen.part:
