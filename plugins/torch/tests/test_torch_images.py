@@ -366,6 +366,32 @@ def test_normalize_is_the_formula(bench):
     assert one.error(normalize, {"data": torch.zeros(1, 2, 2)}).key == "data"
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mean": 127.5, "std": 127.5},
+        {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)},
+        {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+        {"scale": -2.0, "mean": 101.0},
+        {"scale": 0.0, "mean": 2.0},
+        {"scale": 1e-30, "mean": 2.0},
+    ],
+)
+def test_values_near_the_mean_keep_their_digits(bench, options, dtype):
+    tensor = torch.arange(256).repeat(3, 1).reshape(3, 16, 16).to(getattr(torch, dtype))
+    before = tensor.clone()
+    one = bench()
+    (result,) = one.run(one.start(NormalizeTensor, **options), {"data": tensor})
+    scale, mean, std = (
+        np.reshape(options.get(key, default), (-1, 1, 1))
+        for key, default in [("scale", 1), ("mean", 0), ("std", 1)]
+    )
+    expected = (before.numpy().astype(np.float64) * scale - mean) / std
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=0)
+    assert torch.equal(tensor, before)
+
+
 def test_what_is_normalized_is_told_to_later_elements(bench):
     """Onnx2Tensorrt then does not fold in the same mean and std, which the keys of the node give it, too."""
     one = bench()

@@ -102,9 +102,10 @@ class CvtColorTensor(PerImage):
 class NormalizeTensor(PerImage):
     """Scale images and subtract the mean: ``result = (data * scale - mean) / std``.
 
-    An option that is not given is left out of the formula. It is computed in ``float32`` (``float64`` stays) as
-    one multiplication by ``scale / std`` and one subtraction of ``mean / std``. ``mean`` and ``std``
-    are in the units of ``data * scale``, and in the order of the channels of ``data``.
+    An option that is not given is left out of the formula. ``mean`` and ``std`` are in the units
+    of ``data * scale``, and in the order of the channels of ``data``. It is computed in ``float32`` (``float64`` stays):
+    one subtraction of ``mean / scale``, one multiplication by ``scale / std``, so that values near the mean keep their
+    digits. On a CUDA device ``data * (scale / std) - mean / std`` is computed, with the absolute error of one rounding.
 
     Reads:
         data: ``uint8`` or floating ``[C, H, W]`` with C 1, 3 or 4, or ``[N, C, H, W]`` with

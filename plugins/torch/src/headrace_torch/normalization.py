@@ -14,9 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Normalization"]
 
+_FAR = 1e9
+"""A mean beyond this, in the units of the pixels, is not near any of them."""
+
 
 class Normalization:
-    """The function ``(x * scale - mean) / std``, as one factor and one offset that are computed once.
+    """The function ``(x * scale - mean) / std``, as one offset and one factor that are computed once.
+
+    It is computed as ``(x - mean / scale) * (scale / std)``: of a value near the mean the difference is exact,
+    where ``x * (scale / std) - mean / std`` loses its last digits. On a CUDA device it is the latter, in one kernel,
+    whose absolute error is that of one rounding.
 
     Args:
         scale: Multiplied first; None means 1.
@@ -51,12 +58,17 @@ class Normalization:
         divisor = _column(1.0 if std is None else std)
         if not divisor.all():
             raise ValueError("std is 0")
+        subtracted = _column(0.0 if mean is None else mean)
         factor = ((1.0 if scale is None else scale) / divisor).float()
-        offset = (-_column(0.0 if mean is None else mean) / divisor).float()
+        offset = (-subtracted / divisor).float()
         if not (factor.isfinite().all() and offset.isfinite().all()):
             raise ValueError("scale / std or mean / std is too large for float32")
         self._factor = factor.to(device) if bool((factor != 1).any()) else None
         self._offset = offset.to(device) if bool((offset != 0).any()) else None
+        # A scale of 0, or so small that the mean is beyond all pixels, leaves nothing to subtract first.
+        centre = subtracted / (1.0 if scale is None else scale)
+        centred = self._offset is not None and bool((centre.abs() < _FAR).all())
+        self._centre = centre.float().to(device) if centred else None
         self._in_one = torch.device(device).type == "cuda"
 
     def apply(self, images: torch.Tensor) -> torch.Tensor:
@@ -74,16 +86,19 @@ class Normalization:
             )
         wanted = self.dtype or (images.dtype if images.is_floating_point() else torch.float32)
         if self._factor is not None and self._offset is not None and self._in_one:
-            # One kernel converts, multiplies and adds, because launching three kernels costs more than their work.
+            # One kernel converts, multiplies and adds, because launching three kernels costs more than their work,
+            # and no kernel of torch converts, subtracts and multiplies.
             # (On the CPU torch computes `addcmul` many times slower than the three steps below.)
             values = torch.addcmul(self._offset, images, self._factor)
             return values if values.dtype == wanted else values.to(wanted)
         wide = torch.float64 if images.dtype == torch.float64 else torch.float32
         values = images if images.dtype == wide else images.to(wide)
         # A tensor that is new already is changed in place, since another new tensor would cost as much again.
+        if self._centre is not None:
+            values = values - self._centre if values is images else values.sub_(self._centre)
         if self._factor is not None:
             values = values * self._factor if values is images else values.mul_(self._factor)
-        if self._offset is not None:
+        if self._offset is not None and self._centre is None:
             values = values + self._offset if values is images else values.add_(self._offset)
         if values.dtype != wanted:
             return values.to(wanted)
