@@ -188,6 +188,25 @@ def test_a_key_of_the_only_node_wins_over_what_its_table_says(text, write):
         assert found["threads"] == 3
 
 
+def test_a_key_of_the_only_node_is_found_in_whatever_way_its_file_is_named(
+    write, monkeypatch, tmp_path
+):
+    one = '[one]\nbackend = "Say"\nword = 1\n'
+    write(far__one_toml=b"\xef\xbb\xbf" + one.encode(), far__over_toml='extends = "one.toml"\n')
+    Path("link.toml").symlink_to("far/over.toml")
+    monkeypatch.setenv("HOME", str(tmp_path / "far"))
+    monkeypatch.setenv("FOLDER", "far")
+    monkeypatch.delenv("NAME", raising=False)
+    write(
+        variable_toml='extends = "${FOLDER}/${NAME:-one}.toml"\n',
+        home_toml='extends = "~/one.toml"\n',
+    )
+    for file in ("far/one.toml", "link.toml", "variable.toml", "home.toml", "~/over.toml"):
+        result = says("explain", file, "--json", "--set", "word=5")
+        options = json.loads(result.stdout)["nodes"]["one"]["tree"]["options"]
+        assert (file, options["word"]["value"]) == (file, 5)
+
+
 @pytest.mark.parametrize("text", ["word=5", "main.word=5", "main.Say::word=5"])
 def test_the_node_without_a_table_may_be_named(text, write):
     write(line_toml='backend = "Say"\nword = 1\n', over_toml='extends = ["line.toml"]\n')

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import difflib
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _NO_NODES = ("extends", "import", "global", "define")
+_PLACEHOLDER = re.compile(r"\$\$|\$\{(\w+)(?::-([^{}]*))?\}")
 
 
 def is_file(what: str) -> bool:
@@ -48,7 +50,7 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
     source: dict[str, Any] = {"backend": what}
     top = source
     if is_file(what):
-        source, top = {"extends": [what.replace("$", "$$")]}, _top_level(Path(what), set())
+        source, top = {"extends": [what.replace("$", "$$")]}, _top_level(_in_home(what), set())
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -79,19 +81,30 @@ def _nodes(top: dict[str, Any]) -> list[str]:
 
 def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
     """Give the top-level keys of a file and of the files that it extends, except those that cannot be read."""
-    if path in seen or not path.is_file():
-        return {}
-    seen.add(path)
     try:
-        own: dict[str, Any] = tomllib.loads(path.read_bytes().decode())
-    except (ValueError, OSError, RecursionError):
+        path = path.resolve()  # what it extends is relative to the file, not to a link to it
+        if path in seen or not path.is_file():  # reading a pipe might never end
+            return {}
+        seen.add(path)
+        own: dict[str, Any] = tomllib.loads(path.read_text("utf-8-sig"))
+    except (ValueError, OSError, RuntimeError):  # the last also of links that lead to each other
         # The error is reported when the configuration is loaded, which reads the file again.
         return {}
     bases = own.get("extends", [])
     found: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases if isinstance(bases, list) else []:
-        found |= _top_level(path.parent / str(base), seen)
+        found |= _top_level(path.parent / _in_home(_PLACEHOLDER.sub(_variable, str(base))), seen)
     return {**found, **own}
+
+
+def _in_home(path: str) -> Path:
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - the method of Path raises where it is unknown
+
+
+def _variable(placeholder: re.Match[str]) -> str:
+    """Give the value of a placeholder; that one has none is reported when the configuration is loaded."""
+    name, default = placeholder.groups(default="")
+    return os.environ.get(name) or default if name else "$"
 
 
 def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
