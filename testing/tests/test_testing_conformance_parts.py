@@ -339,14 +339,15 @@ class Constant(headrace.Backend):
             request["result"] = 7
 
 
-def test_rules_about_keys_do_not_apply_where_none_is_read():
+@pytest.mark.parametrize("make", [lambda k: {"data": k}, lambda k: {}], ids=["data", "nothing"])
+def test_rules_about_keys_do_not_apply_where_none_is_read(make):
     headrace.register("ConstantOfConformance", Constant, replace=True)
 
     class ConstantConformance(BackendConformance):
         expression = "ConstantOfConformance"
 
         def make_item(self, k):
-            return {"data": k}
+            return make(k)
 
     certificate = certify(ConstantConformance)
     found = {v.id: v.detail for v in certificate.rules if v.outcome != "passed"}
@@ -354,6 +355,49 @@ def test_rules_about_keys_do_not_apply_where_none_is_read():
     about_keys = {"missing-key", "wrong-type", "wrong-shape", "wrong-dtype", "bad-item-alone"}
     about_imports = {"imports-lazily", "missing-library"}  # it is a class of a test module
     assert set(found) == about_keys | about_imports
+
+
+class OddNumberError(InputError):
+    """There is no even number."""
+
+
+class HalfOfConformance(headrace.Backend):
+    """Half of an even number.
+
+    Reads:
+        data: An even number.
+    Writes:
+        result: Half of it.
+    Batch:
+        1 or more
+
+    Raises:
+        OddNumberError: ``data`` is missing or no even number.
+    Source:
+        Own.
+    """
+
+    def forward(self, batch):
+        outcomes = [None] * len(batch)
+        for index, request in enumerate(batch):
+            if type(request.get("data")) is int and not request["data"] % 2:
+                request["result"] = request["data"] // 2
+            else:
+                outcomes[index] = OddNumberError("no even number", key="data")
+        return outcomes
+
+
+@pytest.mark.parametrize(
+    ("named", "outcome"),
+    [("OddNumberError", "passed"), ("InputError", "passed"), ("An error", "failed")],
+)
+def test_raises_may_name_an_input_error_of_its_own(named, outcome):
+    name = "HalfOfConformance" + named.replace(" ", "")
+    doc = HalfOfConformance.__doc__.replace("OddNumberError", named)
+    headrace.register(name, type(name, (HalfOfConformance,), {"__doc__": doc}), replace=True)
+    made = {"expression": name, "make_item": lambda self, k: {"data": 2 * k}}
+    with ConformanceRun(type("Made", (BackendConformance,), made)) as run:
+        assert run.verdict("docstring-raises").outcome == outcome
 
 
 class PartOfConformance(headrace.Backend):

@@ -6,8 +6,9 @@ import inspect
 import re
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from headrace.errors import InputError
 from headrace_testing.conformance.claims import (
     claims_array,
     claims_dtype,
@@ -20,7 +21,7 @@ from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.values import is_array, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from headrace import Backend
     from headrace_testing.conformance.subject import Subject
@@ -269,17 +270,24 @@ def _said(found: tuple[int, int | str | None]) -> str:
 def docstring_raises(subject: Subject) -> str | None:
     """The section Raises must name what callers will meet.
 
-    A backend that refuses a request without one of its keys names `InputError` there.
+    A backend that refuses a request without one of its keys names `InputError` there, or a subclass of it.
     """
     text = sections(documentation(subject.cls)).get("Raises", "")
     if subject.children:
         return "what it raises is that of its children"
-    if subject.declared("reads").required and "InputError" not in text:
+    names = any(name in text for name in _names_with_subclasses(InputError))
+    if subject.declared("reads").required and not names:
         raise Broken(
             "it raises InputError for a request that is wrong; the section Raises does "
             f"not name it: {text!r}"
         )
     return None
+
+
+def _names_with_subclasses(cls: type[Any]) -> Iterator[str]:
+    yield cls.__name__
+    for subclass in cls.__subclasses__():
+        yield from _names_with_subclasses(subclass)
 
 
 @rule("docstring-results", "docstring-keys", "writes")
