@@ -77,6 +77,7 @@ def problems(config):
         "BackgroundThread[RMask]",
         "DI[BackgroundThread,RMask]",
         "Loop(until=x)[RMask]",
+        "HasKey(x)[RMask,RMaskHere]",
         "CatSplit[RMask,RResult,RResult]",
         "RInputs(inputs={0})",
     ],

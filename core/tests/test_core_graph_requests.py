@@ -1049,3 +1049,23 @@ def test_results_of_elements_are_written_before_their_request_is_given_up_or_not
         assert given_up.wait(60)
         if "result" in request and abandoned == [False]:  # the request had ended before
             assert future.result(60) is request
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"a": {"backend": "S[Identity,Forward[node.b]]", "instance_num": 2, "max": 8}},
+        {"entrypoint": "S[Identity,DagDispatcher]"},
+    ],
+)
+def test_what_a_node_refuses_names_no_backend_and_instance_of_those_who_call_it(config):
+    request = {
+        "data": 1,
+        "node_name": min(config.keys() - {"entrypoint"}, default="b"),
+        "request_size": 5,
+    }
+    nodes = {**config, "b": {"backend": "Identity", "max": 4}}
+    with headrace.pipe(nodes) as pipe, pytest.raises(errors.BatchRangeError) as caught:
+        pipe(request)
+    error = caught.value
+    assert (error.node, error.backend, error.instance, error.weight) == ("b", None, None, 5)

@@ -214,7 +214,7 @@ class Checked:
 
     def _located(self, error: Located) -> Located:
         here = (("node", self._node), ("backend", self._label()), ("instance", self._index))
-        for place, value in here:
+        for place, value in here if error.node in (None, self._node) else ():
             if getattr(error, place) is None:
                 setattr(error, place, value)
         return error

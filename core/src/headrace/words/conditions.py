@@ -38,9 +38,9 @@ class Branches(Word, ABC):
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
         """Give the keys that both branches need; without a second branch items pass with their ``data``."""
         found = [needs_of(child, built) for child in element.children]
-        if len(found) < 2 or any(DATA in needs for needs in found):
-            return {DATA: element.name}
-        return {key: reader for key, reader in found[0].items() if key in found[1]}
+        some = found if len(found) == 2 else [{DATA: element.name}, {}]
+        both = {key: reader for key, reader in some[0].items() if key in some[1]}
+        return both | {DATA: element.name} if any(DATA in needs for needs in some) else both
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the branches."""
