@@ -259,14 +259,15 @@ def test_the_signature_of_an_onnx_model_is_served(tmp_path, backend):
     assert (y["shape"], y["data"]) == ([2, 3], [-1, -2, -3, -4, -5, -6])
 
 
-def test_a_model_behind_other_backends_gives_the_outputs_alone():
-    def element(name, built, *children):
-        return {"name": name, "built": built, "children": list(children)}
+def element(name, *children, **built):
+    return {"name": name, "built": built, "children": list(children)}
 
+
+def test_a_model_behind_other_backends_gives_the_outputs_alone():
     port = {"dtype": "float32", "shape": [None, 5], "batched": True}
     state = {"dtype": "float32", "shape": [2, None, 3], "batched": True, "batch_axis": 1}
-    model = element("OnnxTensor", {"inputs": {"x": port}, "outputs": {"y": port, "s": state}})
-    tree = element("S", {}, element("DecodeMat", {}), model)
+    model = element("OnnxTensor", inputs={"x": port}, outputs={"y": port, "s": state})
+    tree = element("S", element("DecodeMat"), model)
     found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
     assert [(p.name, p.datatype, p.shape, p.each) for p in found.inputs.values()] == [
         ("data", "BYTES", (-1,), True)
@@ -274,6 +275,27 @@ def test_a_model_behind_other_backends_gives_the_outputs_alone():
     assert [(p.name, p.datatype, p.shape, p.batch_axis) for p in found.outputs.values()] == [
         ("y", "FP32", (-1, 5), None),  # the first axis has the items
         ("s", "FP32", (-1, 2, 3), None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda model: element("SyncTensor", model),
+        lambda model: element("StreamPool", element("SyncTensor", model)),
+        lambda model: element("S", model, element("SyncTensor")),
+        lambda model: element("S", element("GpuTensor"), model, element("CpuTensor")),
+        lambda model: element("SyncTensor", element("S", element("ContiguousTensor"), model)),
+    ],
+)
+def test_words_that_move_tensors_or_wait_for_them_are_no_part_of_the_signature(around):
+    port = {"dtype": "float32", "shape": [None, 5]}
+    tree = around(element("TorchModule", inputs={"x": port}, outputs={"y": port}))
+    found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
+    ports = [*found.inputs.values(), *found.outputs.values()]
+    assert [(p.name, p.datatype, p.shape) for p in ports] == [
+        ("x", "FP32", (-1, 5)),
+        ("y", "FP32", (-1, 5)),
     ]
 
 

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Port", "Signature", "entries_and_ends", "read_signature"]
 
-_THROUGH = ("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect", "Process")
+_THROUGH = (
+    *("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect", "Process"),
+    *("StreamPool", "SyncTensor"),
+)
 """Words that call the elements inside them in sequence, so that the first and the last one matter."""
 
 _ONE_OF = ("Fallback", "ModelLoader")
 """Words that build one of their branches; the signature is that of the branch that was built."""
 
-_NOTHING = ("Identity", "InstancesRegister", "Register")
+_NOTHING = (
+    *("Identity", "InstancesRegister", "Register"),
+    *("ContiguousTensor", "CpuTensor", "GpuTensor", "SyncTensor"),
+)
+"""Words that, without an element inside them, give what they get, or nothing: those around them matter."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +239,7 @@ def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mappin
 
     A word with branches is returned itself, so that the backends of one branch are not taken for the whole word.
     """
-    if tree["name"] in _NOTHING:
+    if tree["name"] in _NOTHING and (not tree["children"] or tree["name"] not in _THROUGH):
         return
     if tree["name"] == "IoC":
         named.update({one.get("instance", one["name"]): one for one in tree["children"][:-1]})
