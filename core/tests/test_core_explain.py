@@ -93,6 +93,14 @@ INSTANCES = "IoC[InstancesRegister[{}],Register[Batching[InstanceDispatcher]];Fo
         (INSTANCES.format("IoC[Few;BackgroundThread[S[Few,Reflect[backend]]]]"), 4, True),
         ("IoC[BackgroundThread[S[Few,Reflect[backend]]];Batching[BackgroundThread]]", 4, False),
         ("Batching[IoC[Few;BackgroundThread[S[Few,Reflect[backend]]]]]", 4, True),
+        (
+            INSTANCES.format("IoC[BackgroundThread[S[Few,Reflect[backend]]];BackgroundThread]"),
+            *(4, True),
+        ),
+        (
+            "Batching[IoC[BackgroundThread[S[Few,Reflect[backend]]];BackgroundThread]]",
+            *(4, False),
+        ),
     ],
 )
 def test_explain_and_describe_agree_about_what_runs_the_batches(entry, most, owned):

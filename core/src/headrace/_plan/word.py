@@ -336,13 +336,22 @@ def _runs_here(element: Element) -> bool:
     return not elsewhere and (element.named is None or bool(element.children))
 
 
-def owns_thread(root: Element) -> bool:
-    """Tell whether what runs the batches of a node has a thread of its own."""
+def owns_thread(root: Element, *, of_instance: bool) -> bool:
+    """Tell whether what runs the batches of a node has a thread of its own.
+
+    Args:
+        root: What runs a batch.
+        of_instance: Whether it is built once per instance, and each ``IoC`` in it as well.
+    """
+    inside: set[int] = set()
     for element in way_to_called(root):
-        if element.named is not None and not element.children:
+        named = element.named if not element.children else None
+        if named is not None and id(named.element) not in inside:
             return False  # the thread of a named instance is that one's alone
         if element.own_thread or word_of(element.cls)._threaded:
             return True
+        if of_instance:
+            inside.update(id(one) for phase in element.phases[:-1] for one in phase)
     return False
 
 
