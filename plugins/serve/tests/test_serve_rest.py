@@ -187,6 +187,60 @@ def test_a_result_is_what_the_entry_declares_or_an_error(serving, result, dataty
         assert (y["datatype"], y["shape"], y["data"]) == message
 
 
+class TorchTensor:
+    """What torch's tensors of BF16 are to numpy: it refuses them, and reads what `float` gives."""
+
+    dtype = "torch.bfloat16"
+
+    def __init__(self, values):
+        self.values = np.float32(values)
+
+    def float(self):
+        return self.values
+
+    def __dlpack__(self, **_):
+        raise BufferError("numpy has no such dtype")
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+@pytest.mark.parametrize("kind", [TorchTensor, np.float32, "ml_dtypes"])
+@pytest.mark.parametrize("said", [True, False])
+def test_bf16_of_other_libraries_leaves_as_bf16_where_the_model_says_so(serving, kind, said):
+    values = [1.5, -2.0, 0.0078125]  # BF16 has these exactly
+    if kind == "ml_dtypes":
+        kind = pytest.importorskip("ml_dtypes").bfloat16
+        result = np.array(values, kind)
+    else:
+        result = kind(values)
+
+    class Model(headrace.Backend):
+        def describe(self):
+            port = {"dtype": "bfloat16", "shape": [None, 3]}
+            return {"outputs": {"y": port}}
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = result
+
+    headrace.register("ServeBf16", Model, replace=True)
+    model = {"config": {"backend": "ServeBf16"}}
+    if said:
+        model["outputs"] = {"y": {"datatype": "BF16", "shape": [-1, 3]}}
+    server = serving({"m": model}, debug_errors=True)
+    output = {"name": "y", "parameters": {"binary_data": True}}
+    text = {"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}
+    url, asked = f"{server.url}/v2/models/m/infer", {"inputs": [text], "outputs": [output]}
+    answer = httpx.post(url, json=asked)
+    assert answer.status_code == 200, answer.text
+    length = int(answer.headers["inference-header-content-length"])
+    (y,) = json.loads(answer.content[:length])["outputs"]
+    assert (y["datatype"], y["shape"]) == ("BF16", [1, 3])
+    bits = np.frombuffer(answer.content[length:], "<u2").astype("<u4") << 16
+    assert bits.view("<f4").tolist() == values
+
+
 def test_a_tensor_that_is_not_the_declared_one_is_an_error(serving):
     rows = {"x": {"datatype": "FP32", "shape": [-1, 2], "batched": True}}
     model = declared(lambda data: data[:, :1], "FP32", [-1, 2], inputs=rows)

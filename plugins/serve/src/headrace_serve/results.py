@@ -161,7 +161,7 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
             shape = np.shape(value)
             array = from_json(port.name, plain, np.shape(numbers), numbers).reshape(shape)
     datatype = "BYTES" if array is None else datatype_of(array)
-    if datatype == plain and (
+    if datatype in (plain, port.datatype) and (
         array is None or plain == "BYTES" or port.fits(array.shape, item=item)
     ):
         return array
@@ -212,6 +212,9 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _from_dlpack(value: Any) -> NDArray[Any]:
+    """Give the array of a tensor on the CPU; torch's BF16, which numpy does not have, as the float32 of the same values."""
+    if str(getattr(value, "dtype", None)) == "torch.bfloat16":
+        value = value.float()
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError) as error:
