@@ -216,6 +216,17 @@ def test_the_node_without_a_table_may_be_named(text, write):
         assert found["nodes"]["main"]["tree"]["options"]["word"]["value"] == 5
 
 
+def test_a_key_of_the_pipeline_is_set_where_the_file_has_it(write):
+    shared, node = "[global]\nthreads = 2\nword = 1\n", 'backend = "Say"\n'
+    write(one_toml=f"{node}{shared}", tables_toml=f"{shared}[a]\n{node}[b]\n{node}")
+    write(over_toml='extends = "tables.toml"\n[global]\nmax = 2\n')
+    for file, name in (("one.toml", "main"), ("tables.toml", "b"), ("over.toml", "a")):
+        result = says("explain", file, "--json", "--set", "threads=3", "--set", "word=5")
+        found = json.loads(result.stdout)
+        assert found["threads"] == 3
+        assert found["nodes"][name]["tree"]["options"]["word"]["value"] == 5
+
+
 def test_a_path_that_is_set_starts_here_and_one_in_the_file_there(write):
     write(there__line_toml='backend = "Say"\nfile = "own.txt"\n', there__own_txt="", own_txt="")
     assert says("check", "there/line.toml").exit_code == 0

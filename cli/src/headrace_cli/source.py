@@ -80,7 +80,7 @@ def _nodes(top: dict[str, Any]) -> list[str]:
 
 
 def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
-    """Give the top-level keys of a file and of the files that it extends, except those that cannot be read."""
+    """Give the keys of a file and of the files that it extends, at the top and in tables, as far as these can be read."""
     try:
         path = path.resolve()  # what it extends is relative to the file, not to a link to it
         if path in seen or not path.is_file():  # reading a pipe might never end
@@ -93,8 +93,19 @@ def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
     bases = own.get("extends", [])
     found: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases if isinstance(bases, list) else []:
-        found |= _top_level(path.parent / _in_home(_PLACEHOLDER.sub(_variable, str(base))), seen)
-    return {**found, **own}
+        base_path = path.parent / _in_home(_PLACEHOLDER.sub(_variable, str(base)))
+        found = _laid_over(found, _top_level(base_path, seen))
+    return _laid_over(found, own)
+
+
+def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Merge tables key by key, as ``extends`` does."""
+    tables = {
+        key: {**below[key], **part}
+        for key, part in above.items()
+        if isinstance(part, dict) and isinstance(below.get(key), dict)
+    }
+    return {**below, **above, **tables}
 
 
 def _in_home(path: str) -> Path:
@@ -111,13 +122,16 @@ def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
     """Give the path of a key in a configuration with these keys at the top.
 
     A key of the only node is at the top if ``backend`` is there (the node is then called ``main``); otherwise it is
-    in the one table that is a node.
+    in the one table that is a node. A key of the whole pipeline is where the configuration has it.
     """
-    if isinstance(top.get("backend"), str):
-        return parts[1:] if parts[0] == "main" and len(parts) > 1 else parts
-    nodes = _nodes(top)
+    single, nodes = isinstance(top.get("backend"), str), _nodes(top)
+    if len(parts) > 1:
+        return parts[1:] if single and parts[0] == "main" else parts
     whole = (*_NO_NODES, *headrace.PipelineConfig.key_schemas()["global"])
-    return [*nodes, *parts] if len(nodes) == len(parts) == 1 and parts[0] not in whole else parts
+    if parts[0] not in whole and (single or len(nodes) == 1):
+        return parts if single else [*nodes, *parts]
+    shared = top.get("global")
+    return ["global", *parts] if isinstance(shared, dict) and parts[0] in shared else parts
 
 
 @contextlib.contextmanager
