@@ -285,6 +285,7 @@ def test_a_model_behind_other_backends_gives_the_outputs_alone():
         lambda model: element("StreamPool", element("SyncTensor", model)),
         lambda model: element("S", model, element("SyncTensor")),
         lambda model: element("S", element("GpuTensor"), model, element("CpuTensor")),
+        lambda model: element("S", element("FixTensor"), model),
         lambda model: element("SyncTensor", element("S", element("ContiguousTensor"), model)),
     ],
 )

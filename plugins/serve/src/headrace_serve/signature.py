@@ -31,9 +31,9 @@ _ONE_OF = ("Fallback", "ModelLoader")
 
 _NOTHING = (
     *("Identity", "InstancesRegister", "Register"),
-    *("ContiguousTensor", "CpuTensor", "GpuTensor", "SyncTensor"),
+    *("ContiguousTensor", "CpuTensor", "FixTensor", "GpuTensor", "SyncTensor"),
 )
-"""Words that, without an element inside them, give what they get, or nothing: those around them matter."""
+"""Words that, without an element inside them, give what they get as the model takes it, or nothing: those around them matter."""
 
 
 @dataclass(frozen=True)
