@@ -110,6 +110,29 @@ def test_a_restarted_request_can_be_sent_a_second_time(entered):
         assert pipe(request)["result"] == first
 
 
+def test_a_restart_that_a_failed_request_asked_for_is_forgotten():
+    failing = [True]
+
+    def fails_once(request):
+        if failing:
+            raise ValueError(failing.pop())
+        request["result"] = request["data"]
+
+    register("FailsOnce", fails_once)
+    config = {
+        "entrypoint": "Restart[DagDispatcher]",
+        "b": {"backend": "AgainFromB", "next": "c"},
+        "c": {"backend": "FailsOnce"},
+    }
+    with headrace.pipe(config) as pipe:
+        request = {"data": 1}
+        with pytest.raises(errors.BackendError):
+            pipe(request)
+        assert request == {"data": 1}
+        request["data"] = 7  # which asks for no restart
+        assert pipe(request) == {"data": 7, "result": 8}
+
+
 def test_restart_stops_at_its_limit():
     config = {
         "entrypoint": "Restart(limit=3)[DagDispatcher]",

@@ -12,7 +12,7 @@ from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import unless_all_well
 from headrace.errors import ContractError, LimitError
-from headrace.keys import NODE_NAME, REPOST, Request
+from headrace.keys import NODE_NAME, REPOST, RESTART, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -285,7 +285,8 @@ class Restart(Again):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the child until all items are done or have failed, and give each its ``node_name`` back.
 
-        Without that the same dict, sent a second time, would enter at the node of its last restart.
+        Without that the same dict, sent a second time, would enter at the node of its last restart; and one that
+        failed after it had asked for a restart would be restarted though nothing asks for it then.
         """
         entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]
         try:
@@ -293,11 +294,12 @@ class Restart(Again):
         finally:
             for request, name in zip(batch, entered, strict=True):
                 request.pop(NODE_NAME, None)
+                request.pop(RESTART, None)
                 request.update(name)
 
     def is_done(self, request: Request) -> bool:
         """Tell whether the item names no node to restart at; else let it enter at that node."""
-        node = request.pop("restart", None)
+        node = request.pop(RESTART, None)
         if node is None:
             return True
         request[NODE_NAME] = node
