@@ -95,14 +95,16 @@ def _against_base(path: Path, info: ValidationInfo) -> Path:
 def _existing(path: Path, info: ValidationInfo) -> Path:
     path = _against_base(path, info)
     try:
-        if (kind := no_file(path)) is not None:  # reading a pipe might never end
-            raise ValueError(f"{str(path)!r} is {kind}, not a file")
-        if path.exists():
-            return path
+        kind = no_file(path)
+        path.stat()  # `exists` takes all errors for absence from Python 3.14 on
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a null character is in no name
+        about = {"file": repr(str(path)), "nearest": nearest_file(path)}
+        raise PydanticCustomError("no_file", "no such file: {file}", about) from None
     except OSError as error:  # the name is too long, or a folder of it may not be read
         raise ValueError(f"it cannot be looked for: {error.strerror}") from error
-    about = {"file": repr(str(path)), "nearest": nearest_file(path)}
-    raise PydanticCustomError("no_file", "no such file: {file}", about)
+    if kind is not None:  # reading a pipe might never end
+        raise ValueError(f"{str(path)!r} is {kind}, not a file")
+    return path
 
 
 FilePath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_existing)]

@@ -259,7 +259,13 @@ class SchedulerBase:
         except BaseException as raised:
             # `add` is one step: if Ctrl-C comes again before the errand, the instance is given back still.
             errands.add((self._recover_entries, entries))
-            errand(self._recover_entries, entries)
+            try:
+                errand(self._recover_entries, entries)
+            except (
+                BaseException
+            ):  # Ctrl-C again: the next call would find the instance in this thread's hands
+                errand(self._recover_entries, entries)
+                raise
             raised.abandoned = abandoned = any(  # type: ignore[attr-defined]
                 entry.state != DONE or is_abandoned(entry.error) for entry in entries
             )
