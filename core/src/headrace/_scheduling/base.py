@@ -261,9 +261,8 @@ class SchedulerBase:
             errands.add((self._recover_entries, entries))
             try:
                 errand(self._recover_entries, entries)
-            except (
-                BaseException
-            ):  # Ctrl-C again: the next call would find the instance in this thread's hands
+            except BaseException:
+                # Ctrl-C came again: else the next call would find the instance in this thread's own hands.
                 errand(self._recover_entries, entries)
                 raise
             raised.abandoned = abandoned = any(  # type: ignore[attr-defined]
