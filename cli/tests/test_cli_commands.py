@@ -519,6 +519,22 @@ def test_a_plugin_without_backends_is_not_judged(site, monkeypatch):
         )
 
 
+@pytest.mark.parametrize(("name", "noun"), [("Whole", "definition"), ("greedy", "batch policy")])
+def test_what_is_no_backend_is_told_as_what_it_is_and_not_judged(site, monkeypatch, name, noun):
+    hooks = "from headrace.hookspecs import hookimpl\n@hookimpl\ndef headrace_definitions():\n"
+    module = f"{GOOD}\n{hooks}    return {{'Whole': 'Identity'}}\n"
+    add_plugin(site, "headrace-hooks", backends={"Scale": "defining_module:Scale"}, module=module)
+    (points,) = site.glob("*/entry_points.txt")
+    points.write_text("[headrace.plugins]\nhooks = defining_module\n", encoding="utf-8")
+    only(monkeypatch, "hooks")
+    owner = "headrace-hooks" if name == "Whole" else "headrace"
+    result = headrace_says("conformance", name)
+    assert result.exit_code == 2
+    assert (
+        result.stderr == f"error: {name!r} is a {noun} of {owner}, and only backends are judged\n"
+    )
+
+
 def test_list_without_plugins(monkeypatch):
     monkeypatch.setattr(registry, "plugins", list)
     result = headrace_says("plugins", "list")

@@ -24,7 +24,8 @@ from headrace_cli.console import (
     print_drawing,
     print_message,
 )
-from headrace_cli.names import all_names, backends_named, plugins_named, unknown
+from headrace_cli.findings import HOOK_NOUNS
+from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named, unknown
 from headrace_cli.printing import as_json, print_json
 
 if TYPE_CHECKING:
@@ -138,8 +139,19 @@ def _named(name: str) -> list[tuple[str, Plugin]]:
             f"{found[0].distribution} brings no backends, so there is none to judge"
         )
     if not pairs:
+        _refuse_what_hooks_give(name)
         raise unknown(name, all_names())
     return pairs
+
+
+def _refuse_what_hooks_give(name: str) -> None:
+    """Say what a name is, if it is that of a definition, a policy, a probe or a command."""
+    for plugin in all_plugins():
+        for hook, noun in HOOK_NOUNS.items():
+            if name.rpartition(":")[2] in plugin.hooks[hook]:
+                raise WrongArgument(
+                    f"{name!r} is a {noun} of {plugin.distribution}, and only backends are judged"
+                )
 
 
 def _conformance_classes() -> dict[tuple[str, str], str]:
