@@ -115,8 +115,7 @@ def _asks_for(roots: Iterable[Element], named: Iterable[NamedPlan] = ()) -> list
 
 def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
     chain = [plan.nodes[name] for name in doors(plan.nodes, node.name)]
-    door, keys = chain[-1], node.keys
-    owned = owns_thread(door.runs, of_instance=door.instance is not None)
+    door, keys, owned = chain[-1], node.keys, owns_thread(chain[-1])
     limited = any(one.keys.timeout_ms is not None for one in chain)
     run_by = "own thread" if owned else "runner" if limited else "caller"
     low, high = narrowed(door.runs.range, door.keys)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
-    from headrace._plan.element import Element, Named
+    from headrace._plan.element import Element, Named, NodePlan
     from headrace.keys import Request
 
 
@@ -336,22 +336,17 @@ def _runs_here(element: Element) -> bool:
     return not elsewhere and (element.named is None or bool(element.children))
 
 
-def owns_thread(root: Element, *, of_instance: bool) -> bool:
-    """Tell whether what runs the batches of a node has a thread of its own.
-
-    Args:
-        root: What runs a batch.
-        of_instance: Whether it is built once per instance, and each ``IoC`` in it as well.
-    """
-    inside: set[int] = set()
-    for element in way_to_called(root):
-        named = element.named if not element.children else None
-        if named is not None and id(named.element) not in inside:
+def owns_thread(node: NodePlan) -> bool:
+    """Tell whether what runs the batches of a node has a thread of its own."""
+    way = way_to_called(node.runs)
+    # What an IoC inside of an instance names is built for that instance.
+    phases = [phase for one in way if node.instance for phase in one.phases[:-1]]
+    for element in way:
+        named = None if element.children else element.named
+        if named is not None and not any(named.element in phase for phase in phases):
             return False  # the thread of a named instance is that one's alone
         if element.own_thread or word_of(element.cls)._threaded:
             return True
-        if of_instance:
-            inside.update(id(one) for phase in element.phases[:-1] for one in phase)
     return False
 
 

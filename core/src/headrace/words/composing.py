@@ -96,11 +96,10 @@ class Sequential(Word):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the children."""
-        children = context.children
-        prefixes = context.prefixes or tuple(((), {}) for _ in children)
+        prefixes = context.prefixes or tuple(((), {}) for _ in context.children)
         self._steps = [
             _Step(child, child_call(child, pad=self._pad).__call__, "or" in flags, named.get("key"))
-            for child, (flags, named) in zip(children, prefixes, strict=True)
+            for child, (flags, named) in zip(context.children, prefixes, strict=True)
         ]
         self._silent: dict[int, Backend] = {}
         self._plain = [*enumerate(step.run for step in self._steps)]
@@ -139,8 +138,7 @@ class Sequential(Word):
             run_some(self._steps[index].run, batch, taken, outcomes)
             for i in taken:
                 ready[i] = "result" in batch[i]
-            child = self._steps[index].child
-            self._silent |= {id(batch[i]): child for i in taken if not ready[i]}
+            self._silent |= {id(batch[i]): self._steps[index].child for i in taken if not ready[i]}
         select(batch, (i for i, said in enumerate(ready) if said), _pass_by, outcomes)
         return outcomes
 

@@ -57,8 +57,7 @@ class Branches(Word, ABC):
         """Run each branch on its items; without a branch for no the other items pass."""
         outcomes: Answers = [None] * len(batch)
         chosen = select(batch, range(len(batch)), self.says_yes, outcomes)
-        read = {i for i, failed in enumerate(outcomes) if failed is None}
-        others = sorted(read.difference(chosen))
+        others = sorted({i for i, o in enumerate(outcomes) if o is None}.difference(chosen))
         self._silent = {}
         for child, call in self._branches:
             run_some(call, batch, chosen, outcomes)
@@ -270,11 +269,10 @@ class CatSplit(Word):
             if not isinstance(failed[0], InstanceLostError):
                 self._infer_failure = failed[0]
             return [failed[0] if o is None else o for o in outcomes]
-        result = gathered["result"]
         for i in places:
             try:
                 batch[i].pop("result", None)
-                batch[i]["data"] = result
+                batch[i]["data"] = gathered["result"]
             except Exception as error:  # noqa: BLE001 - the dict is the user's, and may raise anything
                 outcomes[i] = error
         run_some(self._split, batch, [i for i in places if outcomes[i] is None], outcomes)
