@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+from headrace._scheduling.base import ONE_AT_A_TIME
+
 FAILS_LATE_S = 600.0
 """A process that hangs fails its test after this; nothing else is measured in seconds."""
 
@@ -134,6 +136,10 @@ def test_ctrl_c_while_queued_withdraws_the_request_and_hits_nobody_else(backend)
 
 
 @posix
+@pytest.mark.skipif(
+    not ONE_AT_A_TIME,
+    reason="without the interpreter's lock the main thread runs no backend itself",
+)
 def test_ctrl_c_in_a_callers_own_forward_gives_the_instance_back():
     out = run(
         """
