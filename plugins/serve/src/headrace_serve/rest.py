@@ -270,7 +270,7 @@ async def _infer(exchange: Exchange) -> Reply:
     answer = await exchange.while_connected(service.infer(model, asked, exchange.line))
     if asked.places:
         place_outputs(answer, asked.places, access)
-    parts, length = write_body(answer, wanted, asked.outline)
+    parts, length = write_body(answer, wanted, None if answer.parameters else asked.outline)
     if length is None:
         return Reply.of_inference(parts, "application/json")
     headers = {HEADER_LENGTH: str(length)}

@@ -308,7 +308,8 @@ def write_body(
     Args:
         answer: The answer.
         wanted: The form in which the client wants the outputs.
-        outline: The outline of the request, which keeps the JSON for the next answer with outputs of these shapes.
+        outline: The outline of the request, which keeps the JSON for the next answer with outputs of these shapes;
+            None for an answer with parameters, which are its own, such as the errors of items.
 
     Returns:
         The parts of the body, JSON first; and the number of bytes of the JSON if binary data follows it, else None.
@@ -344,9 +345,8 @@ def write_body(
     if answer.parameters:
         document["parameters"] = answer.parameters
     header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    fixed = all(
-        one.datatype != "BYTES" for one in answer.outputs
-    )  # their bytes follow from the shapes
-    if outline is not None and fixed and len(parts) == len(outputs) and not answer.parameters:
+    # The number of bytes follows from the shapes, but for BYTES.
+    fixed = all(one.datatype != "BYTES" for one in answer.outputs)
+    if outline is not None and fixed and len(parts) == len(outputs):
         outline.answered = described, header
     return [header, *parts], len(header) if parts else None
