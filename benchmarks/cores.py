@@ -1,15 +1,17 @@
 """Threads, processes, and what a request costs between them, on all cores of this machine.
 
-    python -m benchmarks.cores [--part jpeg python pipe lock] [--clients 128] [--max 1 4 8]
-                               [--networks light heavy] [--front-cpus 4] [--quick]
+    python -m benchmarks.cores [--part jpeg python pipe lock] [--clients 128] [--ways 16 p16 p16x4 p16x8 p26x2@3s]
+                               [--networks light heavy] [--quick]
 
-With ``--front-cpus`` the sides with `Process` run a second time, with the threads of this process on so many
-processors alone: they have fewer cold caches, and the other processes use all.
+``--ways`` says how the expression runs, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]`` (`benchmarks.ways`). ``p`` puts
+`Process` around it, ``xMAX`` hands an instance several requests at a time (with 8 clients per instance a full batch
+goes to the other process at once), and ``@CPUS`` keeps the threads of this process to a few processors, where they
+have fewer cold caches; the other processes use all, or with ``s`` the rest.
 
-1. ``jpeg``: JPEG to class on the CPU, an instance per core and batches of one and more. The sides: threads alone; `Process`
-   around the whole expression; one independent process per core, which does the work by hand without any queue;
-   a `ProcessPoolExecutor`; LitServe over HTTP with one worker per core, if installed (``benchmarks/requirements.txt``).
-2. ``python``: a backend of 2 ms of pure Python in `Process`: an instance per core, beside one instance.
+1. ``jpeg``: JPEG to class on the CPU. The sides: threads alone; `Process` around the whole expression; one independent
+   process per core, which does the work by hand without any queue; a `ProcessPoolExecutor`; LitServe over HTTP with
+   one worker per core, if installed (``benchmarks/requirements.txt``).
+2. ``python``: a backend of 2 ms of pure Python in `Process`, in each way that has it, beside one instance.
 3. ``pipe``: the round trip of `Process[Identity]`, beside the same bytes through two bare pipes between two processes.
 4. ``lock``: time under the interpreter lock of this process per request, at most: the processor time of the calling
    thread, of 60 kB to another process and 600 kB back and of a call in this process. Then that of the JPEG
@@ -39,10 +41,8 @@ from benchmarks.load import (
     arguments,
     drive,
     environment,
-    first_cores,
     in_turn,
     middle,
-    on_cores,
     print_environment,
     ratio,
     save,
@@ -51,6 +51,7 @@ from benchmarks.load import (
 from benchmarks.pictures import make_pictures
 from benchmarks.recorded import lock_per_request
 from benchmarks.servers.process import Server
+from benchmarks.ways import WAYS, Way
 
 import headrace
 
@@ -60,9 +61,8 @@ if TYPE_CHECKING:
 
 CPUS = usable_cpus()
 WORK = "S[DecodeMat,ResizeMat,CvtColorMat,Mat2Tensor,OnnxTensor]"
-SIDES = {"threads": WORK, "Process": f"Process[{WORK}]"}
-MOST = (1, 4, 8)
-"""Values of the node's ``max``: with 8 clients per instance, a full batch goes to the other process at once."""
+ONE = Way.read("1")
+USUAL = (f"{CPUS}", f"p{CPUS}", f"p{CPUS}x4", f"p{CPUS}x8")
 LENGTH = struct.Struct("<Q")
 PARTS = ("jpeg", "python", "pipe", "lock")
 SMALL_BYTES, LARGE_BYTES = 60_000, 600_000
@@ -144,10 +144,10 @@ def piped(
     data: list[Any],
     clients: int,
     seconds: float,
-    front_cpus: int | None = None,
+    way: Way = ONE,
 ) -> Load:
-    """Let clients call a pipeline, whose threads use so many processors alone (None: all)."""
-    with headrace.pipe(config) as pipe, on_cores(first_cores(front_cpus), all_threads=True):
+    """Let clients call a pipeline, in one way."""
+    with headrace.pipe({**config, **way.node(config["backend"])}) as pipe, way.front():
         return drive(lambda i: pipe({"data": data[i % len(data)]}), clients, seconds)
 
 
@@ -246,47 +246,28 @@ def jpeg(chosen: argparse.Namespace, network: str, folder: str) -> dict[str, lis
         sides["LitServe"] = partial(served, model, pictures, chosen.clients, chosen.seconds)
     else:
         print("LitServe is left out: it is not installed, or psutil")
-    for name, backend in SIDES.items():
-        config = {"backend": backend, "instance_num": chosen.instances, **keys}
-        for most in chosen.max:
-            for cpus in fronts(chosen, name):
-                sides[f"{name}, max {most}{front_text(cpus)}"] = partial(
-                    piped, {**config, "max": most}, pictures, chosen.clients, chosen.seconds, cpus
-                )
+    config = {"backend": WORK, **keys}
+    for way in chosen.ways:
+        name = f"{'Process' if way.processes else 'threads'}, {way.text}"
+        sides[name] = partial(piped, config, pictures, chosen.clients, chosen.seconds, way)
     loads = in_turn(sides, chosen.rounds)
     print(f"JPEG to class, {macs:.0f} MMACs, {CPUS} cores, {chosen.clients} clients")
     show(loads, "independent processes")
     return loads
 
 
-def fronts(chosen: argparse.Namespace, side: str) -> list[int | None]:
-    """Give on how many processors the threads of this process run, in turn; None for all."""
-    return [None, chosen.front_cpus] if side == "Process" and chosen.front_cpus else [None]
-
-
-def front_text(cpus: int | None) -> str:
-    return f", front on {cpus}" if cpus else ""
-
-
 def python(chosen: argparse.Namespace) -> dict[str, list[Load]]:
     """Compare instances of a backend that holds the lock, each in a process."""
-    busy = "Process[Call(benchmarks.cores:python_for_2_ms)]"
+    config = {"backend": "Call(benchmarks.cores:python_for_2_ms)"}
+    one = Way.read("p1")
     sides = {
-        f"{count} instances, max {most}{front_text(cpus)}": partial(
-            piped,
-            {"backend": busy, "instance_num": count, "max": most},
-            [0],
-            4 * count,
-            chosen.seconds,
-            cpus,
-        )
-        for most in chosen.max[:2]
-        for count in dict.fromkeys((1, CPUS))
-        for cpus in fronts(chosen, "Process")
+        way.text: partial(piped, config, [0], 4 * way.instances, chosen.seconds, way)
+        for way in (one, *chosen.ways)
+        if way.processes
     }
     loads = in_turn(sides, chosen.rounds)
     print("2 ms of pure Python in Process")
-    show(loads, f"1 instances, max {chosen.max[0]}")
+    show(loads, one.text)
     return loads
 
 
@@ -337,16 +318,13 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="what to run")
     parser.add_argument("--clients", type=int, default=8 * CPUS, help="threads that send requests")
     parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
-    parser.add_argument("--instances", type=int, default=CPUS, help="of threads and of Process")
-    parser.add_argument("--max", type=int, nargs="+", default=MOST, help="batches of up to so many")
+    usual = [Way.read(text) for text in USUAL]
+    parser.add_argument("--ways", type=Way.read, nargs="+", default=usual, help=f"in turn: {WAYS}")
     parser.add_argument("--networks", nargs="+", choices=WIDTHS, default=list(WIDTHS))
-    parser.add_argument(
-        "--front-cpus", type=int, help="Process again, with this process on so many"
-    )
     chosen = parser.parse_args()
     chosen.seconds = 0.02 if chosen.quick else 2.0
     if chosen.quick:
-        chosen.rounds, chosen.max = 1, MOST[:1]
+        chosen.rounds, chosen.ways = 1, chosen.ways[:2]
     about = environment(["headrace", "headrace-cv", "headrace-ort", "onnxruntime", "litserve"])
     print_environment(about)
     figures: dict[str, Any] = {}

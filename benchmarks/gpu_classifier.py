@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from benchmarks.captured import Captured
-from benchmarks.decoding import Decoding, by_processes, picture_of
-from benchmarks.load import Load, drive, first_cores, on_cores, usable_cpus
+from benchmarks.decoding import by_processes, decoding_node, picture_of
+from benchmarks.load import Load, drive, usable_cpus
 from benchmarks.pictures import make_pictures
 from benchmarks.two_stages import TwoStages
+from benchmarks.ways import Way
 
 import headrace
 
@@ -76,7 +77,7 @@ class Bench:
         self.cuda = device.startswith("cuda")
         self.files = make_pictures(4 if quick else 16)
         self.cores = usable_cpus()
-        self.ways = [Decoding.usual()]
+        self.ways = [Way.usual()]
         self.batch, self.timeout_ms = BATCH, TIMEOUT_MS
 
     def wait(self) -> None:
@@ -129,7 +130,7 @@ class Bench:
                 return self.repeated(graph.replay, self.batch)
 
     def pipeline(
-        self, name: str, *, half: bool, decode: str = "cv", way: Decoding | None = None
+        self, name: str, *, half: bool, decode: str = "cv", way: Way | None = None
     ) -> dict[str, Any]:
         """Give the configuration: decoding in many instances, the model in two."""
         layout, shape = ("hwc", "224x224x3") if decode == "cv" else ("chw", "3x224x224")
@@ -153,18 +154,18 @@ class Bench:
         if decode == "gpu":
             return {"model": model}
         way = way or self.ways[0]
-        return {"decode": {**way.node(SIDE), "next": "model"}, "model": model}
+        return {"decode": {**decoding_node(way, SIDE), "next": "model"}, "model": model}
 
     def headrace(self, pipe: headrace.Pipeline, clients: int = CLIENTS) -> Load:
         """Load a pipeline from so many clients."""
         files = self.files
         return self.load(lambda i: int(pipe({"data": files[i % len(files)]})["result"]), clients)
 
-    def beside(self, name: str, way: Decoding, *, half: bool) -> list[Load]:
+    def beside(self, name: str, way: Way, *, half: bool) -> list[Load]:
         """Load the pipeline that decodes another way from 40 clients, and from four times as many."""
         with (
             headrace.pipe(self.pipeline(name, half=half, way=way)) as pipe,
-            on_cores(first_cores(way.front_cpus), all_threads=True),
+            way.front(),
         ):
             return [self.headrace(pipe, clients) for clients in (CLIENTS, 4 * CLIENTS)]
 

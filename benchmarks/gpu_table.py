@@ -2,8 +2,10 @@
 
 Every side computes in float16 with inputs that lie on the device (random ones: zeros run faster) and
 leaves its results there; ONNX Runtime gets the graph that TensorRT gets. A figure is the milliseconds
-of a batch, from the throughput of a loop: of two streams for trtexec's method and of two instances for
-headrace, of one for ONNX Runtime and torch. ``headrace, one caller`` is the latency of one client.
+of a batch, from the throughput of a loop: of two streams for trtexec's method, of one for ONNX Runtime and torch.
+trtexec queues two runs ahead on each stream, so four are under way. An instance of headrace waits for its run before
+it takes the next, so four runs under way are four instances; ``headrace, two instances`` has as many contexts as
+trtexec in place of as many runs. ``headrace, one caller`` is the latency of one client.
 """
 
 from __future__ import annotations
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 
 ALONE = "IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]"
 BATCHES = (1, 8, 32)
+CLIENTS = {
+    "headrace, one caller": 1,
+    "headrace, two instances": 3,
+    "headrace, two instances, graphs": 3,
+}
 
 
 def run(bench: EngineBench) -> dict[str, Any]:
@@ -62,8 +69,10 @@ def _network(
         pipes = {
             side: stack.enter_context(headrace.pipe({**config, **more}))
             for side, more in {
-                "headrace": {"instance_num": 2},
-                "headrace, graphs": {"instance_num": 2, "cuda_graph": True},
+                "headrace": {"instance_num": 4},
+                "headrace, graphs": {"instance_num": 4, "cuda_graph": True},
+                "headrace, two instances": {"instance_num": 2},
+                "headrace, two instances, graphs": {"instance_num": 2, "cuda_graph": True},
                 "headrace, one caller": {},
             }.items()
         }
@@ -75,7 +84,7 @@ def _network(
             }
             request = {"data": resident(bench.cuda, (batch, *shape)), "request_size": batch}
             for side, pipe in pipes.items():
-                clients = 1 if side == "headrace, one caller" else 3
+                clients = CLIENTS.get(side, 6)
                 sides[side] = partial(_piped_ms, bench, pipe, request, clients)
             for side, prepare in others.items():
                 call = _guarded(side, partial(prepare, (batch, *shape)))
@@ -86,8 +95,9 @@ def _network(
                 for side, measure in sides.items():
                     times[side].append(measure())
             row = {side: statistics.median(values) for side, values in times.items()}
-            row["headrace of trtexec"] = row["trtexec"] / row["headrace"]
-            row["headrace of trtexec, graphs"] = row["trtexec, graphs"] / row["headrace, graphs"]
+            for ours in ("headrace", "headrace, two instances"):
+                row[f"{ours}: of trtexec"] = row["trtexec"] / row[ours]
+                row[f"{ours}: of trtexec, graphs"] = row["trtexec, graphs"] / row[f"{ours}, graphs"]
             rows[str(batch)] = row
             times = ", ".join(f"{side} {value:.3f}" for side, value in row.items())
             print(f"table: {name}, batch {batch}: {times}", flush=True)

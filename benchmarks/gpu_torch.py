@@ -27,7 +27,7 @@ are random: the arithmetic is the same.
                                    [--decoding 16 40 p16x8@4 ...] [--batch 8] [--timeout-ms 2]
                                    [--seconds 4] [--json FILE]
 
-``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]`` (`benchmarks.decoding`), an
+``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]`` (`benchmarks.ways`), an
 instance per processor unless said; all but the first also with 160 clients. The program written by hand has as many threads as the first way has instances.
 
 Needs headrace, headrace-cv, headrace-torch and torchvision; ``onnx`` also headrace-ort with a GPU
@@ -45,7 +45,6 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 import torch
-from benchmarks.decoding import Decoding
 from benchmarks.gpu_classifier import BATCH, CLIENTS, SIDE, TIMEOUT_MS, Bench
 from benchmarks.load import (
     Load,
@@ -56,6 +55,7 @@ from benchmarks.load import (
     ratio,
     save,
 )
+from benchmarks.ways import WAYS, Way
 
 import headrace
 
@@ -66,9 +66,6 @@ if TYPE_CHECKING:
 IN_A_ROW = 20
 PARTS = ("model", "resnet", "graphs", "host", "onnx")
 NETWORKS = ("resnet101", "resnet152", "vit_l_16", "vit_h_14")
-
-
-WAYS = "how pictures are decoded, in turn: [p]INSTANCES[xMAX][@CPUS[s]]"
 
 
 def open_loop(pipe: headrace.Pipeline, files: list[bytes], rate: float, seconds: float) -> float:
@@ -338,7 +335,7 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="what to run")
     parser.add_argument("--seconds", type=float, help="length of a window of load")
     parser.add_argument(
-        "--decoding", type=Decoding.read, nargs="+", default=[Decoding.usual()], help=WAYS
+        "--decoding", type=Way.read, nargs="+", default=[Way.usual()], help=f"in turn: {WAYS}"
     )
     parser.add_argument("--batch", type=int, default=BATCH, help="most pictures in one")
     parser.add_argument("--timeout-ms", type=float, default=TIMEOUT_MS, help="batching_timeout")

@@ -19,7 +19,7 @@ Parts, each of which runs its sides in turn:
     python -m benchmarks.gpu_trt [--part overhead limit ...] [--decoding 16 40 p16x8 p16x8@4 ...]
                                  [--timeout-ms 2] [--cuda-graph] [--quick] [--json FILE]
 
-``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]``, `benchmarks.decoding`. An
+``--decoding`` says how pictures are decoded, in turn: ``[p]INSTANCES[xMAX][@CPUS[s]]``, `benchmarks.ways`. An
 instance per processor unless said; with as many as clients each client decodes its own. ``p`` puts each into a
 process of its own, ``xMAX`` hands it several pictures at a time, and ``@CPUS`` keeps the threads of this process
 to a few processors, with ``s`` and the others to the rest. The threads of the program written by hand are as many as the first way has instances.
@@ -46,19 +46,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from benchmarks.decoding import Decoding, by_processes, picture_of
+from benchmarks.decoding import by_processes, decoding_node, picture_of
 from benchmarks.gpu_engine import EngineBench, EngineRunner
 from benchmarks.gpu_networks import mean_only, resnet, tiny
 from benchmarks.load import (
     arguments,
     drive,
     environment,
-    first_cores,
-    on_cores,
     print_environment,
     save,
 )
 from benchmarks.two_stages import TwoStages
+from benchmarks.ways import WAYS, Way
 
 import headrace
 
@@ -71,7 +70,6 @@ ENGINE = "Onnx2Tensorrt,TensorrtInferTensor"
 GATHERED = f"IoC[{ENGINE};CatSplit[TensorrtCat,TensorrtInferTensor,TensorrtSplit]]"
 ALONE = f"IoC[{ENGINE};TensorrtInferTensor]"
 CLIENTS = 40
-WAYS = "how pictures are decoded, in turn: [p]INSTANCES[xMAX][@CPUS[s]]"
 
 
 class Bench(EngineBench):
@@ -80,7 +78,7 @@ class Bench(EngineBench):
     def __init__(
         self,
         folder: Path,
-        ways: Sequence[Decoding],
+        ways: Sequence[Way],
         timeout_ms: float,
         *,
         cuda_graph: bool,
@@ -184,7 +182,7 @@ class Bench(EngineBench):
         copying = self.alone(engine, most, streams=2, copies=True)
         by_hand = self._by_hand(decode, engine, pictures, most, size)
         del engine
-        with headrace.pipe(self.ways[0].node(size)) as pipe:
+        with headrace.pipe(decoding_node(self.ways[0], size)) as pipe:
             decoding = drive(
                 lambda i: pipe({"data": pictures[i % len(pictures)]}), CLIENTS, self.seconds
             )
@@ -202,7 +200,7 @@ class Bench(EngineBench):
         limit_ms = 2 * alone.latency_ms["p50"] + self.timeout_ms
         found: dict[str, Any] = {}
         for way in self.ways:
-            config = {"decode": {**way.node(size), "next": "infer"}, "infer": infer}
+            config = {"decode": {**decoding_node(way, size), "next": "infer"}, "infer": infer}
             found[way.text] = ours = self._two_nodes(way, config, pictures, most, alone.rows_per_s)
             ours["of_lower_stage"] = ours["rps"] / lower
             ours["of_lower_stage_160_clients"] = ours["rps_160_clients"] / lower
@@ -227,10 +225,10 @@ class Bench(EngineBench):
         }
 
     def _two_nodes(
-        self, way: Decoding, config: dict[str, Any], pictures: list[bytes], most: int, limit: float
+        self, way: Way, config: dict[str, Any], pictures: list[bytes], most: int, limit: float
     ) -> dict[str, Any]:
         """Measure the pipeline in a closed loop, and in an open one at half of that or of ``limit``."""
-        with headrace.pipe(config) as pipe, on_cores(first_cores(way.front_cpus), all_threads=True):
+        with headrace.pipe(config) as pipe, way.front():
             whole, wide = (
                 drive(lambda i: pipe({"data": pictures[i % len(pictures)]}), clients, self.seconds)
                 for clients in (CLIENTS, 4 * CLIENTS)
@@ -428,7 +426,7 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument(
-        "--decoding", type=Decoding.read, nargs="+", default=[Decoding.usual()], help=WAYS
+        "--decoding", type=Way.read, nargs="+", default=[Way.usual()], help=f"in turn: {WAYS}"
     )
     parser.add_argument("--timeout-ms", type=float, default=2.0, help="batching_timeout")
     parser.add_argument("--cuda-graph", action="store_true", help="cuda_graph of the engine's node")

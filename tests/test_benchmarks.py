@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -86,7 +87,9 @@ def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):
 def test_cores_measures_threads_beside_processes(tmp_path):
     pytest.importorskip("onnx")
     _, figures = run("benchmarks.cores", tmp_path, "--networks", "light", "--clients", "2")
-    sides = {"threads, max 1", "Process, max 1", "independent processes", "ProcessPoolExecutor"}
+    cpus = len(os.sched_getaffinity(0))
+    ways = {f"threads, {cpus}", f"Process, p{cpus}"}
+    sides = {*ways, "independent processes", "ProcessPoolExecutor"}
     if find_spec("litserve") and find_spec("psutil"):
         sides.add("LitServe")
     assert set(figures["light"]) == sides
