@@ -6,9 +6,11 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from headrace_trt import BuildSettings
+from headrace_trt import BuildSettings, convert_precision, fold_image_input
 from headrace_trt.logs import collecting, logger_for
 from headrace_trt.network import make_network
+from headrace_trt.tools.comparing import reference
+from headrace_trt.tools.extracting import extract_model
 from headrace_trt.tools.inspecting import inspect_file
 
 W = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
@@ -126,3 +128,44 @@ def test_functions_of_the_model_are_part_of_the_graph(rtx, tmp_path, precision):
     assert {tensor.name: tensor.dtype.name for tensor in given} == {"y": "FLOAT", "h": "FLOAT"}
     lower = {"model": set(), "fp16": {"HALF"}, "bf16": {"BF16"}}[precision]
     assert network.tensor_types() >= lower
+
+
+@pytest.fixture
+def listed():
+    """Give a model in the first version of the format, in which every weight is also an input."""
+    shapes = {"x": ["b", 3, 2, 2], "k": [4, 3, 1, 1], "y": ["b", 4, 2, 2]}
+    ports = {
+        name: helper.make_tensor_value_info(name, T.FLOAT, axes) for name, axes in shapes.items()
+    }
+    kernel = numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(4, 3, 1, 1), "k")
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["h"], "first"),
+        helper.make_node("Relu", ["h"], ["y"], "last"),
+    ]
+    graph = helper.make_graph(nodes, "graph", [ports["x"], ports["k"]], [ports["y"]], [kernel])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=3)
+    onnx.checker.check_model(model)
+    return model
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_weights_that_are_listed_among_the_inputs_are_converted(rtx, tmp_path, listed, precision):
+    path = tmp_path / "m.onnx"
+    onnx.save(listed, path)
+    with collecting() as collected:
+        settings = BuildSettings(model=path, precision=precision)
+        network = make_network(rtx, logger_for(rtx), settings, collected)
+    assert [port.name for port in network.inputs] == ["x"]
+    assert {"fp16": "HALF", "bf16": "BF16"}[precision] in network.tensor_types()
+
+
+def test_changed_models_in_the_first_format_are_valid_and_compute_the_same(tmp_path, listed):
+    x = np.arange(12, dtype=np.float32).reshape(1, 3, 2, 2)
+    y = reference(listed, {"x": x})["y"]
+    converted = convert_precision(listed, "fp16")
+    onnx.save(listed, tmp_path / "m.onnx")
+    cut = extract_model(tmp_path / "m.onnx", tmp_path / "part.onnx", outputs=["h"], fold=False)
+    folded = fold_image_input(listed, mean=2.0)
+    for model, given, name in ((converted, x, "y"), (cut, x, "h"), (folded, x + 2, "y")):
+        onnx.checker.check_model(model)
+        np.testing.assert_array_equal(reference(model, {"x": given})[name], y)

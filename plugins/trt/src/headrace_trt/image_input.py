@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from headrace.errors import SetupError
-from headrace_trt.onnx_model import all_graphs, dtype_name
+from headrace_trt.onnx_model import all_graphs, dtype_name, unlist_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,7 @@ def fold_image_input(
     """
     if mean is None and std is None and not image_input:
         return model
+    unlist_weights(model)
     graph = model.graph
     value = _image_of(graph)
     name, kind = value.name, value.type.tensor_type.elem_type
@@ -97,11 +98,11 @@ def fold_image_input(
 
 
 def _image_of(graph: onnx.GraphProto) -> onnx.ValueInfoProto:
-    weights = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in weights]
-    images = [value for value in inputs if len(value.type.tensor_type.shape.dim) == 4]
+    images = [value for value in graph.input if len(value.type.tensor_type.shape.dim) == 4]
     if len(images) != 1:
-        listed = ", ".join(f"{v.name} of {len(v.type.tensor_type.shape.dim)} axes" for v in inputs)
+        listed = ", ".join(
+            f"{v.name} of {len(v.type.tensor_type.shape.dim)} axes" for v in graph.input
+        )
         raise SetupError(
             f"`mean`, `std` and `image_input` need one input of four axes, [N, C, H, W]; there are"
             f" {len(images)} (inputs: {listed})",

@@ -23,13 +23,16 @@ __all__ = [
     "load_model",
     "model_summary",
     "names_read",
+    "unlist_weights",
 ]
 
 _CHUNK_BYTES = 1 << 20
+_FREE_WEIGHTS = 4
+"""The version of ONNX's format from which weights need not be inputs of the graph."""
 
 
 def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx.ModelProto:
-    """Load an ONNX model.
+    """Load an ONNX model; weights that it lists among its inputs are weights only.
 
     Args:
         path: The file.
@@ -54,12 +57,25 @@ def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx
         ) from error
     if not model.graph.node and not model.graph.output:
         raise SetupError(f"{path} holds no ONNX graph", hint="Is it of another format, or empty?")
+    unlist_weights(model)
     if not (inline and model.functions):
         return model
     try:
         return onnx.inliner.inline_local_functions(model)
     except Exception as error:  # of protobuf and onnx, as above
         raise SetupError(f"{path}: its functions cannot be put into the graph: {error}") from error
+
+
+def unlist_weights(model: onnx.ModelProto) -> None:
+    """Remove weights from the inputs of a graph, where the first versions of ONNX's format had to list them.
+
+    TensorRT takes them as weights in either case. A graph that is changed may get new ones, which are in no list.
+    """
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    for value in [value for value in graph.input if value.name in weights]:
+        graph.input.remove(value)
+    model.ir_version = max(model.ir_version, _FREE_WEIGHTS)
 
 
 def forget_unknown_axes(model: onnx.ModelProto) -> bool:

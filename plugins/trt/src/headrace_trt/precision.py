@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from headrace.errors import SetupError
 from headrace_trt.image_input import FOLDED
 from headrace_trt.logs import warn
-from headrace_trt.onnx_model import all_graphs
+from headrace_trt.onnx_model import all_graphs, unlist_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -56,7 +56,8 @@ def convert_precision(
     """Convert the float32 nodes of a model to fp16 or bf16.
 
     Nodes with inner graphs (If, Loop, Scan) stay in float32, and so do operators that have no other
-    type. Finite weights beyond the range of fp16 become its largest number, with a warning.
+    type. Finite weights beyond the range of fp16 become its largest number, with a warning. Weights that are listed
+    among the inputs are weights only in the new model.
 
     Args:
         model: The model with its weights; it is not changed.
@@ -102,6 +103,7 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
         copied = onnx.shape_inference.infer_shapes(model)
     except Exception as error:  # onnx has error classes of its own
         raise SetupError(f"the types in the graph cannot be inferred: {error}") from error
+    unlist_weights(copied)
     return copied
 
 

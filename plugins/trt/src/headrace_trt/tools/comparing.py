@@ -193,10 +193,9 @@ def _refuse_open_axes(model: onnx.ModelProto, settings: BuildSettings) -> None:
     """
     if settings.profiles:
         return
-    weights = {tensor.name for tensor in model.graph.initializer}
     for value in model.graph.input:
         axes = port_of(value)["shape"] or []
-        if value.name in weights or all(isinstance(n, int) and n >= 0 for n in axes[1:]):
+        if all(isinstance(n, int) and n >= 0 for n in axes[1:]):
             continue
         text = "x".join(str(n) if isinstance(n, int) and n >= 0 else "1" for n in axes)
         raise SetupError(
@@ -216,11 +215,8 @@ def _drawn(settings: BuildSettings, model: onnx.ModelProto, seed: int) -> dict[s
         return random_inputs(model, seed=seed)
     first = settings.profiles[0]
     best = parse_shapes(first.get("opt") or first["max"])
-    weights = {tensor.name for tensor in model.graph.initializer}
     inputs, values = [], {}
     for value in model.graph.input:
-        if value.name in weights:
-            continue
         port = port_of(value)
         shape = tuple(n if isinstance(n, int) and n >= 0 else -1 for n in port["shape"] or [])
         best_shape = best.get(value.name, shape)

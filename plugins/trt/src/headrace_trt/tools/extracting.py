@@ -56,8 +56,7 @@ def extract_model(
                 if near
                 else "`headrace trt inspect` lists the tensors.",
             )
-    weights = {tensor.name for tensor in model.graph.initializer}
-    begins = list(inputs) or [v.name for v in model.graph.input if v.name not in weights]
+    begins = list(inputs) or [v.name for v in model.graph.input]
     ends = list(outputs) or [v.name for v in model.graph.output]
     try:
         typed = onnx.shape_inference.infer_shapes(model)
