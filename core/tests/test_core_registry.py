@@ -97,6 +97,24 @@ def test_a_plugin_for_another_core_is_listed_and_refused_without_an_import(site)
     assert "hrt_old" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    ("requires", "state"),
+    [
+        (("headrace >=0.1", "headrace <9"), "ok"),
+        (("headrace <9", "headrace >=0.1"), "ok"),
+        (("headrace >=0.1", "headrace >=9"), "incompatible"),
+        (("headrace >=9", "headrace >=0.1"), "incompatible"),
+    ],
+)
+def test_a_range_may_stand_in_several_requirements(site, requires, state):
+    site.backend("headrace-two", "Two", "hrt_two", requires=requires)
+    found = record("headrace-two")
+    assert found.state == state
+    assert set(found.range.split(",")) == {one.split()[1] for one in requires}
+    assert (found.reason is None) == (state == "ok")
+    assert all(one.split()[1] in (found.reason or found.range) for one in requires)
+
+
 def test_a_qualifier_names_its_own_plugin_also_where_another_one_of_that_name_cannot_be_used(site):
     site.backend("headrace-old", "Same", "hrt_old", requires=("headrace >=9, <10",))
     assert problem({"backend": "old:Same"}).code == "plugin_incompatible"

@@ -209,16 +209,16 @@ def _compared(plugin: Plugin) -> Plugin:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
+    fits = Requirement("headrace").specifier  # of all of them together
     for wanted in map(Requirement, filter(_OURS.match, plugin.requires)):
         here = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
-        if not here or canonicalize_name(wanted.name) != "headrace":
-            continue
-        plugin = replace(plugin, range=",".join(sorted(map(str, wanted.specifier), reverse=True)))
-        if not wanted.specifier.contains(headrace.__version__, prereleases=True):
-            reason = f"it requires headrace {plugin.range}, this is {headrace.__version__}"
-            name = plugin.distribution
-            remedy = f"Install versions that fit: pip install --upgrade {name} headrace"
-            plugin = plugin._refused("incompatible", reason, remedy)
+        if here and canonicalize_name(wanted.name) == "headrace":
+            fits &= wanted.specifier
+    plugin = replace(plugin, range=",".join(sorted({*map(str, fits)}, reverse=True)))
+    if not fits.contains(headrace.__version__, prereleases=True):
+        reason = f"it requires headrace {plugin.range}, this is {headrace.__version__}"
+        remedy = f"Install versions that fit: pip install --upgrade {plugin.distribution} headrace"
+        return plugin._refused("incompatible", reason, remedy)
     return plugin
 
 
