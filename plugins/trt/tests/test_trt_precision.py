@@ -169,3 +169,58 @@ def test_changed_models_in_the_first_format_are_valid_and_compute_the_same(tmp_p
     for model, given, name in ((converted, x, "y"), (cut, x, "h"), (folded, x + 2, "y")):
         onnx.checker.check_model(model)
         np.testing.assert_array_equal(reference(model, {"x": given})[name], y)
+
+
+def doubled(scaling):
+    """Make a model that doubles all axes, whose lengths are computed as floats, and multiplies by a weight."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Cast", ["s"], ["f"], to=T.FLOAT),
+        constant("one", np.float32([1, 1, 1, 1])),
+        helper.make_node("Add", ["one", "one"], ["two"]),
+        helper.make_node("Mul", ["f", "two"], ["m"]),
+        *scaling,
+        helper.make_node("Mul", ["r", "w"], ["y"], "last"),
+    ]
+    shapes = {"x": ["b", 1, "h", "w"], "y": ["b", 1, "h2", "w2"]}
+    ports = [helper.make_tensor_value_info(name, T.FLOAT, axes) for name, axes in shapes.items()]
+    weights = [numpy_helper.from_array(np.float32([3]), "w")]
+    graph = helper.make_graph(nodes, "graph", ports[:1], ports[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+LENGTHS = {
+    "sizes": [
+        helper.make_node("Floor", ["m"], ["l"]),
+        helper.make_node("Cast", ["l"], ["i"], to=T.INT64),
+        helper.make_node("Resize", ["x", "", "", "i"], ["r"], mode="nearest"),
+    ],
+    "scales": [
+        helper.make_node("Div", ["m", "f"], ["d"]),
+        helper.make_node("Resize", ["x", "", "d"], ["r"], mode="nearest"),
+    ],
+}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("scaling", LENGTHS)
+def test_lengths_are_computed_in_float32(rtx, tmp_path, scaling, precision):
+    """3001 is no number of fp16 (next to it: 3000), nor of bf16."""
+    model = doubled(LENGTHS[scaling])
+    converted = convert_precision(model, precision)
+    lower = {"fp16": T.FLOAT16, "bf16": T.BFLOAT16}[precision]
+    assert [t.name for t in converted.graph.initializer if t.data_type == lower] == ["w"]
+    onnx.checker.check_model(converted)
+    x = np.ones((1, 1, 3, 3001), np.float32)
+    if precision == "fp16":  # ONNX Runtime has no bf16 on the CPU
+        y = reference(converted, {"x": x})["y"]
+        np.testing.assert_array_equal(y, reference(model, {"x": x})["y"])
+        assert y.shape == (2, 2, 6, 6002)
+    onnx.save(model, tmp_path / "m.onnx")
+    profile = {"min": "x:1x1x3x4", "max": "x:1x1x3x3001"}
+    with collecting() as collected:
+        settings = BuildSettings(
+            model=tmp_path / "m.onnx", precision=precision, profiles=(profile,)
+        )
+        network = make_network(rtx, logger_for(rtx), settings, collected)
+    assert {"fp16": "HALF", "bf16": "BF16"}[precision] in network.tensor_types()

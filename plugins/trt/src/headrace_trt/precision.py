@@ -1,8 +1,8 @@
 """Converts an ONNX graph from float32 to fp16 or bf16, with casts at the borders between types.
 
 A strongly typed network has the types of its graph, so a precision is chosen by changing the graph.
-Every node computes in the lower type, except nodes that have no such type or that ``keep_fp32`` names. Inputs and
-outputs of the graph keep their types.
+Every node computes in the lower type, except nodes that have no such type, that lengths of axes follow from, or that
+``keep_fp32`` names. Inputs and outputs of the graph keep their types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from headrace.errors import SetupError
 from headrace_trt.image_input import FOLDED
 from headrace_trt.logs import warn
-from headrace_trt.onnx_model import all_graphs, unlist_weights
+from headrace_trt.onnx_model import all_graphs, names_read, unlist_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,6 +49,10 @@ _SEQUENCE_LENGTHS: Final = 4
 _FP32_INPUTS: Final = {"Resize": (1, 2), "Upsample": (1,)}
 """Inputs (scales and regions) that stay float32, by operator."""
 
+_OF_LENGTHS: Final = frozenset({"Shape", "Size"})
+"""Operators that give lengths of axes. What is computed from those to be a length again needs float32: fp16 skips every
+second whole number above 2048, bf16 above 256."""
+
 
 def convert_precision(
     model: onnx.ModelProto, precision: str, keep_fp32: Sequence[str] = ()
@@ -56,7 +60,7 @@ def convert_precision(
     """Convert the float32 nodes of a model to fp16 or bf16.
 
     Nodes with inner graphs (If, Loop, Scan) stay in float32, and so do operators that have no other
-    type. Finite weights beyond the range of fp16 become its largest number, with a warning. Weights that are listed
+    type, and nodes that compute lengths of axes or scales from lengths of axes. Finite weights beyond the range of fp16 become its largest number, with a warning. Weights that are listed
     among the inputs are weights only in the new model.
 
     Args:
@@ -114,6 +118,7 @@ class _Conversion:
         self.graph = graph
         self.low = low
         self.kept = kept
+        self.exact: set[int] = set()  # nodes that stay in float32 because lengths follow from them
         self.floats = _float_tensors(graph)
         self.weights = {t.name: t for t in graph.initializer}
         self.taken = {name for node in graph.node for name in node.output} | set(self.weights)
@@ -129,6 +134,7 @@ class _Conversion:
         graph = self.graph
         self._lift_constants()
         nodes = list(graph.node)
+        self.exact = self._computing_lengths(nodes)
         converted = 0
         for place, node in enumerate(nodes):
             high = self._stays(place, node)
@@ -159,6 +165,7 @@ class _Conversion:
     def _stays(self, place: int, node: onnx.NodeProto) -> bool:
         return (
             place in self.kept
+            or place in self.exact
             or node.name.startswith(FOLDED)
             or node.op_type in _IN_FP32
             or (node.op_type in _NOT_IN_BF16 and self.low == TensorProto.BFLOAT16)
@@ -168,6 +175,35 @@ class _Conversion:
             )
             or next(_graphs_of(node), None) is not None
         )
+
+    def _computing_lengths(self, nodes: Sequence[onnx.NodeProto]) -> set[int]:
+        """Give the indices of the nodes that compute lengths or scales from lengths of axes and weights alone."""
+        fixed = {"", *self.weights}  # tensors that are the same in every run
+        lengths: set[str] = set()  # tensors that follow from lengths of axes
+        for node in nodes:
+            if node.op_type in _OF_LENGTHS:
+                lengths.update(node.output)
+            elif (node.input or node.op_type == "Constant") and not any(_graphs_of(node)):
+                of_lengths = not lengths.isdisjoint(node.input)
+                if all(name in fixed or name in lengths for name in node.input):
+                    (lengths if of_lengths else fixed).update(filter(None, node.output))
+        found: set[int] = set()
+        exact: set[str] = set()  # tensors that lengths follow from
+        for place in reversed(range(len(nodes))):
+            node = nodes[place]
+            read = [name for name in names_read(node) if name in self.floats]
+            made = [name for name in node.output if name]
+            scales = [
+                node.input[i] for i in _FP32_INPUTS.get(node.op_type, ()) if i < len(node.input)
+            ]
+            exact.update(name for name in scales if name in lengths)
+            ends = not (lengths.isdisjoint(read) or self.floats.issuperset(made))
+            if (ends and lengths.issuperset(made)) or not exact.isdisjoint(made):
+                found.add(place)
+                exact.update(read)
+            elif self._stays(place, node):
+                exact.update(name for name in read if name in lengths)
+        return found
 
     def _changes(self, node: onnx.NodeProto) -> bool:
         return any(name in self.floats for name in (*node.input, *node.output))
