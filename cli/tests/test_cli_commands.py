@@ -573,6 +573,7 @@ def test_info_of_a_backend(site, monkeypatch):
         assert "Multiply by a factor." in result.stdout
         assert "factor: float (> 0), default 2.0\n        What to multiply by." in result.stdout
         assert "name_it: int, required" in result.stdout
+        assert "  range   1 to unbounded, before the node's keys\n" in result.stdout
     found = json.loads(headrace_says("plugins", "info", "Scale", "--json").stdout)
     (backend,) = found["backends"]
     assert found["plugins"] == []
