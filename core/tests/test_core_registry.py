@@ -576,3 +576,12 @@ def test_what_a_file_registers_is_recorded_only_while_it_is_imported(site, tmp_p
     with pytest.raises(ConfigError):
         headrace.PipelineConfig.load({"import": [str(path)], "backend": "Mine"})
     assert not any(registry._recording.values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there any bytes can be a name")
+def test_a_file_in_a_folder_whose_name_is_no_text_is_imported(site, tmp_path):
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    path = folder / "words.py"
+    path.write_text("import headrace\nheadrace.register('Seven', lambda data: 7)\n")
+    assert run({"import": [str(path)], "backend": "Seven"}) == 7

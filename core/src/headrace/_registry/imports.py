@@ -115,7 +115,7 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         near = nearest_file(path)
         hint = "Paths are relative to the file that holds the configuration."
         raise PluginLoadError(what, hint=hint if near is None else f"Did you mean {near!r}? {hint}")
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
         raise PluginLoadError(f"{str(path)!r} is no Python file")
