@@ -133,6 +133,21 @@ def test_values_are_compared_by_type_and_content(a, b, differ):
     assert (difference(a, b, rtol=1e-6) is not None) is differ
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "differ"),
+    [
+        (math.nan, math.nan, False),
+        (1.0, 1.0 + 1e-9, False),
+        (1.0, 1.1, True),
+        (1.0, math.nan, True),
+    ],
+)
+def test_numbers_in_arrays_with_fields_are_compared_like_others(a, b, differ):
+    numpy = pytest.importorskip("numpy")
+    one, other = (numpy.array([(x, 1)], [("score", "f8"), ("box", "i4")]) for x in (a, b))
+    assert (difference(one, other, rtol=1e-6) is not None) is differ
+
+
 def test_numbers_of_an_array_library_share_no_memory():
     numpy = pytest.importorskip("numpy")
     whole = numpy.arange(4.0)

@@ -115,6 +115,9 @@ def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
         return f"{said(a)} and {said(b)}"
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(a, numpy.ndarray) and isinstance(b, numpy.ndarray):
+        if a.dtype.names is not None:
+            ours, theirs = ({name: one[name] for name in one.dtype.names} for one in (a, b))
+            return difference(ours, theirs, rtol=rtol, atol=atol)
         if a.dtype.kind in "fc":
             equal = numpy.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
         elif a.dtype.kind == "O":
