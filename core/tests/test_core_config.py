@@ -197,6 +197,32 @@ def test_a_global_key_is_the_default_of_all_nodes():
     assert plan.nodes["y"].keys.instance_num == 2
 
 
+@pytest.mark.parametrize(
+    ("key", "wrong", "own"),
+    [
+        ("max", 0, 4),
+        ("min", "few", 1),
+        ("pad", "perhaps", True),
+        ("timeout_ms", float("nan"), 5),
+        ("batch_sizes", [], [1]),
+        ("queue_full", "block", "wait"),
+        ("max", "${HEADRACE_TEST_UNSET}", 4),
+    ],
+)
+@pytest.mark.parametrize("at_top", [False, True])
+def test_a_wrong_global_key_is_an_error_also_where_every_node_has_its_own(key, wrong, own, at_top):
+    nodes = {"x": {"backend": "Show", key: own}, "y": {"backend": "Show", key: own}}
+    (problem,) = problems({key: wrong, **nodes} if at_top else {"global": {key: wrong}, **nodes})
+    assert problem.path == f"global.{key}"
+
+
+def test_global_keys_are_compared_with_each_other_only_where_a_node_has_both():
+    source = {"global": {"min": 8, "max": 4}, "x": {"backend": "Show", "max": 16}}
+    headrace.PipelineConfig.load({**source, "y": {"backend": "Show", "min": 2}})
+    (problem,) = problems({**source, "y": {"backend": "Show"}})
+    assert problem.message == "min = 8 is above max = 4"
+
+
 def test_node_keys_are_never_options():
     assert options({"backend": "Show", "max": 4}).max is None
     assert options({"backend": "Show", "Show::max": 5, "max": 4}).max == 5

@@ -309,6 +309,15 @@ def test_wrong_expressions_are_one_problem_each_with_a_place(expression, code):
     assert found.span is not None
 
 
+@pytest.mark.parametrize(
+    "prefix", ["(true)", "(none)", "(5)", '("a b")', "([1])", "(orr)", "(kye=)"]
+)
+def test_a_prefix_that_nobody_understands_is_shown_as_it_is_written(prefix):
+    found = problem(f"S[X,{prefix.replace('=', '=a')}Y]")
+    assert found.message == f"S does not understand the prefix {prefix}"
+    assert found.suggestion == {"(orr)": "or", "(kye=)": "key="}.get(prefix)
+
+
 def test_an_error_shows_the_text_a_caret_and_the_nearest_name():
     found = problem("S[A,Bakground[X]]", define={"Background": "BackgroundThread"})
     assert found.render() == (

@@ -75,9 +75,10 @@ class Planner(Resolver):
     def _front(self) -> tuple[Element | None, GlobalKeys, tuple[NamedPlan, ...]]:
         """Plan the front and the probes, and read the other keys of the whole pipeline."""
         keys, _ = check_keys(GlobalKeys, "global", self.shape, self.problems)
-        parameters = Parameters("global", self.shape)
-        self.all_parameters.append(parameters)
-        with self.within(parameters):
+        for key, written in self.shape.globals.items():  # also what every node has of its own
+            check_keys(NodeKeys, "global", Shape(globals={key: written}), self.problems)
+        self.all_parameters.append(Parameters("global", self.shape))
+        with self.within(self.all_parameters[-1]):
             element = self._key("entrypoint", may_register=False)
             if element is not None:
                 self.check_called(element)

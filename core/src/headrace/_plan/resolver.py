@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
-from headrace._expression.tree import EMPTY
+from headrace._expression.tree import EMPTY, Args
 from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import DefinitionUse, Element, Named, Source, place_of, takes_dependency
 from headrace._plan.named import OptionsReader
@@ -322,9 +322,8 @@ def _check_arity(use: Use) -> bool:
 
 
 def _takes(cls: type[Backend]) -> tuple[int, int | None]:
-    if takes_dependency(cls) and cls.takes == 0:
-        return 1, 1
-    return (cls.takes, cls.takes) if isinstance(cls.takes, int) else cls.takes
+    takes = cls.takes or int(takes_dependency(cls))
+    return (takes, takes) if isinstance(takes, int) else takes
 
 
 def _joins(call: Call) -> bool:
@@ -339,12 +338,12 @@ def _check_prefixes(use: Use) -> None:
     understood = use.element.cls.prefixes
     for child in use.children:
         prefix, hint, near = child.prefix or EMPTY, None, None
-        wrong = [str(v) for v in prefix.positional if "*" not in understood and v not in understood]
-        wrong += [f"{key}=" for key, _ in prefix.named if f"{key}=" not in understood]
+        wrong = [str(Args((v,))) for v in prefix.positional if {"*", v}.isdisjoint(understood)]
+        wrong += [f"({key}=)" for key, _ in prefix.named if f"{key}=" not in understood]
         if wrong:
             knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
-            hint, near = f"It understands {knows or 'none'}.", nearest(wrong[0], understood)
-            what = f"{use.element.name} does not understand the prefix ({wrong[0]})"
+            hint, near = f"It understands {knows or 'none'}.", nearest(wrong[0][1:-1], understood)
+            what = f"{use.element.name} does not understand the prefix {wrong[0]}"
         elif any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
             what = "(key=...) takes the name of a key"
         else:
