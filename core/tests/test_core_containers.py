@@ -278,6 +278,50 @@ def test_an_element_with_too_few_items_left_fails_them_or_is_filled_up():
     assert seen[-1] == ("TwoUp", ["a", "a"])
 
 
+@pytest.mark.parametrize(
+    ("left", "weights"),
+    [([4, 1], [4, 1, 1]), ([1, 4], [1, 4, 1]), ([1, 2], [1, 2, 2, 1]), ([4], None), ([2, 3], None)],
+)
+@pytest.mark.parametrize(
+    "text", ["S[FailOnBad,Six]", "CatSplit[S[FailOnBad,Fix],SixGathered,Split]"]
+)
+def test_copies_of_any_items_that_are_left_fill_up_exactly(text, left, weights):
+    """``weights``: of the batch that runs; None where no copies give a weight of 6."""
+    took = []
+
+    def six(request):
+        took.append(request.get("request_size"))
+        return request["data"]
+
+    registry.local["Six"] = backend(six, min=6, max=6)
+    registry.local["SixGathered"] = type("SixGathered", (Infer,), {"min": 6, "max": 6})
+    keys = {i: {"request_size": weight} for i, weight in enumerate([*left, 6 - sum(left)])}
+    data = [*"abc"[: len(left)], "bad"]
+    found = outcomes(text, data, keys, pad=True, min=6, max=6, batching_timeout=60_000)
+    if weights is None:
+        assert found == [BatchRangeError] * len(left) + [BackendError]
+    elif text.startswith("S["):
+        assert (found, took) == ([*data[:-1], BackendError], weights)
+    else:
+        assert found == [*(f"{one}!" for one in data[:-1]), BackendError]
+        gathered = [data[left.index(weight)] for weight in weights]
+        assert seen[-1] == ("Infer", [(gathered, 6)])
+
+
+@pytest.mark.parametrize("text", ["S[FailOnBad,Six]", "CatSplit[S[FailOnBad,Fix],Six,Split]"])
+def test_what_no_copies_fill_up_is_told_so(text):
+    registry.local["Six"] = type("Six", (Infer,), {"min": 6, "max": 6})
+    with (
+        headrace.pipe({"backend": text, "pad": True, "batching_timeout": 60_000}) as pipe,
+        pytest.raises(RequestsFailed) as caught,
+    ):
+        pipe([{"data": "a", "request_size": 4}, {"data": "bad", "request_size": 2}])
+    (error, _) = caught.value.errors
+    assert (error.weight, error.min, error.max, error.backend) == (4, 6, 6, "Six")
+    assert "copies of what is left give no weight of 6 to 6" in str(error)
+    assert "pad = true" not in str(error)
+
+
 def test_a_batch_that_the_last_of_a_sequence_refuses_runs_none_of_it():
     with headrace.plugins.build({"backend": "S[Inc,TwoUp]", "max": 4}) as built:
         (outcome,) = built.call([{"data": 1}])

@@ -453,7 +453,8 @@ class Model(RuleBasedStateMachine):
                 assert weight == instance.running_weight
                 assert instance.max is None or weight <= instance.max
                 if limits.pad:
-                    fillers = repeated([entry.weight for entry in instance.entries], instance)
+                    weights = [entry.weight for entry in instance.entries]
+                    fillers = repeated(weights, instance, limits.batch_sizes)
                     weight += sum(instance.entries[k].weight for k in fillers)
                 assert weight >= instance.min
                 assert instance.max is None or weight <= instance.max

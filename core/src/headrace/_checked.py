@@ -39,11 +39,6 @@ def filler(item: Request) -> Filler:
     return Filler({key: value for key, value in item.items() if key != "result"})
 
 
-def fillers(item: Request, missing: int) -> list[Filler]:
-    """Make as many fillers of an item as have the missing weight together."""
-    return [filler(item) for _ in range(-(-missing // item.get("request_size", 1)))]
-
-
 class Presence:
     """Whether an instance can serve: it may be gone for ever, or away for a while.
 
@@ -347,7 +342,7 @@ def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
     if backend.min == 1:
         return [request]
     weight = request.get("request_size", 1)
-    batch = [request, *fillers(request, backend.min - weight)]
+    batch = [request, *(filler(request) for _ in range(-(-(backend.min - weight) // weight)))]
     fits = backend._pad and (backend.max is None or len(batch) * weight <= backend.max)
     return batch if len(batch) == 1 or fits else None
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend
 from headrace._build.wrappers import Around, WithBatchEnd, Wrapper
-from headrace._checked import Answers, Outcomes, fillers, weight_of
+from headrace._checked import Answers, Outcomes, filler, weight_of
 from headrace._graph.entries import EntriesOfOne
 from headrace._plan.word import Word
 from headrace._portable import caused, unless_all_well
-from headrace._scheduling.batch import terms_here
+from headrace._scheduling.batch import repeated, terms_here
 from headrace._scheduling.entry import HANDED
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
@@ -203,23 +203,29 @@ class ChildCall:
         if child.max == 1:
             if len(batch) == 1:
                 return child(batch)
-            outcomes = [child([request]) for request in batch]
-            if not any(outcomes):
-                return None
-            return [None if outcome is None else outcome[0] for outcome in outcomes]
-        weight = weight_of(batch)
-        if weight >= child.min:
+            return unless_all_well([(child([request]) or [None])[0] for request in batch])
+        if weight_of(batch) >= child.min:
             return child(batch)
-        if not self.pad:
-            name, why = child._label(), "the other items of the batch failed or went another way"
-            what = f"only a weight of {weight} is left for {name}, whose min is {child.min}: {why}"
-            hint, least, most = "Set pad = true to fill such batches up.", child.min, child.max
-            return [
-                child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))
-                for _ in batch
-            ]
-        filled = child([*batch, *fillers(batch[-1], child.min - weight)])
-        return None if filled is None else filled[: len(batch)]
+        filled = filled_up(batch, child) if self.pad else None
+        if filled is None:
+            return [too_few(batch, child, pad=self.pad) for _ in batch]
+        return (child(filled) or [])[: len(batch)] or None
+
+
+def filled_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:
+    """Give a batch with the copies of its items that bring it into the range of ``child``; None where none do."""
+    found = repeated([one.get("request_size", 1) for one in batch], child)
+    return None if found is None else [*batch, *(filler(batch[place]) for place in found)]
+
+
+def too_few(batch: Sequence[Request], child: Backend, *, pad: bool) -> BatchRangeError:
+    """Make the error of an item of a batch below the min of ``child``; with ``pad`` copies do not help either."""
+    name, weight, least, most = child._label(), weight_of(batch), child.min, child.max
+    why = "the other items of the batch failed or went another way"
+    also = f"; copies of what is left give no weight of {least} to {most}" if pad else ""
+    what = f"only a weight of {weight} is left for {name}, whose min is {least}: {why}{also}"
+    hint = "Widen its range, or send smaller weights." if pad else "Set pad = true to fill it up."
+    return child._located(BatchRangeError(what, weight=weight, min=least, max=most, hint=hint))
 
 
 def child_call(child: Backend, *, pad: bool) -> Backend | ChildCall:

@@ -44,7 +44,7 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
     hint = None
     if instance.max is not None and weight > instance.max:
         what = f"the batch policy cut a weight of {weight} for a max of {instance.max}"
-    elif takes(instance, weight) or (pad and repeated(weights, instance) is not None):
+    elif takes(instance, weight) or (pad and repeated(weights, instance, sizes) is not None):
         return None
     else:
         allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"
@@ -56,20 +56,22 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
     return BatchRangeError(what, **limits, node=node, instance=instance.index, hint=hint)
 
 
-def repeated(weights: Sequence[int], instance: Instance) -> list[int] | None:
+def repeated(
+    weights: Sequence[int], taker: Any, sizes: Sequence[int] | None = None
+) -> list[int] | None:
     """Give the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
 
     The last item is repeated as often as it fits; earlier items fill what is left.
 
     Args:
         weights: The weights of the items of the batch.
-        instance: The instance whose ``min``, ``max`` and ``batch_sizes`` hold.
+        taker: Whose ``min`` and ``max`` hold.
+        sizes: The weights that are allowed within them; None or empty for all.
     """
-    weight, most = sum(weights), instance.max
-    least = max(weight, instance.min)
+    weight, most = sum(weights), taker.max
+    least = max(weight, taker.min)
     enough = least + max(weights)  # copies of any one item reach a smaller sum than this
-    sizes = instance.limits.batch_sizes or range(least, enough if most is None else most + 1)
-    for size in sizes:
+    for size in sizes or range(least, enough if most is None else min(enough, most + 1)):
         if size < least or (most is not None and size > most):
             continue
         found, missing = [], size - weight
@@ -97,7 +99,8 @@ def run(work: Work, node: Node) -> Outcome:
         batch.append(entry.request)  # noqa: PERF401
     if instance.limits.pad:
         weights = [entry.weight for entry in entries]
-        batch += [filler(batch[item]) for item in repeated(weights, instance) or ()]
+        copies = repeated(weights, instance, instance.limits.batch_sizes) or ()
+        batch += [filler(batch[item]) for item in copies]
     interrupt: BaseException | None = None
     outcomes: Sequence[BaseException | None] | None
     timed = not instance.queued & instance.mask

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from headrace._build.callees import child_call, no_result, run_some, select
-from headrace._checked import Answers, Filler, Outcomes, batch_alone, fillers, is_one, weight_of
+from headrace._build.callees import child_call, filled_up, no_result, run_some, select, too_few
+from headrace._checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
 from headrace._options import Options as _Options
 from headrace._plan.declared import Needs, branches, range_of
 from headrace._plan.element import Element, elements_run
@@ -290,18 +290,18 @@ class CatSplit(Word):
         Returns:
             Whether this was done: the items left were too few, and cat had failed one that is no filler.
         """
-        enough = weight_of([batch[i] for i in places]) >= self._infer.min
+        weight = weight_of([batch[i] for i in places])
         own = sum(not isinstance(request, Filler) for request in batch)
         left = [i for i in places if not isinstance(batch[i], Filler)]
-        if enough or not left or len(left) == own:
+        if weight >= self._infer.min or not left or len(left) == own:
             return False
         for i in left:
             batch[i].clear()
             batch[i].update(before[i])
         alive = [batch[i] for i in left]
-        short = self._infer.min - weight_of(alive)
-        found = self._once([*alive, *fillers(alive[-1], short)])
-        for i, error in zip(left, found, strict=False):
+        filled = filled_up(alive, self._infer)
+        short = [too_few(alive, self._infer, pad=True)] * len(alive)
+        for i, error in zip(left, self._once(filled) if filled else short, strict=False):
             outcomes[i] = error
         return True
 
