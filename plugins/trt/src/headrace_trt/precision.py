@@ -59,9 +59,9 @@ def convert_precision(
 ) -> onnx.ModelProto:
     """Convert the float32 nodes of a model to fp16 or bf16.
 
-    Nodes with inner graphs (If, Loop, Scan) stay in float32, and so do operators that have no other
-    type, and nodes that compute lengths of axes or scales from lengths of axes. Finite weights beyond the range of fp16 become its largest number, with a warning. Weights that are listed
-    among the inputs are weights only in the new model.
+    Nodes with inner graphs (If, Loop, Scan) stay in float32, and so do operators that have no other type, and nodes
+    that compute lengths of axes or scales from lengths of axes. Finite weights beyond the range of fp16 become its
+    largest number, with a warning. Weights that are listed among the inputs are weights only in the new model.
 
     Args:
         model: The model with its weights; it is not changed.
