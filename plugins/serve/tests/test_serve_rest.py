@@ -892,3 +892,30 @@ def test_an_item_whose_result_cannot_be_written_is_named(serving):
     ]  # fmt: skip
     answer = httpx.post(f"{server.url}/run/m", content=b"odd")
     assert "item" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize("each", [True, False])
+def test_arrays_of_a_subclass_are_tensors(serving, tmp_path, each):
+    array = np.memmap(tmp_path / "rows", np.float32, "w+", shape=(1, 3))
+    array[:] = [1.5, 2, 3]
+    data = {"datatype": "BYTES", "shape": [-1], "each": each}
+    model = {"config": {"backend": "ServeGiven"}, "inputs": {"data": data}}
+    headrace.register("ServeGiven", lambda _: array, replace=True)
+    server = serving({"m": model})
+    asked = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json=asked)
+    (output,) = answer.json()["outputs"]
+    shape = [1, 1, 3] if each else [1, 3]
+    assert output == {"name": "result", "datatype": "FP32", "shape": shape, "data": [1.5, 2, 3]}
+
+
+def test_masked_arrays_are_json_with_null_for_what_is_masked(serving):
+    array = np.ma.array([1, 2], mask=[False, True])
+    headrace.register("ServeMasked", lambda _: array, replace=True)
+    server = serving({"m": {"backend": "ServeMasked"}})
+    asked = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}
+    answer = httpx.post(f"{server.url}/v2/models/m/infer", json=asked)
+    (output,) = answer.json()["outputs"]
+    assert (output["datatype"], output["data"]) == ("BYTES", ["[1, null]"])
+    assert output["parameters"] == {"content_type": "application/json"}
+    assert httpx.post(f"{server.url}/run/m", content=b"a").json() == {"result": [1, None]}

@@ -124,7 +124,7 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
         return Tensor(name, port.datatype, shape, np.empty(shape, DATATYPES[port.datatype]))
     only = values[0]
     # Most results are one array of numbers, which needs none of the work below.
-    if not by_item and isinstance(only, np.ndarray) and only.dtype.kind in "biuf":
+    if not by_item and type(only) is np.ndarray and only.dtype.kind in "biuf":
         datatype = datatype_of(only)
         said = not port.declared or (datatype == port.datatype and port.fits(only.shape))
         if datatype is not None and port.datatype != "BF16" and said:
@@ -188,8 +188,11 @@ def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 
 def as_plain_array(value: Any) -> NDArray[Any] | None:
     """Give a result as an array if it is a tensor, a text, bytes, or a list of texts and bytes; else None."""
+    if isinstance(value, np.ma.MaskedArray):
+        return None  # a tensor has no place for what is masked; JSON has null
     if isinstance(value, np.ndarray):
-        return None if value.dtype == object and not _texts(value.reshape(-1)) else value
+        mixed = value.dtype == object and not _texts(value.reshape(-1))
+        return None if mixed else np.asarray(value)  # of a class such as memmap, too
     if isinstance(value, np.generic):
         return np.asarray(value)
     if isinstance(value, (str, bytes)):
