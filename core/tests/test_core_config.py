@@ -1360,6 +1360,25 @@ def test_the_line_is_that_of_the_table_where_the_graph_is_wrong_at_a_node(lines,
     assert (found.code, found.file, found.path, found.line) == ("graph", str(file), *at)
 
 
+@pytest.mark.parametrize(
+    ("lines", "at"),
+    [
+        ("[b]\nbackend='Show'\nmap.a = {result = 'date'}", ("b.map", 5)),
+        ("[b]\nbackend='Show'\n[b.map]\na = {result = 'date'}", ("b.map", 5)),
+        ("[b]\nbackend='Show'\n[b.map.q]\nresult = 'data'", ("b.map", 5)),
+        ("[b]\nbackend='Show'\nmap.a.result = 'date'", ("b.map", 5)),
+        ("b.map.a.result = 'date'\nb.backend='Show'", ("b.map", 3)),
+        ("[b.map]\na = {result = 'date'}\n[b]\nbackend='Show'", ("b.map", 3)),
+        ("[b]\nbackend='Show'\nmap.a.result = 'data'\nShow.a = 2", ("b.Show", 6)),
+        ("b.map.a.result = 'data'\nb.max = 2", ("b", 3)),
+    ],
+)
+def test_a_key_that_is_written_with_dots_stands_in_its_own_line(lines, at, tmp_path):
+    head = "a = {backend = 'Show', next = 'b'}\n\n"
+    (found,) = problems(write(tmp_path / "c.toml", f"{head}{lines}\n"))
+    assert (found.path, found.line) == at
+
+
 def test_a_dict_has_no_lines():
     (found,) = problems({"backend": "Shoe"})
     assert (found.file, found.line, found.column) == (None, None, None)

@@ -173,7 +173,9 @@ def _pieces_of(file: str) -> _Pieces:
         offset += len(line)
     ends = [start for _, start in starts[1:]] + [offset]
     pieces = [(key, (start, end, text)) for (key, start), end in zip(starts, ends, strict=True)]
-    return dict(reversed(pieces))  # of two tables with the same name the first one counts
+    # Of two tables with the same name the first one counts, and `map` stands where `map.a = ...` does.
+    dotted = [(key[: m.start()], where) for key, where in pieces for m in re.finditer("[.]", key)]
+    return dict(reversed([*pieces, *dotted]))
 
 
 def _plain(name: str) -> str:
@@ -183,12 +185,10 @@ def _plain(name: str) -> str:
 def _placed(problem: Problem, path: str, pieces: _Pieces) -> Problem:
     """Give a problem the line of its key, else of the same key at the top of the file, else of its table."""
     node, _, key = path.partition(".")
-    for name in (path, key, node):
-        if name in pieces:
-            start, end, text = pieces[name]
-            at = _offset(problem, text[start:end]) + start
-            column = at - text.rfind("\n", 0, at)
-            return replace(problem, line=text.count("\n", 0, at) + 1, column=column)
+    for start, end, text in (pieces[name] for name in (path, key, node) if name in pieces):
+        at = _offset(problem, text[start:end]) + start
+        column = at - text.rfind("\n", 0, at)
+        return replace(problem, line=text.count("\n", 0, at) + 1, column=column)
     return problem
 
 
