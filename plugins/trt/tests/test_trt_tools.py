@@ -143,6 +143,33 @@ def test_capability_names_the_nodes_and_saves_the_parts(rtx, half_known, small_n
     assert trt("capability", small_net, "--json")["supported"]
 
 
+@pytest.mark.parametrize("name", ["inner", ""])
+def test_capability_refuses_only_the_node_around_an_inner_graph(rtx, save, name):
+    def branch(operator, output, **more):
+        port = onnx.helper.make_tensor_value_info(output, T.FLOAT, ["n", 2])
+        node = onnx.helper.make_node(operator, ["a"], [output], name, **more)
+        return onnx.helper.make_graph([node], output, [], [port])
+
+    branches = {
+        "then_branch": branch("NoSuchOperator", "t", domain="acme"),
+        "else_branch": branch("Neg", "e"),
+    }
+    path = save(
+        [
+            ("Relu", ["x"], ["a"], {}),
+            ("If", ["flag"], ["z"], branches),
+            ("Exp", ["z"], ["y"], {}),
+        ],
+        [("x", T.FLOAT, ["n", 2]), ("flag", T.BOOL, [])],
+        [("y", T.FLOAT, ["n", 2])],
+    )
+    report = capability(path)
+    (refused,) = report["refused"]
+    assert refused["operator"] == "NoSuchOperator"
+    assert not name or refused["node"] == name
+    assert report["parts"] == [[0], [2]]
+
+
 def test_capability_lists_what_is_refused_where_no_part_is_left_to_save(rtx, save, tmp_path):
     model = save([("NoSuch", ["x"], ["y"], {})], [("x", T.FLOAT, [2])], [("y", T.FLOAT, [2])])
     report = trt("capability", model, "--save", tmp_path / "parts", "--json", status=1)

@@ -20,6 +20,7 @@ __all__ = [
     "content_hash",
     "external_files",
     "forget_unknown_axes",
+    "graphs_of",
     "load_model",
     "model_summary",
     "names_read",
@@ -100,22 +101,26 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         found = waiting.pop()
         yield found
         for node in found.node:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    waiting.append(attribute.g)
-                waiting.extend(attribute.graphs)
+            waiting.extend(graphs_of(node))
+
+
+def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Give the inner graphs of a node (an If, Loop or Scan)."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
 
 
 def names_read(node: onnx.NodeProto) -> list[str]:
     """Give the names of the tensors that a node reads, those included that its inner graphs take from outside."""
     found = [name for name in node.input if name]
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
-            made = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-            made |= {name for inner in graph.node for name in inner.output}
-            read = [name for inner in graph.node for name in names_read(inner)]
-            read += [value.name for value in graph.output]
-            found += [name for name in read if name not in made]
+    for graph in graphs_of(node):
+        made = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        made |= {name for inner in graph.node for name in inner.output}
+        read = [name for inner in graph.node for name in names_read(inner)]
+        read += [value.name for value in graph.output]
+        found += [name for name in read if name not in made]
     return found
 
 

@@ -17,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 from headrace.errors import SetupError
 from headrace_trt.image_input import FOLDED
 from headrace_trt.logs import warn
-from headrace_trt.onnx_model import all_graphs, names_read, unlist_weights
+from headrace_trt.onnx_model import all_graphs, graphs_of, names_read, unlist_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["convert_precision"]
 
@@ -144,7 +144,7 @@ class _Conversion:
                 if name in self.floats:
                     fixed = i in _FP32_INPUTS.get(node.op_type, ())
                     node.input[i] = self._name(name, high=high or fixed)
-            for inside in _graphs_of(node):
+            for inside in graphs_of(node):
                 self._rename_captured(inside)
             for i, name in enumerate(node.output):
                 if name in self.floats:
@@ -173,7 +173,7 @@ class _Conversion:
                 node.op_type == "LSTM"
                 and any(node.input[_SEQUENCE_LENGTHS : _SEQUENCE_LENGTHS + 1])
             )
-            or next(_graphs_of(node), None) is not None
+            or next(graphs_of(node), None) is not None
         )
 
     def _computing_lengths(self, nodes: Sequence[onnx.NodeProto]) -> set[int]:
@@ -183,7 +183,7 @@ class _Conversion:
         for node in nodes:
             if node.op_type in _OF_LENGTHS:
                 lengths.update(node.output)
-            elif (node.input or node.op_type == "Constant") and not any(_graphs_of(node)):
+            elif (node.input or node.op_type == "Constant") and not any(graphs_of(node)):
                 of_lengths = not lengths.isdisjoint(node.input)
                 if all(name in fixed or name in lengths for name in node.input):
                     (lengths if of_lengths else fixed).update(filter(None, node.output))
@@ -315,13 +315,6 @@ class _Conversion:
         del graph.value_info[:]
         if self.clamped:
             warn(f"{self.clamped} weights are beyond the range of fp16 and became ±65504")
-
-
-def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _float_tensors(graph: onnx.GraphProto) -> set[str]:

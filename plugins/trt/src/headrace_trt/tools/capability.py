@@ -10,11 +10,11 @@ import onnx
 from headrace.errors import SetupError
 from headrace_trt.library import find_library
 from headrace_trt.logs import collecting, logger_for
-from headrace_trt.onnx_model import load_model, names_read
+from headrace_trt.onnx_model import all_graphs, graphs_of, load_model, names_read
 from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from headrace_trt.library import Library
@@ -93,11 +93,13 @@ def _named(model: onnx.ModelProto) -> onnx.ModelProto:
     Domains that the model uses but does not import are added, because otherwise no types are inferred.
     """
     known = {entry.domain for entry in model.opset_import}
-    for place, node in enumerate(model.graph.node):
-        node.name = node.name or f"node_{place}"
-        if node.domain not in known:
-            known.add(node.domain)
-            model.opset_import.append(onnx.helper.make_opsetid(node.domain, 1))
+    for number, graph in enumerate(all_graphs(model.graph)):
+        prefix = f"graph_{number}/" if number else ""
+        for place, node in enumerate(graph.node):
+            node.name = node.name or f"{prefix}node_{place}"
+            if node.domain not in known:
+                known.add(node.domain)
+                model.opset_import.append(onnx.helper.make_opsetid(node.domain, 1))
     return model
 
 
@@ -121,8 +123,16 @@ def _parse(library: Library, model: onnx.ModelProto) -> list[Refused]:
 def _placed(
     model: onnx.ModelProto, places: Sequence[int], errors: Sequence[Refused]
 ) -> dict[int, Refused]:
-    by_name = {model.graph.node[place].name: place for place in places}
+    by_name = {name: place for place in places for name in _names_inside(model.graph.node[place])}
     return {by_name[error.node]: error for error in errors if error.node in by_name}
+
+
+def _names_inside(node: onnx.NodeProto) -> Iterator[str]:
+    """Give the names of a node and of the nodes of its inner graphs, which the parser's errors name."""
+    yield node.name
+    for graph in graphs_of(node):
+        for inside in graph.node:
+            yield from _names_inside(inside)
 
 
 def _refused_with(model: onnx.ModelProto, place: int, reason: str) -> Refused:
