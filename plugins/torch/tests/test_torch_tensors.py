@@ -392,7 +392,7 @@ def test_split_without_a_note_goes_by_the_weights(bench):
     for rows in (5, 3):
         assert isinstance(one.error(split, {"data": whole, "request_size": rows}), InputError)
     assert one.error(split, {"data": whole}).got == "int64 [4] on cpu"  # three rows of no request
-    for wrong in ("0:1", (3, 1, False), (-1, 0, True), (2, 2, False), (0.0, 1, True)):
+    for wrong in ("0:1", (3, 1, False), (-1, 0, True), (2, 2, False), (0.0, 1, True), (0, 2, True)):
         error = one.error(split, {"data": whole, "cat_rows": wrong})
         assert error.key == "cat_rows"
 

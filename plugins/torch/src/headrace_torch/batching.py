@@ -228,7 +228,7 @@ class SplitTensor(TensorBackend):
     def _noted(self, value: Any) -> tuple[int, int, bool]:
         right = isinstance(value, tuple) and len(value) == 3
         right = right and all(isinstance(one, int) for one in value)
-        if not right or not 0 <= value[0] < value[1]:
+        if not right or not 0 <= value[0] < value[1] or (value[2] and value[1] - value[0] > 1):
             raise InputError(
                 "these are no rows",
                 key="cat_rows",
