@@ -493,6 +493,13 @@ def test_each_variable_that_is_not_set_is_reported():
     assert all(p.code == "placeholder" for p in found)
 
 
+@pytest.mark.parametrize("text", ["${HR_X:-${HOME}}", "${HR_X-a}", "${HR X}", "a${", "${}"])
+def test_a_wrong_placeholder_is_told_both_forms_and_that_a_default_holds_none(text):
+    (found,) = problems({"backend": "Show", "text": text})
+    assert (found.code, found.path) == ("placeholder", "main.text")
+    assert all(part in found.message for part in ("${NAME}", "${NAME:-default}", "in a default"))
+
+
 def test_a_variable_that_is_not_set_is_no_second_error_of_the_type():
     source = {"a": "${HR_X1}", "instance_num": "${HR_X2}", "threads": "${HR_X3}"}
     found = problems({"backend": "Show", **source})

@@ -229,7 +229,8 @@ def substitute_text(text: str, environ: Mapping[str, str]) -> str:
         found = match[0]
         if found == "$$":
             return "$"
-        wrong = MissingError("expected ${NAME}, got '${'", "Write '$$' for '$'.")
+        what = "expected ${NAME} or ${NAME:-default}, and no placeholder in a default"
+        wrong = MissingError(what, "Write '$$' for '$'.")
         if found != "${":
             try:
                 return values.of(Placeholder(match["name"], match["default"]))
