@@ -105,6 +105,14 @@ def test_waiting_requests_run_together_up_to_the_range_of_the_backend(clients, m
     assert point.to_dict()["batch_size"]["main"]["histogram"] == sizes
 
 
+@pytest.mark.parametrize(
+    ("keys", "most"), [({"max": 4}, 4), ({"batch_sizes": [2, 3], "pad": True}, 3), ({}, 8)]
+)
+def test_batches_are_no_larger_than_the_node_would_make_them(counting, keys, most):
+    figures_of("With[Benchmark(clients=8,total=16,warm_up=0),Counting]", 5, **keys)
+    assert max(map(len, counting[0].batches)) == most
+
+
 def test_weights_count_against_the_range():
     backend = _Range(1, 4)
     samples = [{"data": 1, "request_size": 3}, {"data": 2}, {"data": 3, "request_size": 2}]

@@ -26,7 +26,7 @@ __all__ = ["BACKEND_CLOCK", "NODE_CLOCK", "of_backend", "of_node"]
 
 BACKEND_CLOCK = (
     "from the moment a client has its last answer to the end of the batch that its next request ran in; "
-    "one thread runs all batches, up to the range of the backend, without a queue or a hand-over"
+    "one thread runs all batches, up to the range of the backend and the node, without a queue or a hand-over"
 )
 NODE_CLOCK = "from the call of the node to its return, in the client's thread"
 
@@ -55,6 +55,7 @@ def of_backend(
     total: int,
     node: str,
     *,
+    most: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Point, dict[int, Exception]]:
     """Run requests of several clients through a backend, in the calling thread.
@@ -66,6 +67,7 @@ def of_backend(
         clients: The number of clients; each sends its next request when it has its answer.
         total: The number of requests, of all clients.
         node: The name of the batch sizes in the figures.
+        most: The greatest weight of a batch, where it is less than the backend's ``max``.
         clock: Gives the time in seconds.
 
     Returns:
@@ -73,10 +75,11 @@ def of_backend(
     """
     notes, sizes, outcomes = Notes(), Counter[int](), _Outcomes()
     used, began = meter(), clock()
+    most = min((end for end in (most, backend.max) if end is not None), default=None)
     to_send = itertools.islice(itertools.cycle(range(len(samples))), total)
     waiting = deque((began, k) for k in itertools.islice(to_send, clients))
     while waiting:
-        turns, batch = _cut(waiting, samples, backend)
+        turns, batch = _cut(waiting, samples, backend.min, most)
         found = backend(batch) or [None] * len(batch)
         ended = clock()
         sizes[len(turns)] += 1
@@ -95,21 +98,21 @@ def of_backend(
 
 
 def _cut(
-    waiting: deque[Turn], samples: Sequence[Request], backend: Backend
+    waiting: deque[Turn], samples: Sequence[Request], least: int, most: int | None
 ) -> tuple[list[Turn], list[Request]]:
-    """Take the oldest turns that fit into one batch of the backend's range; give them with the batch."""
+    """Take the oldest turns that fit into one batch of this range; give them with the batch."""
     turns: list[Turn] = []
     batch: list[Request] = []
     weight = 0
     while waiting:
         sample = samples[waiting[0][1]]
         more = weight + sample.get("request_size", 1)
-        if batch and backend.max is not None and (backend.max == 1 or more > backend.max):
+        if batch and most is not None and (most == 1 or more > most):
             break
         turns.append(waiting.popleft())
         batch.append(dict(sample))
         weight = more
-    while weight < backend.min:
+    while weight < least:
         batch.append(dict(batch[-1]))
         weight += batch[-1].get("request_size", 1)
     return turns, batch

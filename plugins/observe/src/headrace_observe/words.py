@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -25,8 +26,8 @@ class Benchmark(headrace.Backend):
     the samples in turn, go through X in a closed loop: each of ``clients`` clients sends its next
     request when it has its answer.
 
-    One thread runs X: it takes up to ``max`` of the waiting requests as one batch, the oldest first, and the clients
-    are not threads. Only if X is ``Forward[node]`` is each client a thread that calls the node, so that the node's
+    One thread runs X: it takes as many of the waiting requests as one batch as X and the node's ``max`` allow, the
+    oldest first, and the clients are not threads. Only if X is ``Forward[node]`` is each client a thread that calls the node, so that the node's
     queue, policies and instances are measured.
 
     The figures are those of one load of ``headrace bench --json``, without its histogram of
@@ -68,7 +69,9 @@ class Benchmark(headrace.Backend):
         self.chosen = options
         self.node_name = context.node_name
         (child,) = context.children
-        self.run_load = of_node if "calls_node" in child.describe() else of_backend
+        most = context.max or max(context.batch_sizes or (), default=None)
+        alone = partial(of_backend, most=most)
+        self.run_load = of_node if "calls_node" in child.describe() else alone
 
     def forward_with_dep(
         self, batch: Sequence[Request], dependency: Backend
