@@ -239,6 +239,8 @@ def test_below_min_the_last_item_is_repeated_with_pad_and_refused_without(gate):
         ({"batch_sizes": [2, 4], "max": 8}, [3], None),
         ({"batch_sizes": [2, 8]}, [2, 3], [2, 3, 3]),
         ({"batch_sizes": [2, 8]}, [1, 5], [1, 5, 1, 1]),
+        ({"batch_sizes": [2, 8]}, [3, 2], [3, 2, 3]),
+        ({"batch_sizes": [2, 9]}, [2, 3], [2, 3, 2, 2]),
     ],
 )
 def test_a_batch_is_padded_to_a_weight_that_the_node_allows_or_refused(gate, keys, weights, ran):

@@ -61,25 +61,27 @@ def repeated(
 ) -> list[int] | None:
     """Give the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
 
-    The last item is repeated as often as it fits; earlier items fill what is left.
+    The last item is repeated as often as it fits; earlier items fill what is left. Where that gives no allowed
+    weight, the same is tried without the last item, and so on.
 
     Args:
         weights: The weights of the items of the batch.
         taker: Whose ``min`` and ``max`` hold.
         sizes: The weights that are allowed within them; None or empty for all.
     """
-    weight, most = sum(weights), taker.max
-    least = max(weight, taker.min)
-    enough = least + max(weights)  # copies of any one item reach a smaller sum than this
-    for size in sizes or range(least, enough if most is None else min(enough, most + 1)):
-        if size < least or (most is not None and size > most):
-            continue
-        found, missing = [], size - weight
-        for item in reversed(range(len(weights))):
-            times, missing = divmod(missing, weights[item])
-            found += [item] * times
-        if not missing:
-            return found
+    weight, least, most = sum(weights), max(sum(weights), taker.min), taker.max
+    places = sorted({one: place for place, one in enumerate(weights)}.values())
+    allowed = sizes or range(
+        least, least + max(weights)
+    )  # copies of any one item reach one of these
+    for size in (one for one in allowed if least <= one and (most is None or one <= most)):
+        for end in range(len(places), 0, -1):
+            found, missing = [], size - weight
+            for item in reversed(places[:end]):
+                times, missing = divmod(missing, weights[item])
+                found += [item] * times
+            if not missing:
+                return found
     return None
 
 

@@ -240,8 +240,7 @@ class CatSplit(Word):
             if outcomes[k] is failure:  # else cat has failed it
                 request.clear()
                 request.update(before[k])
-                alone = batch_alone(self, request)
-                if alone is not None:
+                if (alone := batch_alone(self, request)) is not None:
                     outcomes[k] = self._once(alone)[0]
         return outcomes
 
@@ -290,10 +289,9 @@ class CatSplit(Word):
         Returns:
             Whether this was done: the items left were too few, and cat had failed one that is no filler.
         """
-        weight = weight_of([batch[i] for i in places])
         own = sum(not isinstance(request, Filler) for request in batch)
         left = [i for i in places if not isinstance(batch[i], Filler)]
-        if weight >= self._infer.min or not left or len(left) == own:
+        if weight_of([batch[i] for i in places]) >= self._infer.min or not left or len(left) == own:
             return False
         for i in left:
             batch[i].clear()
