@@ -296,7 +296,7 @@ def test_copies_of_any_items_that_are_left_fill_up_exactly(text, left, weights):
     registry.local["Six"] = backend(six, min=6, max=6)
     registry.local["SixGathered"] = type("SixGathered", (Infer,), {"min": 6, "max": 6})
     keys = {i: {"request_size": weight} for i, weight in enumerate([*left, 6 - sum(left)])}
-    data = [*"abc"[: len(left)], "bad"]
+    data = [*"ab"[: len(left)], "bad"]
     found = outcomes(text, data, keys, pad=True, min=6, max=6, batching_timeout=60_000)
     if weights is None:
         assert found == [BatchRangeError] * len(left) + [BackendError]
@@ -598,6 +598,31 @@ def test_a_model_without_a_branch_is_wrong_where_it_is_written(keys, path):
     with pytest.raises(ConfigError) as caught:
         headrace.PipelineConfig.load({**keys, "define": {"Z": "S[ModelLoader[(.onnx)NeedsA]]"}})
     assert [p.path for p in caught.value.problems if p.code == "suffix"] == [path]
+
+
+def test_describe_says_what_each_instance_has_chosen_where_they_differ():
+    class FirstOnly(headrace.Backend):
+        def init(self, options, context):
+            if context.instance_index:
+                raise RuntimeError(f"no device {context.instance_index}")
+
+        def forward(self, batch):
+            raise AssertionError("nobody calls it")
+
+    registry.local["FirstOnly"] = FirstOnly
+
+    def chosen(text):
+        with headrace.pipe({"backend": text, "instance_num": 3}) as pipe:
+            return pipe.describe()["nodes"]["main"]["tree"]["built"]
+
+    found = chosen("Fallback[FirstOnly,Str]")
+    others = found.pop("instances")
+    assert found == {"chosen": "FirstOnly", "not_chosen": {}}
+    assert {index: one["chosen"] for index, one in others.items()} == {"1": "Str", "2": "Str"}
+    assert all(
+        f"no device {index}" in one["not_chosen"]["FirstOnly"] for index, one in others.items()
+    )
+    assert chosen("Fallback[NotInstalled,Str]").keys() == {"chosen", "not_chosen"}
 
 
 def test_a_branch_that_is_not_chosen_need_not_be_installed():

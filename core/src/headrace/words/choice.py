@@ -60,8 +60,7 @@ class _Chosen(Word):
 class ModelLoader(_Chosen):
     """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt,.plan)B]``.
 
-    The first child with a suffix in which the name ends is chosen; upper and lower case are the same.
-    Options of the children that were not chosen count as known.
+    The first child with a suffix that ends the name is chosen, whatever its case. Options of the others count as known.
 
     Reads:
         What the chosen child reads.
@@ -118,9 +117,9 @@ class ModelLoader(_Chosen):
 class Fallback(_Chosen):
     """Use the first child that can be built here: ``Fallback[TensorrtTensor,OnnxTensor]``.
 
-    Fallback goes on to the next child when a name is not installed or not allowed, in a definition too,
-    when a library is missing, and at any error of ``init`` or ``warm_up``. Wrong options are an error all
-    the same. Which child was chosen, and why the others were not, is logged and stands in ``describe()``.
+    Fallback goes on to the next child when a name is not installed or not allowed, in a definition too, when a
+    library is missing, and at any error of ``init`` or ``warm_up``. Wrong options are an error all the same. Which
+    child was chosen, and why not the others, is logged and in ``describe()``, by instance where these differ.
 
     Reads:
         What the chosen child reads.
@@ -140,8 +139,8 @@ class Fallback(_Chosen):
     """
 
     takes = (1, None)
-    chosen: str
-    reasons: dict[str, str]
+    choice: dict[str, Any]
+    choices: dict[str, dict[str, Any]]
 
     @classmethod
     def combine_ranges(cls, children: list[Ranged]) -> Range:
@@ -152,12 +151,11 @@ class Fallback(_Chosen):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Plan the children that can be built here as far as the classes tell."""
-        element, problems = use.element, use.planning.problems
-        before = len(problems)
+        element, before = use.element, len(use.planning.problems)
         found = [_plan_apart(use, child) for child in use.children]
         row = [child for child in found if child is not None and use.may_call(child)]
         element.phases = [row]
-        if not row and not use.scope.lenient and len(problems) == before:
+        if not row and not use.scope.lenient and len(use.planning.problems) == before:
             use.add(UNBUILDABLE, _nothing(element.name, element.unavailable))
         return element if row or use.scope.lenient else None
 
@@ -167,7 +165,7 @@ class Fallback(_Chosen):
         labels = [_label_of(child.call, element.call.children) for child in element.children]
         made: Any = built.get(id(element))
         if made is not None:
-            return needs_of(element.children[labels.index(made.chosen)], built)
+            return needs_of(element.children[labels.index(made.choice["chosen"])], built)
         first, *rest = [needs_of(child, built) for child in element.children]
         return {key: reader for key, reader in first.items() if all(key in one for one in rest)}
 
@@ -190,14 +188,16 @@ class Fallback(_Chosen):
             for other, why in reasons.items():
                 _log.info("Fallback: %s cannot be built here: %s", other, why)
             _log.info("Fallback: %s was chosen", label)
-            backend = building.backend(element, (built,), at)
-            backend.chosen, backend.reasons = label, reasons  # type: ignore[attr-defined]
-            return backend
+            backend: Any = building.backend(element, (built,), at)
+            backend.choice, backend.choices = {"chosen": label, "not_chosen": reasons}, {}
+            building.by_element[id(element)].choices[str(at.index or 0)] = backend.choice  # type: ignore[attr-defined]
+            return backend  # type: ignore[no-any-return]
         raise building.failed(_nothing("Fallback", reasons), element.name, at)
 
     def describe(self) -> dict[str, Any]:
-        """Give the child that was chosen, and why not the others."""
-        return {"chosen": self.chosen, "not_chosen": dict(self.reasons)}
+        """Give the child that was chosen, and why not the others; also of instances that have chosen otherwise."""
+        others = {index: one for index, one in self.choices.items() if one != self.choice}
+        return {**self.choice, **({"instances": others} if others else {})}
 
 
 def _nothing(name: str, reasons: Mapping[str, str]) -> str:
