@@ -372,6 +372,42 @@ def test_a_request_to_a_closed_pipeline_is_counted_whichever_way_it_came(nodes):
         assert (found["submitted"], found["ok"], found["failed"]) == (count, 0, {"closed": count})
 
 
+EACH = {
+    "a": {"backend": "Identity", "each": "boxes", "next": "b"},
+    "b": {"backend": "Identity", "max": 4},
+}
+
+
+@pytest.mark.parametrize("nodes", [{"a": {"backend": "Identity", "each": "boxes"}}, EACH])
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_a_request_without_elements_is_refused_after_close_like_others(nodes, timeout):
+    """It enters no queue, which would refuse it, and went on to the backend of the next node."""
+    pipe = headrace.pipe(nodes)
+    request = {"data": 0, "boxes": [], "result": "old"}
+    assert pipe(request, timeout=timeout)["result"] == []
+    pipe.close()
+    with pytest.raises(ClosedError):
+        pipe(request, timeout=timeout)
+    assert request == {"data": 0, "boxes": []}
+    entered = pipe.stats()["nodes"]["a"]
+    assert (entered["submitted"], entered["failed"]) == (1, {"closed": 1})
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_a_request_without_elements_that_is_in_the_pipeline_goes_on_while_it_drains(
+    gate, client, until, timeout
+):
+    """The front has let it in before."""
+    pipe = headrace.pipe({"global": {"entrypoint": "S[Gate,DagDispatcher]"}, **EACH})
+    sent = client(partial(pipe, timeout=timeout), {"data": 0, "boxes": []})
+    gate.wait_entered()
+    closing = client(pipe.close)
+    until(lambda: pipe.stats()["state"] == "closing")
+    gate.open()
+    assert sent.outcome()["result"] == []
+    closing.outcome()
+
+
 def test_async_with_closes_without_blocking_the_event_loop(gate):
     async def main():
         async with headrace.pipe({"backend": "Gate"}) as pipe:

@@ -100,7 +100,7 @@ class NodeRequest:
     def __init__(self, scheduler: Scheduler, entry: Entry) -> None:
         self._scheduler, self._entry = scheduler, entry
 
-    def begin(self) -> tuple[Scheduler, Sequence[Entry]]:
+    def begin(self, *, internal: bool = False) -> tuple[Scheduler, Sequence[Entry]]:
         """Give the scheduler at which the request enters, and its entries."""
         return self._scheduler, (self._entry,)
 

@@ -145,9 +145,10 @@ def _run_entries(visit: Visit, quota: Quota, *, internal: bool) -> None:
         internal: Whether the request is already in the pipeline, so that closing does not refuse it.
     """
     elements = EntriesOfOne(visit.step, visit.request, quota=quota)
-    entries = elements.entries
-    if entries:
-        visit.step.scheduler.call_many(entries, internal=internal)
+    if elements.entries:
+        visit.step.scheduler.call_many(elements.entries, internal=internal)
+    elif not internal:
+        fail(visit.request, visit.step.scheduler.refusal(visit.request))
     fail(visit.request, elements.gather())
 
 
@@ -256,7 +257,7 @@ class _Companion:
         """Run nodes in the calling thread until the request is over."""
         ended: list[tuple[Owner, Entry]] | None = None
         try:
-            while (given := self._next(ended)) is not None:
+            while (given := self._next(ended, internal)) is not None:
                 scheduler, entries = given
                 owners = [entry.owner for entry in entries]
                 scheduler.call_many(entries, internal=internal or ended is not None)
@@ -270,20 +271,21 @@ class _Companion:
         finally:
             del self._request.give  # no cycle of references
 
-    @reentrant(later=lambda self, _: refuse_inside(self.places()[0][0]))
+    @reentrant(later=lambda self, *_: refuse_inside(self.places()[0][0]))
     def _next(
-        self, ended: list[tuple[Owner, Entry]] | None
+        self, ended: list[tuple[Owner, Entry]] | None, internal: bool
     ) -> tuple[Scheduler, list[Entry]] | None:
         """End the node that the caller has run; give the next one, or None once the request is over.
 
         Args:
             ended: The entries that have run, each with the owner that it had; None before the first node.
+            internal: See `run_in_caller`.
         """
         call = call_run_here()
         if call is not None:
             call.withdrawn_by(self._request.give_up)
         if ended is None:
-            scheduler, entries = self._request.begin()
+            scheduler, entries = self._request.begin(internal=internal)
             self._give(scheduler, entries)
         else:
             self._free.append(None)

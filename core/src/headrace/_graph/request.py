@@ -74,13 +74,12 @@ class GraphRequest:
 
     # From node to node.
 
-    def begin(self) -> tuple[Scheduler, list[Entry]]:
+    def begin(self, *, internal: bool = False) -> tuple[Scheduler, list[Entry]]:
         """Give the scheduler at which the request enters, and the entries that are to run there.
 
         There are none when the first node has ended without running, as with ``each`` over an empty list.
         """
-        # A thread in `give_up` has the turn either before this one, which then begins nothing, or after it,
-        # and then finds in `open` what has begun.
+        # A thread in `give_up` has the turn before this one, which then begins nothing, or after it: it finds `open`.
         with self._turn:
             visit = self._traversal.begin()
             step, entries = visit.step, [self._entry]
@@ -93,12 +92,12 @@ class GraphRequest:
                 self.open[self._entry] = step.scheduler
             else:
                 self._entry.owner = NOBODY  # the future, which refers to this request
-                entries = self._entries(visit)
+                entries = self._entries(visit, internal=internal)
         if self._ended:
             self._go_on()
         return step.scheduler, entries
 
-    def _entries(self, visit: Visit) -> list[Entry]:
+    def _entries(self, visit: Visit, *, internal: bool = True) -> list[Entry]:
         """Make the entries of a visit and put them into `open`; entries that cannot run end at once."""
         step, priority = visit.step, self._entry.priority
         terms: Any = {"deadline": self.deadline, "priority": priority, "quota": self._quota}
@@ -108,7 +107,8 @@ class GraphRequest:
             owner = _EachOwner(self, visit, **terms)
             entries = owner.elements.entries
             if not entries:
-                self._ended.append((visit, partial(owner.outcome, None, True)))
+                error = None if internal else step.scheduler.refusal(visit.request)
+                self._ended.append((visit, partial(owner.outcome, error, True)))
         # Another thread may end the request meanwhile, and cancels all entries in `open`. If an entry is in
         # its queue by then, it is taken out; if it has yet to get there, `let_in` finds it done and leaves it.
         self.open.update(dict.fromkeys(entries, step.scheduler))
@@ -305,7 +305,7 @@ class GraphRequest:
 class Begun(Protocol):
     """A request that has yet to enter; see `GraphRequest`."""
 
-    def begin(self) -> tuple[Scheduler, Sequence[Entry]]:
+    def begin(self, *, internal: bool = False) -> tuple[Scheduler, Sequence[Entry]]:
         """Give the scheduler at which the request enters, and its entries."""
 
     def held_here(self) -> bool:
@@ -334,7 +334,7 @@ def start(
     together: dict[Scheduler, list[Entry]] = {}
     try:
         for one in requests:
-            scheduler, entries = one.begin()
+            scheduler, entries = one.begin(internal=internal)
             together.setdefault(scheduler, []).extend(entries)
         for scheduler, entries in together.items():
             scheduler.let_in(*entries, waits_for_room=stuck, internal=internal, waits=waits)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
+    from headrace.keys import Request
 
 
 class Scheduler(FastPath):
@@ -248,6 +249,13 @@ class Scheduler(FastPath):
             if not drain:
                 node.settle_waiting(error, list(node.queue))
             self._dispatcher.dispatch(None)
+
+    def refusal(self, request: Request) -> ClosedError | None:
+        """Give the error of a request that nothing lets in, as ``each`` over an empty list; None while open."""
+        refusing = self._node.refusing
+        if refusing is not None:
+            self.count_refused(request, refusing := ClosedError(refusing.args[0]))
+        return refusing
 
     @reentrant()
     def wait_quiet(self, until: float) -> bool:
