@@ -393,6 +393,20 @@ def test_a_request_without_elements_is_refused_after_close_like_others(nodes, ti
     assert (entered["submitted"], entered["failed"]) == (1, {"closed": 1})
 
 
+def test_a_request_whose_elements_all_fail_before_a_queue_is_refused_after_close():
+    nodes = {
+        "a": {"backend": "Identity", "each": "boxes", "each_errors": "none", "next": "b"},
+        "b": {"backend": "Identity", "map": "a[result:data]"},
+    }
+    pipe = headrace.pipe(nodes)
+    request = {"data": 0, "boxes": [1, 2], "request_size": 0}
+    assert pipe(request)["result"] == [None, None]
+    pipe.close()
+    with pytest.raises(ClosedError):
+        pipe(request)
+    assert pipe.stats()["nodes"]["b"]["submitted"] == 1
+
+
 @pytest.mark.parametrize("timeout", [None, 60])
 def test_a_request_without_elements_that_is_in_the_pipeline_goes_on_while_it_drains(
     gate, client, until, timeout

@@ -17,7 +17,7 @@ from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.batch import terms_here
 from headrace._scheduling.calls import call_run_here, reentrant
-from headrace._scheduling.entry import NOBODY, Entry, checked_weight, fail, restore
+from headrace._scheduling.entry import DONE, NOBODY, Entry, checked_weight, fail, restore
 from headrace._scheduling.locks import Signal, took_token
 from headrace._scheduling.node import deliver
 from headrace._scheduling.process_threads import errands
@@ -145,7 +145,7 @@ def _run_entries(visit: Visit, quota: Quota, *, internal: bool) -> None:
         internal: Whether the request is already in the pipeline, so that closing does not refuse it.
     """
     elements = EntriesOfOne(visit.step, visit.request, quota=quota)
-    if elements.entries:
+    if any(entry.state != DONE for entry in elements.entries):
         visit.step.scheduler.call_many(elements.entries, internal=internal)
     elif not internal:
         fail(visit.request, visit.step.scheduler.refusal(visit.request))
