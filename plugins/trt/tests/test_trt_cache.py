@@ -4,9 +4,11 @@ import errno
 import json
 import logging
 import os
+import pkgutil
 import subprocess
 import sys
 import textwrap
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +187,27 @@ def test_everything_that_makes_an_engine_is_in_its_key(rtx, small_net, tmp_path)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(values, "w"))
     onnx.save(model, same)
     assert key(settings.with_(model=same)) != key()
+
+
+def test_an_engine_does_not_outlive_the_code_that_converted_its_graph(rtx, small_net, monkeypatch):
+    settings = BuildSettings(model=small_net, max=4)
+    changed = {
+        "precision.py": [{"precision": "fp16"}, {"precision": "bf16"}],
+        "quantization.py": [{"precision": "int8"}, {"precision": "fp8"}],
+        "image_input.py": [{"mean": (1.0,)}, {"std": (2.0,)}, {"image_input": True}],
+    }
+    asked = [{}, *chain(*changed.values())]
+
+    def keys():
+        return [key_of(what_is_asked(settings.with_(**one), rtx, DEVICE)) for one in asked]
+
+    before, read = keys(), pkgutil.get_data
+    for file, ones in changed.items():
+        monkeypatch.setattr(
+            pkgutil, "get_data", lambda p, f, new=file: read(p, f) + b"#" * (f == new)
+        )
+        others = [one for one, old, now in zip(asked, before, keys(), strict=True) if old != now]
+        assert others == ones
 
 
 FULL = {"min": "x:1x3x8x8", "opt": "x:4x3x8x8", "max": "x:4x3x8x8"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,26 @@ def what_is_asked(
         if path is not None:
             asked[option] = _content(path)
     asked["plugins"] = [_plugin_content(name) for name in settings.plugins]
+    asked["conversions"] = {name: _source_hash(name) for name in _conversions(settings)}
     return asked
+
+
+def _conversions(settings: BuildSettings) -> list[str]:
+    """Name the modules of this package that change the graph before it is built."""
+    folds = settings.mean is not None or settings.std is not None or settings.image_input
+    found = {
+        "fp16": "precision",
+        "bf16": "precision",
+        "int8": "quantization",
+        "fp8": "quantization",
+    }
+    changes = [found[settings.precision]] if settings.precision in found else []
+    return [*changes, *(["image_input"] if folds else [])]
+
+
+def _source_hash(module: str) -> str:
+    """Give the hash of a module's source, so that no engine outlives a change of what makes its graph."""
+    return hashlib.sha256(pkgutil.get_data(__package__, f"{module}.py") or b"").hexdigest()
 
 
 def _content(path: Path) -> Any:
