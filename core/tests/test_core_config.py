@@ -576,8 +576,27 @@ def test_the_shape_is_read_from_the_whole(tmp_path):
 def test_a_dict_may_extend_a_file(tmp_path, monkeypatch):
     write(tmp_path / "base.toml", 'backend="Show"\na=3\n')
     monkeypatch.chdir(tmp_path)
-    for base in ("base.toml", Path("base.toml"), (tmp_path / "base.toml",)):
+    for base in ("base.toml", Path("base.toml"), (tmp_path / "base.toml",), Folder("base.toml")):
         assert options({"extends": base, "text": "x"}).a == 3
+
+
+class Folder:
+    """A path object that is no `pathlib.Path`, as py.path and upath give them."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        return self.path
+
+
+def test_a_path_of_another_library_is_a_path(tmp_path):
+    file = write(tmp_path / "base.toml", 'backend="Show"\n')
+    config = headrace.PipelineConfig.load({"backend": "Show", "model": Folder(str(file))})
+    assert options(config).model == file
+    assert config.to_dict()["model"] == str(file)
+    with pytest.raises(ConfigError, match="expected a text or a list of texts"):
+        headrace.PipelineConfig.load({"backend": "Show", "extends": Folder(b"bytes")})
 
 
 def test_extends_takes_placeholders(tmp_path, monkeypatch):

@@ -78,7 +78,12 @@ def without_base(value: Any) -> Any:
 
 
 def _with_own_base(value: Any) -> Any:
-    return value.base / in_home(value) if isinstance(value, TextWithBase) else value
+    return value.base / in_home(value) if isinstance(value, TextWithBase) else path_as_text(value)
+
+
+def path_as_text(value: Any) -> Any:
+    """Give the text of a path object of any kind, and every other value as it is."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def in_home(path: str | os.PathLike[str]) -> Path:
@@ -88,8 +93,7 @@ def in_home(path: str | os.PathLike[str]) -> Path:
 
 def _against_base(path: Path, info: ValidationInfo) -> Path:
     """Resolve ``path`` against the folder of the file in which it is written (``~`` is the home folder)."""
-    base: Path = (info.context or {}).get("base", Path())
-    return base / in_home(path)
+    return Path((info.context or {}).get("base", "")) / in_home(path)
 
 
 def _existing(path: Path, info: ValidationInfo) -> Path:
@@ -183,9 +187,8 @@ def _bool_became_number(value: Any, got: Any) -> bool:
 
 def _is_bool(value: Any) -> bool:
     """Tell whether a value is a bool; also numpy's, which is no subclass of Python's."""
-    cls = type(value)
-    of_numpy = cls.__module__ == "numpy" and cls.__name__ in ("bool", "bool_")
-    return isinstance(value, bool) or of_numpy
+    name = f"{type(value).__module__}.{type(value).__name__}"
+    return isinstance(value, bool) or name in ("numpy.bool", "numpy.bool_")
 
 
 def _has_nan(value: Any) -> bool:
@@ -203,9 +206,7 @@ def _has_nan(value: Any) -> bool:
 
 
 _WORDS = {
-    "tuple_type": "Input should be a list",
-    "list_type": "Input should be a list",
-    "set_type": "Input should be a list",
+    **dict.fromkeys(("tuple_type", "list_type", "set_type"), "Input should be a list"),
     "dict_type": "Input should be a table",
     "path_type": "Input should be a text, the path of a file",
 }

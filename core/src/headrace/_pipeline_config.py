@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_room
 from headrace._config.shape import FIXED_KEYS, NODE_KEYS, Shape, key_schemas, read_shape
-from headrace._options import TextWithBase, mapped
+from headrace._options import mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.planner import Planner
 from headrace._portable import nearest
@@ -192,8 +191,7 @@ def _checked_config(document: Document, allow_import: bool) -> PipelineConfig:
 
 def _plain(value: Any) -> Any:
     """Copy a value, and replace path objects and texts with a folder by plain texts."""
-    texts = (PurePath, TextWithBase)
-    return mapped(value, lambda part: str(part) if isinstance(part, texts) else part)
+    return mapped(value, lambda part: without_base(path_as_text(part)))
 
 
 def _run_imports(document: Document, why: str | None, problems: Problems) -> Files:

@@ -15,7 +15,7 @@ from typing import Any
 from headrace._config.problems import MAX_DEPTH, Problems, key_place, shown_value
 from headrace._expression.templates import substitute_text
 from headrace._expression.tree import MAX_DIGITS
-from headrace._options import TextWithBase, in_home, mapped
+from headrace._options import TextWithBase, in_home, mapped, path_as_text
 from headrace._portable import nearest_file
 from headrace.errors import ConfigError
 
@@ -236,8 +236,8 @@ class _Reader:
         if value is None:
             return []
         place = key_place(file, key, key, value)
-        items = value if isinstance(value, (list, tuple)) else [value]
-        if not all(isinstance(item, (str, os.PathLike)) for item in items):
+        items = [*map(path_as_text, value if isinstance(value, (list, tuple)) else [value])]
+        if not all(isinstance(item, str) for item in items):
             hint = f'Write {key} = ["..."].'
             self.problems.add("type", "expected a text or a list of texts", hint=hint, **place)
             return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from headrace._config.problems import UNBUILDABLE, Problems
 from headrace._options import Options as _Options
+from headrace._options import path_as_text
 from headrace._plan.parameters import argument
 from headrace._plan.planning import prefix_values
 from headrace._plan.word import Use, Word, needs_of
@@ -33,7 +33,7 @@ __all__ = ["Fallback", "ModelLoader"]
 _UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency", UNBUILDABLE)
 """A problem whose code begins with one of these means that a branch cannot be built here."""
 
-_Text = Annotated[str, BeforeValidator(lambda v: os.fspath(v) if isinstance(v, os.PathLike) else v)]
+_Text = Annotated[str, BeforeValidator(path_as_text)]
 """A text, for which a `pathlib.Path` may stand too."""
 
 _log = logging.getLogger("headrace.build")
