@@ -14,7 +14,7 @@ import pytest
 import headrace
 from headrace import errors
 from headrace._graph.request import GraphRequest, start
-from headrace._scheduling.batch import terms_here
+from headrace._scheduling.batch import entry_here
 from headrace._scheduling.entry import NOBODY, Entry
 from headrace._scheduling.threads import batches_run
 
@@ -748,7 +748,13 @@ def test_a_front_without_the_graph_has_nothing_next():
 
 # What belongs to the request as a whole: its deadline, its priority, the close.
 
-backend("Limits", lambda r: [terms_here()(r)])
+
+def terms_of(request):
+    entry = entry_here()(request)
+    return entry.deadline, entry.priority
+
+
+backend("Limits", lambda r: [terms_of(r)])
 backend("WalkingThread", lambda r: [threading.get_ident(), *r["data"]])
 
 
@@ -874,9 +880,9 @@ def test_what_stands_for_several_has_their_latest_deadline_and_greatest_priority
         ([], (None, 0)),
     ]:
         monkeypatch.setitem(batches_run, threading.get_ident(), batches)
-        assert terms_here()({}) == terms
+        assert terms_of({}) == terms
         for entry in (one for batch in batches for one in batch):
-            assert terms_here()(entry.request) == (entry.deadline, entry.priority)
+            assert terms_of(entry.request) == (entry.deadline, entry.priority)
 
 
 @pytest.mark.parametrize(("keys", "threads"), [({}, 1), ({"timeout": 60}, 2), ({"priority": 1}, 2)])

@@ -213,6 +213,9 @@ def test_all_that_a_store_holds_is_closed_and_no_error_of_it_is_lost(raised, cap
     assert logged == {*errors} - {caught.value}
     store.close()
     assert len(closed) == 3
+    with pytest.raises(headrace.errors.ClosedError, match="keep 'late' is closed"):
+        store.get_or_create("late", lambda: closed.append("made"))
+    assert len(closed) == 3
 
 
 def test_a_stored_none_is_found():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 import headrace
 from headrace import errors
 from headrace._checked import Filler
+from headrace._scheduling.entry import Entry
 from headrace.words import queues
 from headrace.words.queues import NamedQueue, Send
 
@@ -96,15 +98,17 @@ def test_who_wakes_after_the_deadline_neither_puts_nor_takes(way, monkeypatch):
 
     monkeypatch.setattr(queue._changed, "wait", wait)
     with pytest.raises(errors.DeadlineExceededError):
-        queue.put({}, 1.0) if way == "put" else queue.get(1.0)
+        queue.put({}, Entry({}, deadline=1.0)) if way == "put" else queue.get(
+            Entry({}, deadline=1.0)
+        )
     assert len(queue._items) == (0 if way == "put" else 1)
 
 
 def test_send_to_a_full_queue_ends_at_its_deadline():
     queue = NamedQueue("q", 1)
-    queue.put({}, None)
+    queue.put({}, Entry({}))
     with pytest.raises(errors.DeadlineExceededError):
-        queue.put({}, 0.0)
+        queue.put({}, Entry({}, deadline=0.0))
 
 
 def test_an_observer_drops_the_oldest_and_counts_it():
@@ -142,6 +146,42 @@ def test_closing_ends_every_wait():
     closer.join(60)
     assert not closer.is_alive()
     assert pipe.stats()["nodes"]["in"]["failed"] == {"closed": 2}
+
+
+class Begun(headrace.Backend):
+    event = threading.Event()
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+        self.event.set()
+
+
+headrace.register("BegunBeforeRecv", Begun)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_recv_that_was_cancelled_keeps_nothing_of_the_queue(others):
+    async def cancel_first():
+        tasks = [asyncio.create_task(pipe.call_async(to("in"))) for _ in range(1 + others)]
+        assert await asyncio.to_thread(Begun.event.wait, 60)
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await tasks[0]
+        assert caught.value.abandoned
+        await pipe.call_async(to("out", 2))
+        return [(await task)["result"] for task in tasks[1:]]
+
+    Begun.event.clear()
+    backend = {"backend": "S[BegunBeforeRecv,Recv(q)]", "batching_timeout": 60_000}
+    together = {"min": 1 + others, "max": 1 + others}
+    nodes = {**NODES, "in": {**backend, **together}, "rest": {"backend": "Recv(q)"}}
+    with headrace.pipe(nodes) as pipe:
+        if others:  # the request that is cancelled may take this one before the cancel
+            pipe(to("out", 1))
+        results = asyncio.run(cancel_first())
+        results += [pipe(to("rest"), timeout=60)["result"]]
+    assert sorted(results) == [1, 2][1 - others :]
 
 
 def test_two_pipelines_have_queues_of_their_own():

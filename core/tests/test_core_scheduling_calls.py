@@ -385,7 +385,7 @@ def test_a_deadline_while_queued_withdraws_the_request(gate, client, way):
         assert node(pipe)["waiting"] == 0
 
 
-@pytest.mark.parametrize("long", [float("inf"), 1e300, 10**400], ids=["inf", "1e300", "10**400"])
+@pytest.mark.parametrize("long", [None, float("inf"), 10**400], ids=["None", "inf", "10**400"])
 def test_a_timeout_beyond_all_clocks_is_none(gate, long):
     gate.shut = False
     with headrace.pipe({"backend": "Gate"}) as pipe:

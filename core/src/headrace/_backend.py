@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from headrace._checked import Checked, Outcomes
 from headrace._options import Options as _Options
-from headrace.errors import ContractError, SetupError
+from headrace.errors import ClosedError, ContractError, SetupError
 from headrace.keys import Request
 
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class Shared:
         self._outer = outer
         self._lock = threading.RLock()
         self._items: dict[object, Any] = {}
+        self._closed = False
 
     def get(self, key: object, default: Any = None) -> Any:
         """Give the object under ``key`` in this store or an outer one; else ``default``.
@@ -70,11 +71,13 @@ class Shared:
     def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
         """Give the object under ``key`` in this store; the first caller makes it with ``factory``.
 
-        Other callers wait until it is made. An error of the factory is raised, and nothing is stored.
-        Unlike `get` this does not look into outer stores.
+        Other callers wait until it is made. An error of the factory is raised, and nothing is stored. Once the
+        store is closed nothing more is made: ClosedError. Unlike `get` this does not look into outer stores.
         """
         with self._lock:
             if key not in self._items:
+                if self._closed:
+                    raise ClosedError(f"the store that was to keep {key!r} is closed")
                 self._items[key] = factory()
             value: T = self._items[key]
             return value
@@ -85,7 +88,7 @@ class Shared:
         An interrupt is raised rather than an error; all other errors are logged.
         """
         with self._lock:
-            items, self._items = list(self._items.values()), {}
+            items, self._items, self._closed = list(self._items.values()), {}, True
         errors: list[BaseException] = []
         for item in reversed(items):
             try:
@@ -168,16 +171,13 @@ class Backend(Checked):
         min, max: The batch range in weights (see ``request_size``), both included; ``max`` None
             means unbounded. `init` may set them. With a ``max`` of 1 items come one at a time,
             whatever their weight. `forward` never gets a batch outside the range.
-        owns_thread: True when `init`, every `forward` and `close` must run in one thread of the
-            backend's own.
+        owns_thread: True when `init`, every `forward` and `close` must run in one thread of the backend's own.
         rerun: True when `forward` has no side effects, so that after a failed batch its items may be
             tried one by one. A backend that overwrites a key that it reads must leave it False.
-        reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands
-            for the key that an option names, or for all keys of a list or table; a TypedDict class
-            may be given in place of the tuple. Where only `init` knows the keys (the inputs of a model), it
-            may set these attributes on the instance.
-        takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for
-            any number.
+        reads, writes: The keys of a request that `forward` reads and writes; ``"{option}"`` stands for the key
+            that an option names, or for all keys of a list or table; a TypedDict class may be given in place of the
+            tuple. Where only `init` knows the keys (the inputs of a model), it may set these on the instance.
+        takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
         phases: How many phases, separated by ``;``, stand in ``[ ]``.
         builds_elsewhere: True for a container whose children live in another place, such as another
             process. Then ``context.children`` are picklable plans, whose ``build()`` makes the backends in

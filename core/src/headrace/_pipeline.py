@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -51,9 +52,9 @@ def _outer(last: TracebackType | None) -> TracebackType | None:
     return following
 
 
-def _at_least_0(timeout: float) -> float:
-    """Give a number of seconds of any type as a float; refuse any other value, and a time that is over."""
-    length = seconds(timeout)
+def _at_least_0(timeout: float | None) -> float:
+    """Give a number of seconds of any type as a float, None as the longest; refuse other values, and a time that is over."""
+    length = seconds(inf if timeout is None else timeout)
     if length < 0:
         raise ValueError(f"timeout is at least 0, got {timeout!r}")
     return length
@@ -229,7 +230,9 @@ class Pipeline:
         """Describe what was really built, per node, as a dict that can be written as JSON."""
         return self._engine.describe()
 
-    def reload(self, node: str, changes: Mapping[str, Any], *, timeout: float = 30.0) -> None:
+    def reload(
+        self, node: str, changes: Mapping[str, Any], *, timeout: float | None = 30.0
+    ) -> None:
         """Exchange the instances of one node while requests go on.
 
         The changed configuration is checked as a whole. All new instances are built and warmed up while the
@@ -249,8 +252,8 @@ class Pipeline:
             changes: New values of keys of the node and options of its backends; None removes a key.
                 All but ``next``, ``map``, ``or``, ``each``, ``queue_size`` and ``queue_full`` can be
                 changed. Relative paths start from the working directory.
-            timeout: Seconds for building, and then for the batches of the old instances. When it is over
-                before the new instances are warm, ``context.cancelled()`` is true for these.
+            timeout: Seconds for building, and then for the batches of the old instances; None for any time. When
+                it is over before the new instances are warm, ``context.cancelled()`` is true for these.
 
         Raises:
             ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
@@ -260,9 +263,9 @@ class Pipeline:
             ClosedError: The pipeline is closed, or was closed meanwhile.
             ContractError: The calling thread builds a node of this pipeline.
         """
-        timeout = _at_least_0(timeout)
+        length = _at_least_0(timeout)
         try:
-            texts = self._reloader.reload(node, changes, timeout)
+            texts = self._reloader.reload(node, changes, length)
         except (ConfigError, PluginError, SetupError) as error:
             raise without_inner_frames(error) from error.__cause__
         for text in texts or ():  # none where a helper thread carries the reload out later
@@ -279,7 +282,7 @@ class Pipeline:
         config: headrace.PipelineConfig = self._engine.blueprint.config
         return config
 
-    def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
+    def close(self, *, drain: bool = True, timeout: float | None = 30.0) -> None:
         """Refuse new requests, let the others end, and close all backends.
 
         It may be called from any thread and more than once. In a thread that runs a batch of this
@@ -287,11 +290,10 @@ class Pipeline:
 
         Args:
             drain: Whether waiting requests are run; if not, they fail.
-            timeout: Seconds after which all requests that are still open fail with ClosedError. Only a
-                caller whose own thread hangs inside a ``forward`` cannot be freed so.
+            timeout: Seconds after which all requests that are still open fail with ClosedError; None for never.
+                Only a caller whose own thread hangs inside a ``forward`` cannot be freed so.
         """
-        timeout = _at_least_0(timeout)
-        self._engine.close(drain=drain, timeout=timeout)
+        self._engine.close(drain=drain, timeout=_at_least_0(timeout))
 
     # What `headrace.hookspecs.attached` calls.
 

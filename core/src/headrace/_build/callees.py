@@ -12,7 +12,7 @@ from headrace._checked import Answers, Outcomes, filler, weight_of
 from headrace._graph.entries import EntriesOfOne
 from headrace._plan.word import Word
 from headrace._portable import caused, unless_all_well
-from headrace._scheduling.batch import repeated, terms_here
+from headrace._scheduling.batch import entry_here, repeated
 from headrace._scheduling.entry import HANDED
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headrace._build.wrappers import Forward
     from headrace._graph.route import Each
+    from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 
@@ -59,8 +60,8 @@ class NodeCall(Backend):
             batch: The items.
             enters: Whether the items enter the pipeline at this node, so that its ``queue_size`` holds.
         """
-        terms = terms_here()
-        items = [self._item(one, *terms(one), enters=enters) for one in batch]
+        found = entry_here()
+        items = [self._item(one, found(one), enters=enters) for one in batch]
         entries = [entry for item in items for entry in item.entries]
         if entries:
             self.scheduler.call_many(entries, internal=True)
@@ -72,12 +73,11 @@ class NodeCall(Backend):
         finally:
             del outcomes  # see `Entry.take_error`
 
-    def _item(
-        self, request: Request, deadline: float | None, priority: int, *, enters: bool
-    ) -> EntriesOfOne:
+    def _item(self, request: Request, outer: Entry, *, enters: bool) -> EntriesOfOne:
         quota = self.scheduler.new_quota(entered=False) if enters else HANDED
         request.pop("result", None)
-        return EntriesOfOne(self, request, deadline=deadline, priority=priority, quota=quota)
+        terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
+        return EntriesOfOne(self, request, quota=quota, **terms)
 
     def _outcome(self, request: Request, item: EntriesOfOne) -> BaseException | None:
         error = item.gather()

@@ -15,7 +15,7 @@ from headrace._graph.request import GraphRequest, start
 from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
-from headrace._scheduling.batch import terms_here
+from headrace._scheduling.batch import entry_here
 from headrace._scheduling.calls import call_run_here, reentrant
 from headrace._scheduling.entry import DONE, NOBODY, Entry, checked_weight, fail, restore
 from headrace._scheduling.locks import Signal, took_token
@@ -326,7 +326,8 @@ def run_from_front(graph: Graph, request: Request) -> None:
     It keeps the deadline and priority with which it came to the front.
     """
     route = graph.route_of(request)
-    terms = terms_here()(request)
+    outer = entry_here()(request)
+    terms = outer.deadline, outer.priority
     waits_as_caller = terms == (None, 0) and "data" in request
     if waits_as_caller and is_cheap(route):
         run_in_caller(graph, route, request, internal=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._checked import filler
 from headrace._portable import caused, is_abandoned
 from headrace._scheduling.calls import served_by
-from headrace._scheduling.entry import own_error
+from headrace._scheduling.entry import Entry, own_error
 from headrace._scheduling.threads import batches_run
 from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
 
@@ -203,16 +203,17 @@ def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError
     return caused(BackendError(what, **where, abandoned=is_abandoned(error)), error)
 
 
-def terms_here() -> Callable[[Request], tuple[float | None, int]]:
-    """Give a function that tells deadline and priority of a request in a batch that runs here.
+def entry_here() -> Callable[[Request], Entry]:
+    """Give a function that finds the entry of a request in a batch that runs here, for its deadline and priority.
 
     Here means in the calling thread, or in one that waits for its call. An item that a container has made
-    belongs to no entry: it has the greatest priority of the entries of these batches, and their latest
+    gets an entry of its own: it has the greatest priority of the entries of these batches, and their latest
     deadline, or none when one of them has none.
     """
     batches = [batch for ident in served_by(get_ident()) for batch in batches_run.get(ident, ())]
     entries = [entry for batch in batches for entry in batch]
-    known = {id(one.request): (one.deadline, one.priority) for one in entries}
+    known = {id(one.request): one for one in entries}
     latest = max([inf if one.deadline is None else one.deadline for one in entries], default=inf)
-    made = (latest if latest < inf else None, max([one.priority for one in entries], default=0))
+    made = Entry({}, deadline=latest if latest < inf else None)
+    made.priority = max([one.priority for one in entries], default=0)
     return lambda request: known.get(id(request), made)

@@ -6,6 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -16,11 +17,14 @@ from headrace._options import Options as _Options
 from headrace._plan.element import Element, elements_of
 from headrace._plan.word import Word
 from headrace._portable import unless_all_well
-from headrace._scheduling.batch import terms_here
+from headrace._scheduling.batch import entry_here
+from headrace._scheduling.entry import DONE, Entry
 from headrace._scheduling.locks import taking
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
@@ -50,36 +54,37 @@ class NamedQueue:
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
 
-    def put(self, item: Request, deadline: float | None) -> None:
-        """Append ``item``; wait while the queue is full.
+    def put(self, item: Request, entry: Entry | None) -> None:
+        """Append ``item`` for the request of ``entry``; wait while the queue is full, or drop its oldest for None.
 
         Raises:
-            DeadlineExceededError: ``deadline`` (seconds of `time.monotonic`) came first.
+            DeadlineExceededError: The request was over first.
             ClosedError: The pipeline was closed.
         """
         with taking(self._changed):
-            self._wait(lambda: len(self._items) < self.max, deadline, "full")
-            self._items.append(item)
-            self._changed.notify_all()
-
-    def put_newest(self, item: Request) -> None:
-        """Append ``item``; when the queue is full, drop the oldest item first and count it."""
-        with taking(self._changed):
-            if len(self._items) >= self.max:
+            if entry is not None:
+                self._wait(lambda: len(self._items) < self.max, entry, "full")
+            elif len(self._items) >= self.max:
                 self._items.popleft()
                 self.dropped += 1
             self._items.append(item)
             self._changed.notify_all()
 
-    def get(self, deadline: float | None) -> Request:
-        """Take the oldest item; wait while there is none.
+    def put_back(self, item: Request) -> None:
+        """Put an item that was taken out back to the front."""
+        with taking(self._changed):
+            self._items.appendleft(item)
+            self._changed.notify_all()
+
+    def get(self, entry: Entry) -> Request:
+        """Take the oldest item for the request of ``entry``; wait while there is none.
 
         Raises:
-            DeadlineExceededError: ``deadline`` came first.
+            DeadlineExceededError: The request was over first.
             ClosedError: The pipeline was closed and the queue is empty.
         """
         with taking(self._changed):
-            self._wait(lambda: bool(self._items), deadline, "empty")
+            self._wait(lambda: bool(self._items), entry, "empty")
             item = self._items.popleft()
             self._changed.notify_all()
             return item
@@ -90,19 +95,19 @@ class NamedQueue:
             self._closed = True
             self._changed.notify_all()
 
-    def _wait(self, ready: Any, deadline: float | None, why: str) -> None:
-        late = False
-        # A thread that has waited past the deadline must not take or put an item: the caller has the
-        # DeadlineExceededError already, and an item taken for it would be lost.
-        while late or not ready():
-            if self._closed:
-                raise ClosedError(f"the pipeline was closed while queue {self.name!r} was {why}")
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+    def _wait(self, ready: Callable[[], bool], entry: Entry, why: str) -> None:
+        # For a request that was cancelled, or whose deadline has passed, no item may be taken or put: the
+        # caller has the error already, and an item taken for it would be lost.
+        while True:
+            left = inf if entry.deadline is None else entry.deadline - time.monotonic()
+            if left <= 0 or entry.state == DONE:
                 what = f"the time of the request was over while queue {self.name!r} was {why}"
                 raise DeadlineExceededError(what)
-            self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
-            late = deadline is not None and time.monotonic() >= deadline
+            if ready():
+                return
+            if self._closed:
+                raise ClosedError(f"the pipeline was closed while queue {self.name!r} was {why}")
+            self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def statistics(self) -> dict[str, int]:
         """Give how many requests wait, how many may wait, and how many were dropped."""
@@ -149,9 +154,14 @@ class QueueUser(Word):
         self._queue = queues[name]
 
     def describe(self) -> dict[str, Any]:
-        """Give the queue, and whether this word waits for it."""
-        waits = self.waits_while is not None
-        return {"queue": self._queue.name, "queue_max": self._queue.max, "waits": waits}
+        """Give the queue, whether this word waits for it, and how many requests it has dropped."""
+        queue, waits = self._queue, self.waits_while is not None
+        return {
+            "queue": queue.name,
+            "queue_max": queue.max,
+            "waits": waits,
+            "dropped": queue.dropped,
+        }
 
 
 class Queue(QueueUser):
@@ -216,18 +226,18 @@ class _Mover(QueueUser, ABC):
     """Base of the words that put each request of a batch into a queue, or take one out for it."""
 
     @abstractmethod
-    def _move(self, request: Request, deadline: float | None) -> None:
-        """Use the queue for one request; a wait ends at ``deadline``, in seconds of `time.monotonic`."""
+    def _move(self, request: Request, entry: Entry) -> None:
+        """Use the queue for one request, that of ``entry``."""
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Use the queue for one request after the other.
 
         The fillers (`headrace._checked.Filler`) at the end get the ``result`` of the last item, and are not queued.
         """
-        terms = terms_here()
+        entry = entry_here()
         outcomes: Answers = [None] * len(batch)
         items = [i for i, request in enumerate(batch) if not isinstance(request, Filler)]
-        select(batch, items, lambda one: self._move(one, terms(one)[0]), outcomes)
+        select(batch, items, lambda one: self._move(one, entry(one)), outcomes)
         for filler in batch[len(items) :] if items else ():
             if "result" in batch[items[-1]]:
                 filler["result"] = batch[items[-1]]["result"]
@@ -269,8 +279,8 @@ class Send(_Sender):
 
     waits_while = "full"
 
-    def _move(self, request: Request, deadline: float | None) -> None:
-        self._queue.put(dict(request), deadline)
+    def _move(self, request: Request, entry: Entry) -> None:
+        self._queue.put(dict(request), entry)
         request["result"] = request["data"]
 
 
@@ -296,21 +306,17 @@ class Observer(_Sender):
             backend = "S[Upper,Observer(q)]"
     """
 
-    def _move(self, request: Request, deadline: float | None) -> None:
-        self._queue.put_newest(dict(request))
+    def _move(self, request: Request, entry: Entry) -> None:
+        self._queue.put(dict(request), None)
         request["result"] = request["data"]
-
-    def describe(self) -> dict[str, Any]:
-        """Give the queue, and how many requests it has dropped."""
-        queue = self._queue
-        return {"queue": queue.name, "queue_max": queue.max, "dropped": queue.dropped}
 
 
 class Recv(_Mover):
     """Take the next request out of a queue: its ``data`` becomes ``result``: ``Recv(q)``.
 
     While the queue is empty, Recv waits and holds its instance. The wait ends at the deadline of the
-    request and when the pipeline is closed.
+    request and when the pipeline is closed. A request that was cancelled, or is over, takes nothing out:
+    what is sent next is for the request after it.
 
     Reads:
         Nothing.
@@ -333,5 +339,14 @@ class Recv(_Mover):
     waits_while = "empty"
     reads = ()
 
-    def _move(self, request: Request, deadline: float | None) -> None:
-        request["result"] = self._queue.get(deadline)["data"]
+    def _move(self, request: Request, entry: Entry) -> None:
+        request["result"] = self._queue.get(entry)["data"]
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Take one item per request; put back what was taken for those that were over before the batch is."""
+        outcomes = super().forward(batch)
+        entry = entry_here()
+        for request in reversed(batch):
+            if entry(request).state == DONE and "result" in request:
+                self._queue.put_back({"data": request.pop("result")})
+        return outcomes
