@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -78,6 +80,25 @@ def test_every_example_of_the_help_does_what_it_says(folder, caplog):
     assert (folder / "tuned.toml").exists()
     assert (folder / "report.html").read_text().rstrip().endswith("</html>")
     assert (folder / "load.html").exists()
+
+
+def test_the_programs_of_the_readme_run(tmp_path):
+    programs = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(programs) == 4
+    command = [sys.executable, "-W", "error", "-c", "\n".join(programs)]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=240)
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_the_parts_that_the_readme_measures_are_measured(folder):
+    text = README.read_text(encoding="utf-8")
+    parts = re.findall(r"```toml\n# (?:part|whole)\.toml\n(.*?)```", text, re.DOTALL)
+    assert len(parts) == 2
+    for part in parts:
+        Path("measured.toml").write_text(part.replace("total=1000", "total=100"), encoding="utf-8")
+        with headrace.pipe("measured.toml") as pipe:
+            figures = pipe({"data": Path("photos/a.jpg").read_bytes()})["result"]
+        assert (figures["ok"], figures["load"]["clients"]) == (100, 10)
 
 
 def _run(line):

@@ -37,7 +37,7 @@ class {{ cookiecutter.backend }}(headrace.Backend):
 
         positional = ("factor",)
         factor: float = pydantic.Field(
-            1.0,
+            default=1.0,
             ge=0,
             allow_inf_nan=False,
             description="What each value is multiplied by (a number without unit).",
