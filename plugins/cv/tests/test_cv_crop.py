@@ -13,6 +13,13 @@ from headrace_cv import crop_image, crop_quad, resize_image
 from headrace_cv.crop import CropMat, PerspectiveCropMat
 
 
+class Unreadable:
+    """Refuses to become an array, as a tensor of torch that requires a gradient does."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("call detach() first")
+
+
 def noise(*shape, dtype=np.uint8):
     return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
 
@@ -124,6 +131,7 @@ def test_the_key_of_the_place_can_be_named(kit):
         ([[1, 2, 3, 4]], "int64 [1, 4]"),
         (["1", "2", "3", "4"], "list"),
         ([1, 2, 3, None], "list"),
+        ([1, 2, 3, Unreadable()], "list"),
         ([True] * 4, "list"),
         ([0, 0, float("nan"), 4], "[0.0, 0.0, nan, 4.0]"),
         ([0, 0, float("inf"), 4], "[0.0, 0.0, inf, 4.0]"),

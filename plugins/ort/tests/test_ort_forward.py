@@ -18,6 +18,9 @@ from headrace_ort.signature import read_signature
 
 OCR_MODELS = Path(importlib.util.find_spec("rapidocr").origin).parent / "models"
 
+ENDLESS = []
+ENDLESS.append(ENDLESS)  # a list that contains itself
+
 
 def results(backend, batch):
     assert backend(batch) is None
@@ -263,6 +266,8 @@ def test_strings_are_looked_at_in_a_request_that_runs_alone_too(start, one_to_on
         (T.FLOAT16, [1e6, 0.0], None),
         (T.FLOAT, [np.float64(1), np.float64(2)], None),
         (T.FLOAT, [[1], [1, 2]], None),
+        (T.FLOAT, ENDLESS, None),
+        (T.STRING, ENDLESS, None),
         (T.FLOAT, {"a": 1}, None),
         (T.FLOAT, None, None),
     ],

@@ -68,9 +68,27 @@ def test_missing_external_data_is_a_setup_error(start, save):
     request = {"data": np.float32([1, 1])}
     assert start(path)([request]) is None
     assert request["result"].tolist() == [2, 3]
+    (path.parent / "weights.bin").write_bytes(b"half")
+    with pytest.raises(SetupError) as caught:
+        start(path)
+    assert "is shorter than the model says" in caught.value.hint
     (path.parent / "weights.bin").unlink()
     with pytest.raises(SetupError, match=r"weights\.bin"):
         start(path)
+
+
+@pytest.mark.parametrize("of_the_file", [True, False], ids=["IR version", "opset"])
+def test_a_model_that_is_too_new_is_told_as_such(start, one_to_one, of_the_file):
+    path = one_to_one(["n", 2])
+    model = ModelProto.FromString(path.read_bytes())
+    if of_the_file:
+        model.ir_version = 1000
+    else:
+        model.opset_import[0].version = 1000
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(SetupError, match="1000") as caught:
+        start(path)
+    assert "newer than ONNX Runtime" in caught.value.hint
 
 
 @pytest.mark.parametrize(

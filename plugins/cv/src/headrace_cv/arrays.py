@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 _DEVICES = {2: "cuda", 7: "vulkan", 8: "metal", 10: "rocm"}
 """DLPack's numbers for the kinds of devices whose memory numpy cannot read."""
 
+_UNREADABLE = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    BufferError,
+    OSError,
+)
+"""What arrays of other libraries raise that numpy cannot read, alone or in a list: torch a RuntimeError for a gradient."""
+
 __all__ = ["array_of", "check_numbers", "describe", "numbers_of"]
 
 
@@ -31,7 +43,7 @@ def array_of(data: Any) -> NDArray[Any] | None:
             return np.asarray(data)
         if not isinstance(data, (bytes, bytearray)):
             return np.asarray(memoryview(data))
-    except (TypeError, ValueError, RuntimeError, BufferError, AttributeError, OSError):
+    except _UNREADABLE:
         pass
     return None
 
@@ -78,7 +90,7 @@ def _rows_of(data: Any) -> NDArray[Any] | None:
     )
     try:
         return np.asarray(data)
-    except (TypeError, ValueError, OverflowError):
+    except _UNREADABLE:
         return None
 
 

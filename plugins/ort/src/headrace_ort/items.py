@@ -200,8 +200,13 @@ def _of_dtype(array: Any, wanted: np.dtype[Any], *, plain: bool) -> NDArray[Any]
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether ``value`` is a Python number or string, or a list of them, without a dtype."""
-    while isinstance(value, (list, tuple)) and value:
+    """Return whether ``value`` is a Python number or string, or a list of them, without a dtype.
+
+    A list that contains itself has no end: numpy, which reads 64 axes at most, refuses what is deeper.
+    """
+    for _ in range(64):
+        if not isinstance(value, (list, tuple)) or not value:
+            break
         value = value[0]
     return isinstance(value, (bool, int, float, str, list, tuple)) and not hasattr(value, "dtype")
 

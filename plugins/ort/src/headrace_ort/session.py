@@ -159,6 +159,10 @@ def _reason(error: Exception) -> str:
 
 def _hint(text: str) -> str | None:
     lower = text.lower()
+    if "external initializer" in lower and "file_length" in lower:
+        return "The second file, with the weights, is shorter than the model says: a part, or that of another model."
+    if "max supported ir version" in lower or "released onnx opset" in lower:
+        return "The model is newer than ONNX Runtime here: upgrade it, or export for an older opset and IR version."
     if "external data" in lower:
         return "The weights are in a second file, which must lie beside the model."
     if "protobuf" in lower or "no graph" in lower or "not have a graph" in lower:
