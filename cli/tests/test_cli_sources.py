@@ -297,6 +297,57 @@ def test_check_sees_a_library_that_only_computing_needs(site):
     ]
 
 
+MODULES = {
+    "plain": "import os\nfrom io import BytesIO as Buffer\ntry:\n    import nothing_of_the_kind\nexcept ImportError:\n    pass\n"
+    "def grey(data): ...\nclass Shade: ...\nround, (flat, *rest) = 1, (2, 3)\nfor turn in (): pass\nraise SystemError('imported')\n",
+    "starred": "from os import *\n",
+    "lazy": "def __getattr__(name): ...\n",
+    "made": "globals()['late'] = len\n",
+    "box/__init__": "",
+    "box/inner": "def grey(data): ...\n",
+    "full/__init__": "globals()['late'] = len\n",
+    "full/inner/__init__": "",
+}
+"""Modules by their paths. Only the import of some tells which names they have."""
+
+
+@pytest.mark.parametrize(
+    ("function", "near"),
+    [
+        ("plain:gray", "grey"),
+        ("plain:Shades.of", "Shade"),
+        ("box.inner:gray", "grey"),
+        ("box:iner", "inner"),
+        ("builtins:lenn", "len"),
+        *(
+            (f"plain:{name}", None)
+            for name in ["grey", "Shade.no", "os", "Buffer", "round", "flat", "rest", "turn"]
+        ),
+        ("box:inner.grey", None),
+        *((f"{module}:gray", None) for module in ("starred", "lazy", "made", "full.inner")),
+        ("sys:exit", None),
+    ],
+)
+def test_check_tells_of_a_misspelt_function_without_importing_it(
+    tmp_path, monkeypatch, function, near
+):
+    for module, text in MODULES.items():
+        path = tmp_path / f"hrt_{module}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    if not function.startswith(("builtins", "sys")):
+        function = f"hrt_{function}"
+    result = says("check", f"Fallback[S[Identity,Call({function})],Identity]", "--json")
+    found = json.loads(result.stdout)
+    told = [w for w in found["warnings"] if "cannot be called" in w["message"]]
+    assert (result.exit_code, found["ok"], [w["suggestion"] for w in told]) == (
+        0,
+        True,
+        [near] if near else [],
+    )
+
+
 # --output
 
 

@@ -13,6 +13,7 @@ from headrace_cli.arguments import Config, Json, NoImport, Settings
 from headrace_cli.building import building
 from headrace_cli.console import OK, WRONG, counted, print_data, print_message
 from headrace_cli.findings import findings
+from headrace_cli.functions import misspelt
 from headrace_cli.printing import print_json
 from headrace_cli.reporting import error_as_dict
 from headrace_cli.source import hinting_at_a_file, source_of
@@ -72,7 +73,7 @@ def check(
 
 
 def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give the warnings of ``explain``, and those about libraries that are not installed."""
+    """Give the warnings of ``explain``, those about libraries that are not installed, and about misspelt functions."""
     asked = {one["distribution"] for one in found["asks_for"]}
     lacking = [
         Problem(
@@ -83,7 +84,7 @@ def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
         for finding in findings()
         if finding.kind == "missing_dependency" and finding.distribution in asked
     ]
-    return [*found["warnings"], *(problem.to_dict() for problem in lacking)]
+    return [*found["warnings"], *(problem.to_dict() for problem in (*lacking, *misspelt(found)))]
 
 
 def _built(config: PipelineConfig) -> dict[str, Any]:
