@@ -108,6 +108,12 @@ def test_each_channel_has_its_own_padding(kit, dtype):
     assert (result[-1] == expected).all()
 
 
+def test_the_padding_may_be_a_number_or_an_array_of_numpy():
+    asked = letterbox_image(noise(4, 4, 3), 8, 4, pad_value=np.float32([1.5, 2.5, 255]))[0]
+    assert asked[0, 0].tolist() == [2, 2, 255]
+    assert letterbox_image(noise(4, 4), 8, 4, pad_value=np.uint8(7))[0][0].tolist() == [7] * 4
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_padding_is_limited_to_what_the_dtype_holds(kit, dtype):
     backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, pad_value=[-1e300, 0, 1e300])

@@ -247,7 +247,11 @@ def test_how_many_boxes_are_compared_is_bounded(kit):
         (lambda image: crop_quad(image, REST["quad"], 0), "height .* not 0"),
         (lambda image: crop_quad(image, REST["quad"], interpolation="area"), "not 'area'"),
         (lambda image: encode_image(image, "rgb", "gif"), "format is one of .* not 'gif'"),
+        (lambda image: crop_quad(image, REST["quad"], rotate_upright=0), "rotate_upright .* not 0"),
         (lambda image: encode_image(image, "rgb", quality=101), "1 to 100, not 101"),
+        (lambda image: encode_image(image, "rgb", quality=90.5), r"1 to 100, not 90\.5"),
+        (lambda _: filter_detections(np.zeros((3, 6)), iou_threshold=50), "0 to 1, not 50"),
+        (lambda _: filter_detections(np.zeros((3, 6)), max_boxes=-1), "max_boxes .* not -1"),
     ],
 )
 def test_functions_name_the_words_they_know(call, says):

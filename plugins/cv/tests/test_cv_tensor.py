@@ -119,11 +119,28 @@ def test_factors_that_float32_just_holds_are_taken(options):
 
 
 @pytest.mark.parametrize(
-    "values", [{"std": 0}, {"mean": (1, 2), "std": (1, 2, 3)}, {"scale": 1e300}, {"std": 1e-300}]
+    "values",
+    [
+        {"std": 0},
+        {"mean": (1, 2), "std": (1, 2, 3)},
+        {"scale": 1e300},
+        {"std": 1e-300},
+        {"mean": [], "std": 2},
+        {"std": [[1, 2]]},
+    ],
 )
 def test_a_wrong_normalization_is_refused(values):
     with pytest.raises(ValueError, match=r"std|float32"):
         Normalization(**values)
+
+
+def test_a_normalization_takes_numbers_and_arrays_of_numpy():
+    image = noise(3, 4, 3)
+    mean, std = [1.5, 2.5, 3.5], 0.5
+    expected = image_to_tensor(image, Normalization(0.25, mean, std))
+    given = Normalization(np.float32(0.25), np.float32(mean), np.float32(std))
+    assert given.channels == 3
+    assert np.array_equal(image_to_tensor(image, given), expected)
 
 
 def test_what_is_too_large_becomes_infinite_without_a_warning():

@@ -115,10 +115,13 @@ def nms(
     Raises:
         InputError: ``boxes``, ``scores`` or ``classes`` is no such array, holds a number that is not
             finite, or their lengths differ.
+        ValueError: ``iou_threshold`` is not from 0 to 1.
 
     Source:
         torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``); own computation.
     """
+    if not 0 <= iou_threshold <= 1:
+        raise ValueError(f"iou_threshold is from 0 to 1, not {iou_threshold!r}")
     corners = corners_of(boxes)
     order = np.argsort(-_column(scores, len(corners), "scores"), kind="stable")
     groups = np.zeros(len(corners))
@@ -191,7 +194,10 @@ def filter_detections(
     Raises:
         InputError: ``rows`` are no such numbers, a number is not finite, or there are more than
             ``max_candidates`` rows to compare.
+        ValueError: ``iou_threshold`` is not from 0 to 1, or ``max_boxes`` is below 0.
     """
+    if max_boxes is not None and max_boxes < 0:
+        raise ValueError(f"max_boxes is a number of rows, not {max_boxes!r}")
     found = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
     if score_threshold is not None:
         found = found[found[:, 4] >= score_threshold]

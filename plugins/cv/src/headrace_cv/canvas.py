@@ -101,7 +101,10 @@ def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[floa
         InputError: ``value`` is a list whose length is not the number of channels of ``image``.
     """
     channels = 1 if image.ndim == 2 else image.shape[2]
-    values = [float(value)] * channels if isinstance(value, (int, float)) else list(value)
+    each = value if isinstance(value, (int, float)) or np.ndim(value) else float(value)  # type: ignore[arg-type]
+    values = (
+        [float(each)] * channels if isinstance(each, (int, float)) else [float(v) for v in each]
+    )
     if len(values) != channels:
         raise InputError(
             "the value of the padding (pad_value, fill_value) does not fit the image",

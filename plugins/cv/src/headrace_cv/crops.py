@@ -147,13 +147,16 @@ def crop_quad(
         InputError: ``image`` is no image; ``quad`` is not ``[4, 2]`` finite numbers, lies outside
             of the image, or is no convex quadrilateral in clockwise order; the image or the crop
             is too large, or a side of the crop is above `MAX_SIDE`.
-        ValueError: ``height`` or ``width`` is below 1, or ``interpolation`` is another word.
+        ValueError: ``height`` or ``width`` is below 1, ``rotate_upright`` is not above 0, or
+            ``interpolation`` is another word.
 
     Source:
         PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).
     """
     check_sides(height, width)
     check_choice("interpolation", interpolation, ("linear", "cubic", "lanczos"))
+    if rotate_upright is not None and not rotate_upright > 0:
+        raise ValueError(f"rotate_upright is a ratio above 0, not {rotate_upright!r}")
     pixels = as_image(image, max_pixels)
     corners = _corners(quad, *pixels.shape[:2])
     sides = np.linalg.norm(corners - np.roll(corners, -1, 0), axis=1).tolist()

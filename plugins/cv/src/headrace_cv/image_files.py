@@ -130,12 +130,12 @@ def encode_image(
     Raises:
         InputError: ``image`` is no image, or not ``uint8``, or too large, or does not fit ``color``,
             or a side is longer than the format allows.
-        ValueError: ``color`` or ``format`` is another word, or ``quality`` is not from 1 to 100.
+        ValueError: ``color`` or ``format`` is another word, or ``quality`` is no whole number from 1 to 100.
     """
     check_choice("color", color, COLORS)
     check_choice("format", format, _ENCODERS)
-    if not 1 <= quality <= 100:
-        raise ValueError(f"quality is from 1 to 100, not {quality!r}")
+    if not hasattr(quality, "__index__") or not 1 <= quality <= 100:
+        raise ValueError(f"quality is a whole number from 1 to 100, not {quality!r}")
     pixels = as_image(image, max_pixels)
     if pixels.dtype != np.uint8:
         raise InputError(
@@ -151,6 +151,6 @@ def encode_image(
             got=f"{pixels.dtype} {list(pixels.shape)}",
         )
     pixels = convert_color(pixels, color, "gray" if color == "gray" else "bgr")
-    parameters = [] if quality_flag is None else [quality_flag, quality]
+    parameters = [] if quality_flag is None else [quality_flag, int(quality)]
     encoded = cv2.imencode(suffix, dense(pixels), parameters)[1]
     return encoded.tobytes()

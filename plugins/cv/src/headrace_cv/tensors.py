@@ -40,8 +40,8 @@ class Normalization:
         changes: Whether the normalization changes any value.
 
     Raises:
-        ValueError: ``std`` holds 0, ``mean`` and ``std`` have different lengths, or ``scale / std``
-            or ``mean / std`` is too large for ``float32``.
+        ValueError: ``std`` holds 0, ``mean`` or ``std`` is no list of numbers, they have different lengths, or
+            ``scale / std`` or ``mean / std`` is too large for ``float32``.
     """
 
     def __init__(
@@ -50,7 +50,10 @@ class Normalization:
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
     ) -> None:
-        counts = {len(v) for v in (mean, std) if v is not None and not isinstance(v, (int, float))}
+        lists = [np.shape(value) for value in (mean, std) if value is not None and np.ndim(value)]
+        if any(len(shape) > 1 or 0 in shape for shape in lists):
+            raise ValueError("mean and std are one number or one per channel")
+        counts = {shape[0] for shape in lists}
         if len(counts) > 1:
             raise ValueError("mean and std have different lengths")
         self.channels = next(iter(counts), None)
