@@ -332,6 +332,20 @@ def test_a_dispatch_policy_that_decides_nonsense_fails_what_waits_and_is_named(
         assert "the policy Picks" in str(error)
 
 
+def test_a_dispatch_policy_may_take_its_choice_out_of_the_list(shortcut):
+    class Pops(DispatchPolicy):
+        def choose(self, weight, free):
+            return free.pop()
+
+    headrace.register("Pops", Pops, replace=True)
+    config = {"backend": "Identity", "instance_num": 2, "dispatch_policy": "Pops"}
+    with headrace.pipe(config) as pipe:
+        assert [one.result(60)["result"] for one in pipe.submit([{"data": 1}, {"data": 2}])] == [
+            1,
+            2,
+        ]
+
+
 def test_a_time_to_look_again_that_never_comes_is_never(gate, shortcut):
     headrace.register("Decides", Decides, replace=True)
     Decides.says = Cut(0, float("inf"))

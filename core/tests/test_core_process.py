@@ -25,6 +25,7 @@ from headrace import _process
 from headrace._build import channel as known
 from headrace._build.channel import Channel, apply, changes, pack, unpack
 from headrace._checked import Presence
+from headrace._engine import engine
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -442,12 +443,17 @@ def test_a_death_is_seen_while_a_process_that_was_started_there_lives_on(file, t
         assert pipe.ready
 
 
-def _process_of(pipe):
-    """Find the number of the last process in the expression."""
+def _processes_of(pipe):
+    """Find the numbers of the processes in the expression."""
     trees = [pipe.describe()["nodes"]["main"]["tree"]]
     for tree in trees:
         trees += tree["children"]
-    return [tree["built"]["process"] for tree in trees if "process" in (tree["built"] or ())][-1]
+    return [tree["built"]["process"] for tree in trees if "process" in (tree["built"] or ())]
+
+
+def _process_of(pipe):
+    """Find the number of the last process in the expression."""
+    return _processes_of(pipe)[-1]
 
 
 @pytest.mark.parametrize("inside", ["Innocent", "S[Identity,Innocent]", "Fragile"])
@@ -836,6 +842,19 @@ def test_closing_kills_a_process_that_hangs(until):
     _wait_until_gone(process)
 
 
+def test_closing_kills_a_process_that_hangs_while_it_is_closed(tmp_path, monkeypatch):
+    path = tmp_path / "stays.py"
+    path.write_text(STAYS, encoding="utf-8")
+    monkeypatch.setattr(_supervisor, "_CLOSE_S", 1000.0)
+    monkeypatch.setattr(engine, "_GRACE_S", 0.0)
+    pipe = headrace.pipe({"import": [str(path)], "backend": "S[Process[Stays],Process[Stays]]"})
+    processes = _processes_of(pipe)
+    assert len(processes) == 2
+    pipe.close(timeout=0)
+    for process in processes:
+        _wait_until_gone(process)
+
+
 def _wait_until_gone(process):
     """Wait for the end of a process that somebody else waits for, too."""
     try:
@@ -905,6 +924,19 @@ class Hangs(headrace.Backend):
             request["result"] = request["data"]
 
 headrace.register("Hangs", Hangs)
+"""
+
+
+STAYS = """
+import threading
+import headrace
+
+@headrace.register("Stays")
+class Stays(headrace.Backend):
+    def forward(self, batch):
+        pass
+    def close(self):
+        threading.Event().wait()
 """
 
 

@@ -22,7 +22,7 @@ from headrace._process import close_at_exit
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.locks import Signal, taking
 from headrace._scheduling.probes import Probes
-from headrace._scheduling.process_threads import errands
+from headrace._scheduling.process_threads import errands, shared_timer
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from headrace._engine.teardown import Closing
     from headrace._scheduling.probes import GuardedProbe
     from headrace._scheduling.scheduler import Scheduler
+
+
+_GRACE_S = 0.8
+"""How long processes that hang in their ``close`` are left behind, before they are ended."""
 
 
 class Engine:
@@ -322,6 +326,14 @@ class Engine:
             self._teardown.run(partial(self._steps, until), until)
         finally:
             self._closed = True
+            if self._teardown.busy:
+                shared_timer().call_at(time.monotonic() + _GRACE_S, self._end_processes)
+
+    def _end_processes(self) -> None:
+        """End the processes of instances that are not closed by now."""
+        presences = [one.presence for scheduler in self._schedulers for one in scheduler.instances]
+        for end in [end for presence in presences for end in presence.ends]:
+            end()
 
     def _steps(self, until: float) -> list[Closing]:
         """Give the steps that close the pipeline: idle instances and nodes, retired instances, the probes."""

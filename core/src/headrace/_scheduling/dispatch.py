@@ -257,7 +257,7 @@ class Dispatcher(Assignment):
     def _chosen(self, offered: Sequence[Instance]) -> Instance | None:
         policy = self._dispatches
         try:
-            chosen = policy.choose(self._node.queue.weight, offered)
+            chosen = policy.choose(self._node.queue.weight, [*offered])  # it may change its list
         except BaseException as error:
             raise self._failure(policy, error) from error
         if chosen is None:
