@@ -214,6 +214,7 @@ def test_a_name_twice_is_refused_before_the_model_is_loaded(one_to_one, option):
     ("options", "problem"),
     [
         ({"providers": ["cuda", "cpu", "CUDAExecutionProvider"]}, "twice"),
+        ({"provider_options": {"cuda": {}, "CUDA": {"device_id": 1}}}, "provider_options .* twice"),
         ({"providers": ["cuda", "cpu"], "provider_options": {"tensorrt": {"a": 1}}}, "not name"),
         ({"unbatched": ["s"], "batch_axis": {"s": 1}}, "'s' stands in"),
         ({"intra_op_threads": 5000}, "less than or equal to 4096"),

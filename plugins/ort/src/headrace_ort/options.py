@@ -126,6 +126,8 @@ class OnnxOptions(headrace.Options):
         named = [_short(name) for name in self.providers or ()]
         if len(set(named)) < len(named):
             raise ValueError(f"providers has one twice: {', '.join(self.providers or ())}")
+        if len({_short(name) for name in self.provider_options}) < len(self.provider_options):
+            raise ValueError(f"provider_options has one twice: {', '.join(self.provider_options)}")
         for name in self.provider_options if named else ():
             if _short(name) not in named:
                 raise ValueError(f"provider_options for {name!r}, which `providers` does not name")

@@ -48,7 +48,7 @@ def choose_providers(
         The argument ``providers`` of `make_session`.
 
     Raises:
-        SetupError: A name is unknown or listed twice, options are for a provider that is not in the list or for the
+        SetupError: A name is unknown or stands twice in the list or in ``options``, options are for a provider that is not in the list or for the
             CPU's, which has none, or ``device`` is none of the above (and ``names`` is None).
         MissingDependencyError: The installed ONNX Runtime does not have a provider.
     """
@@ -65,7 +65,10 @@ def choose_providers(
     if doubled:
         raise SetupError(f"provider named twice: {', '.join(doubled)}")
     _refuse_missing([name for name in chosen if name not in libraries])
-    given = {_full_name(name, libraries): dict(v) for name, v in (options or {}).items()}
+    options = options or {}
+    given = {_full_name(name, libraries): dict(values) for name, values in options.items()}
+    if len(given) < len(options):
+        raise SetupError(f"provider_options has a provider twice: {', '.join(options)}")
     for name in given:
         if name not in chosen:
             raise SetupError(f"provider_options for {name}, which `providers` does not name")
