@@ -309,7 +309,8 @@ def test_a_key_that_a_backend_may_have_which_is_not_here_is_no_second_problem():
 
 
 @pytest.mark.parametrize(
-    ("value", "near"), [("4x3x224x224", "4"), ("4 x 3", None), ("x4", None), ("many", None)]
+    ("value", "near"),
+    [("4x3x224x224", "4"), ("0x10", None), ("4 x 3", None), ("x4", None), ("many", None)],
 )
 def test_for_a_shape_in_place_of_the_weight_of_a_batch_the_first_axis_is_told(value, near):
     with pytest.raises(ConfigError) as caught:

@@ -287,6 +287,16 @@ def test_a_section_may_name_its_keys_in_a_sentence(cls, outcome):
         assert run.verdict("docstring-batch").outcome == "passed"
 
 
+def test_a_factory_that_gives_no_request_for_a_later_number_is_told_by_that_number():
+    made = {"expression": "Identity", "make_item": lambda self, k: {"data": k} if k < 3 else None}
+    with ConformanceRun(type("Made", (BackendConformance,), made)) as run:
+        assert run.verdict("items").outcome == "passed"
+        assert (
+            run.verdict("outcomes").detail
+            == "make_item(3) gives NoneType, not a dict with text keys"
+        )
+
+
 class TakesArrays(headrace.Backend):
     """Give the array that comes.
 

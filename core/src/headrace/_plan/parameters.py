@@ -394,6 +394,6 @@ def nearest_choice(detail: ErrorDetails) -> str | None:
     """
     got, expected = detail["input"], detail.get("ctx", {}).get("expected")
     if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
-        shape = re.match(r"(\d+)x\d", got) if detail["type"] == "int_parsing" else None
+        shape = re.match(r"([1-9]\d*)x\d", got) if detail["type"] == "int_parsing" else None
         return shape and shape[1]
     return nearest(got, re.findall(r"'([^']*)'", str(expected)))

@@ -288,13 +288,13 @@ def items(subject: Subject) -> None:
     for k in range(3):
         try:
             one, again = subject.item(k), subject.item(k)
+        except Broken:
+            raise
         except Exception as error:
             if subject.unavailable is None:
                 raise
             what = f"make_item({k}) gives {type(error).__name__}: {error}"
             raise NotJudged(f"{subject.unavailable}; {what}") from error
-        if type(one) is not dict or not all(isinstance(key, str) for key in one):
-            raise Broken(f"make_item({k}) gives {type(one).__name__}, not a dict with text keys")
         if "data" in read.required and "data" not in one:
             raise Broken(f"make_item({k}) gives a request without 'data'")
         if "result" in one:

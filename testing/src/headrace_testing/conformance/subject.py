@@ -158,8 +158,15 @@ class Subject:
     # Requests, and their expected results.
 
     def item(self, k: int) -> Request:
-        """Give the request number ``k``."""
-        return self.kit.make_item(k)
+        """Give the request number ``k``.
+
+        Raises:
+            Broken: The factory gives something else.
+        """
+        made: Any = self.kit.make_item(k)
+        if type(made) is not dict or not all(isinstance(key, str) for key in made):
+            raise Broken(f"make_item({k}) gives {type(made).__name__}, not a dict with text keys")
+        return made
 
     def items(self, ks: Iterable[int]) -> list[Request]:
         """Give several requests."""
