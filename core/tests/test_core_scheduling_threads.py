@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import headrace
+from headrace import _process
 from headrace._scheduling import process_threads, threads
 from headrace._scheduling.calls import Call
 from headrace._scheduling.dispatch import Dispatcher
@@ -132,6 +133,23 @@ def test_a_helper_thread_that_has_nothing_to_do_waits_for_a_job(monkeypatch, unt
     helpers.add((ran.set,))
     thread.join(30)
     assert ran.is_set()
+
+
+def test_the_exit_waits_for_a_thread_that_is_being_started(monkeypatch):
+    """The system lets a new thread begin when it likes: here not before the exit waits for it."""
+    late, ran, begin = [], threading.Event(), process_threads._thread.start_new_thread
+    starts = SimpleNamespace(start_new_thread=lambda *job: late.append(job))
+    looks = SimpleNamespace(sleep=lambda _: late and begin(*late.pop()) and False)
+    helpers = Helpers("late")
+    for name, value in (("_thread", starts), ("Signal", lambda: looks), ("errands", helpers)):
+        monkeypatch.setattr(process_threads, name, value)
+    monkeypatch.setattr(process_threads, "_GIVES_UP_S", 60.0)
+    monkeypatch.setattr(_process, "_open", ())
+    helpers.run(ran.set)
+    helpers._idle.add(0)  # another one, so that none is started to follow
+    _process._at_exit()
+    assert not late
+    assert ran.wait(60)
 
 
 def test_the_timer_sleeps_until_something_is_due(monkeypatch):

@@ -113,6 +113,7 @@ def _at_exit() -> None:
     # Pipelines without a running batch are closed first, so that one that hangs cannot use up their time.
     for closable in sorted(every, key=lambda one: one.busy()):
         closable.close(drain=False, timeout=max(0.0, until - time.monotonic()))
+    process_threads.wait_for_beginners()
     if any(closable.busy() for closable in every):
         _skip_destructors()
 

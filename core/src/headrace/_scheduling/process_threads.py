@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,7 @@ class Helpers:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._idle: set[int] = set()
         self._alive: set[int] = set()
+        self._beginning: set[object] = set()
         self._starting_since: float | None = None
         self.add = self._jobs.put
         """Give a job, in one step; whoever gives it calls `watch` next."""
@@ -98,11 +100,13 @@ class Helpers:
         if since is not None and now - since < _GIVES_UP_S:
             return
         self._starting_since = now
+        self._beginning.add(mark := object())
         try:
             # Not Thread.start: it takes a lock of `threading`, which code that a signal handler or a
             # destructor interrupted may hold in this very thread.
-            _thread.start_new_thread(_in_thread, (self._name, self._serve))
+            _thread.start_new_thread(_in_thread, (self._name, partial(self._serve, mark)))
         except RuntimeError:  # no more threads, or the interpreter ends
+            self._beginning.discard(mark)
             self._starting_since = None
             if not self._alive:
                 raise
@@ -118,7 +122,8 @@ class Helpers:
             while True:
                 _run(self._jobs.get(False))
 
-    def _serve(self) -> None:
+    def _serve(self, mark: object) -> None:
+        self._beginning.discard(mark)
         me = threading.get_ident()
         self._alive.add(me)
         try:
@@ -194,6 +199,16 @@ errands = Helpers("headrace-errands")
 
 callbacks = Helpers("headrace-callbacks")
 """They run the callbacks of users' futures, which may take any time or never end."""
+
+
+def wait_for_beginners() -> None:
+    """Wait, at the exit, for threads that are being started: Python 3.10 crashes when one begins after its end."""
+    until, looks = time.monotonic() + _GIVES_UP_S, Signal()
+    while any(
+        [errands._beginning, callbacks._beginning, *(not t.ident for t in threading.enumerate())]
+    ):
+        if looks.sleep(0.001) or time.monotonic() > until:
+            return
 
 
 class Alarm:
