@@ -319,6 +319,35 @@ def test_a_file_of_wrong_parts_is_refused(kit, data):
     assert "file is broken" in error_of(kit, data).what  # the decoder did not see it
 
 
+def frame_control(number, width, height):
+    return png_chunk(b"fcTL", struct.pack(">5I2H2B", number, width, height, 0, 0, 1, 10, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ([(2, frame_control(0, 12, 10))], [frame_control(1, 12, 10)]),
+        ([(2, b"")], [frame_control(0, 12, 10)]),  # the still picture is none of the animation
+        ([(3, b"")], []),
+        ([(2, frame_control(0, 5, 4))], []),
+        ([(1, b""), (2, b"")], []),
+    ],
+    ids=["animation", "hidden", "no pictures", "a small first one", "announced twice"],
+)
+def test_of_an_animated_png_file_the_still_picture_is_decoded(kit, before, behind):
+    image = kit.smooth_image(10, 12)
+    still = kit.encode(image, "png")
+    at = still.index(b"IDAT") - 4
+    rows = np.insert((255 - image).reshape(10, -1), 0, 0, axis=1)
+    other = png_chunk(b"fdAT", struct.pack(">I", len(behind) + 1) + zlib.compress(rows.tobytes()))
+    start = b"".join(
+        png_chunk(b"acTL", struct.pack(">II", count, 0)) + frame for count, frame in before
+    )
+    end = b"".join(frame + other for frame in behind)
+    data = still[:at] + start + still[at:-12] + end + still[-12:]
+    assert np.array_equal(kit.run(kit.ready(DecodeMat), data=data)["result"], image)
+
+
 def test_two_frame_headers_are_refused(kit):
     data = kit.encode(kit.smooth_image(16, 16), "baseline jpeg")
     at = data.index(b"\xff\xc0")

@@ -21,9 +21,9 @@ class DecodeMat(PerImage):
     """Decode a JPEG, PNG or WebP file to an image in OpenCV's order: blue, green, red.
 
     Grey files give three equal channels, an alpha channel is dropped (not blended), 16 bits per
-    channel become 8, and of an animation the first picture is decoded. Size and completeness are
-    checked in the file's structure before the decoder reserves memory: a file that is cut off is
-    refused.
+    channel become 8, and of an animation the first picture is decoded (of an animated PNG file, the
+    one that viewers without animation show). Size and completeness are checked in the file's
+    structure before the decoder reserves memory: a file that is cut off is refused.
 
     Reads:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG, PNG or WebP file.

@@ -23,6 +23,7 @@ __all__ = [
     "ImageHeader",
     "check_image_file",
     "plain_jpeg_size",
+    "still_png",
     "view_of_bytes",
 ]
 
@@ -271,6 +272,31 @@ def _walk_png(view: memoryview) -> ImageHeader:
             return header
         at = end
     raise _broken("png", f"more than {MAX_PARTS} chunks")
+
+
+_ANIMATION = frozenset((b"acTL", b"fcTL", b"fdAT"))
+
+
+def still_png(view: memoryview) -> memoryview:
+    """Give a whole PNG file without its animation: the picture in it is the one that viewers without animation show.
+
+    Versions of OpenCV differ in which picture of an animation they decode, and some decode a black one where
+    chunks of the animation are missing or wrong.
+    """
+    kept: list[memoryview] | None = None
+    at = len(_PNG_SIGNATURE)
+    while True:
+        length, kind = struct.unpack_from(">I4s", view, at)
+        end = at + 12 + length
+        if kind == b"acTL" and kept is None:
+            kept = [view[:at]]
+        elif kept is None and kind == b"IDAT":
+            return view  # without an acTL chunk before the pixels it is no animation
+        elif kept is not None and kind not in _ANIMATION:
+            kept.append(view[at:end])
+            if kind == b"IEND":
+                return memoryview(b"".join(kept))
+        at = end
 
 
 def _walk_webp(view: memoryview) -> ImageHeader:

@@ -8,7 +8,14 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_cv.headers import MAX_BYTES, NAMES, check_image_file, plain_jpeg_size, view_of_bytes
+from headrace_cv.headers import (
+    MAX_BYTES,
+    NAMES,
+    check_image_file,
+    plain_jpeg_size,
+    still_png,
+    view_of_bytes,
+)
 from headrace_cv.images import COLORS, as_image, convert_color, dense
 from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
 
@@ -37,7 +44,8 @@ def decode_image(
     """Decode a JPEG, PNG or WebP file to ``uint8 [H, W, 3]``, channels blue, green, red.
 
     Grey files give three equal channels, an alpha channel is dropped, 16 bits become 8, and of an
-    animation the first picture is decoded.
+    animation the first picture is decoded (of an animated PNG file, the one that viewers without
+    animation show).
 
     Args:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array.
@@ -101,7 +109,7 @@ def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> memoryvi
         )
     header = check_image_file(view)
     check_pixels(header.height, header.width, max_pixels)
-    return view
+    return still_png(view) if header.format == "png" else view
 
 
 def _undecodable(data: Any, why: str) -> InputError:
