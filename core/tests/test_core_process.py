@@ -592,7 +592,8 @@ def test_arrays_arrive_as_they_were():
         for key, one in values.items():
             assert type(found[key]) is type(one), key
             assert found[key].dtype == one.dtype, key
-            assert found[key].dtype.metadata == one.dtype.metadata, key
+            # Dates have none, or an empty table once numpy 2.2 has pickled them.
+            assert (found[key].dtype.metadata or {}) == (one.dtype.metadata or {}), key
             assert found[key].flags.writeable == one.flags.writeable, key
             numpy.testing.assert_array_equal(found[key], one)
 

@@ -162,17 +162,25 @@ headrace.register("BegunBeforeRecv", Begun)
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_recv_that_was_cancelled_keeps_nothing_of_the_queue(others):
+    async def call():
+        try:
+            return await pipe.call_async(to("in"))
+        except asyncio.CancelledError as error:
+            abandoned.append(error.abandoned)  # who awaits the task gets another one on Python 3.10
+            raise
+
     async def cancel_first():
-        tasks = [asyncio.create_task(pipe.call_async(to("in"))) for _ in range(1 + others)]
+        tasks = [asyncio.create_task(call()) for _ in range(1 + others)]
         assert await asyncio.to_thread(Begun.event.wait, 60)
         tasks[0].cancel()
-        with pytest.raises(asyncio.CancelledError) as caught:
+        with pytest.raises(asyncio.CancelledError):
             await tasks[0]
-        assert caught.value.abandoned
+        assert abandoned == [True]
         await pipe.call_async(to("out", 2))
         return [(await task)["result"] for task in tasks[1:]]
 
     Begun.event.clear()
+    abandoned = []
     backend = {"backend": "S[BegunBeforeRecv,Recv(q)]", "batching_timeout": 60_000}
     together = {"min": 1 + others, "max": 1 + others}
     nodes = {**NODES, "in": {**backend, **together}, "rest": {"backend": "Recv(q)"}}
