@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.errors import InputError
 from headrace_cv import ImageHeader, check_image_file, decode_image
 from headrace_cv.decode import DecodeMat
-from headrace_cv.headers import MAX_SCANS, plain_jpeg_size
+from headrace_cv.headers import MAX_SCANS, plain_jpeg_size, webp_orientation
 
 KINDS = [
     "baseline jpeg",
@@ -317,6 +317,62 @@ def test_a_jpeg_of_too_many_scans_is_refused(kit):
 )
 def test_a_file_of_wrong_parts_is_refused(kit, data):
     assert "file is broken" in error_of(kit, data).what  # the decoder did not see it
+
+
+def with_orientation_in_webp(webp, order, orientation, kind=3):
+    """Put the picture of a lossless WebP file behind a VP8X chunk, and EXIF data with an orientation behind it."""
+    size = [(side - 1).to_bytes(3, "little") for side in (12, 10)]
+    mark = {"<": b"II*\0", ">": b"MM\0*"}[order]
+    exif = mark + struct.pack(f"{order}IHHHIHHI", 8, 1, 0x0112, kind, 1, orientation, 0, 0)
+    chunks = [
+        b"VP8X",
+        struct.pack("<IB3x", 10, 0x08),
+        *size,
+        webp[12:],
+        b"EXIF",
+        struct.pack("<I", len(exif)),
+        exif,
+    ]
+    body = b"WEBP" + b"".join(chunks)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_webp_files_are_turned_as_they_ask(kit, order):
+    stored = kit.smooth_image(10, 12)
+    across = stored.transpose(1, 0, 2)
+    upright = [
+        stored, stored[:, ::-1], stored[::-1, ::-1], stored[::-1],
+        across, across[:, ::-1], across[::-1, ::-1], across[::-1],
+    ]  # fmt: skip
+    webp = kit.encode(stored, "lossless webp")
+    for orientation, expected in enumerate(upright, 1):
+        file = with_orientation_in_webp(webp, order, orientation)
+        assert np.array_equal(kit.run(kit.ready(DecodeMat), data=file)["result"], expected)
+        as_stored = kit.run(kit.ready(DecodeMat, exif_orientation=False), data=file)["result"]
+        assert np.array_equal(as_stored, stored)
+    for file in (
+        with_orientation_in_webp(webp, order, 0),
+        with_orientation_in_webp(webp, order, 9),
+        with_orientation_in_webp(webp, order, 6, kind=2),
+        with_orientation_in_webp(webp, order, 6).replace(
+            b"\x08\0\0\0\x0b", b"\0\0\0\0\x0b"
+        ),  # not announced
+        with_orientation_in_webp(webp, order, 6).replace(b"EXIF", b"XMP "),
+        with_orientation_in_webp(webp, order, 6)
+        .replace(b"II*\0", b"II*\1")
+        .replace(b"MM\0*", b"MM\1*"),
+    ):
+        assert np.array_equal(kit.run(kit.ready(DecodeMat), data=file)["result"], stored)
+
+
+@pytest.mark.parametrize(
+    "exif", [b"", b"II", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff\0"]
+)
+def test_exif_data_that_are_cut_off_turn_nothing(exif):
+    chunks = b"WEBPVP8X" + struct.pack("<IB9x", 10, 0x08) + b"EXIF" + struct.pack("<I", len(exif))
+    file = b"RIFF" + struct.pack("<I", len(chunks) + len(exif)) + chunks + exif
+    assert webp_orientation(memoryview(file)) == 1
 
 
 def frame_control(number, width, height):

@@ -15,6 +15,7 @@ from headrace_cv.headers import (
     plain_jpeg_size,
     still_png,
     view_of_bytes,
+    webp_orientation,
 )
 from headrace_cv.images import COLORS, as_image, convert_color, dense
 from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
@@ -80,25 +81,35 @@ def image_decoder(
     frombuffer, uint8 = np.frombuffer, np.dtype(np.uint8)
 
     def decode(data: Any) -> NDArray[np.uint8]:
-        size = None
+        size, how, orientation = None, flags, 1
         if type(data) is bytes and len(data) <= most_bytes:
             size = plain_jpeg_size(data)
         if size is None or size[0] * size[1] > max_pixels:
-            data = _checked_file(data, max_pixels, max_bytes)
+            data, file_format = _checked_file(data, max_pixels, max_bytes)
+            if file_format == "webp" and exif_orientation:
+                how, orientation = flags | cv2.IMREAD_IGNORE_ORIENTATION, webp_orientation(data)
         try:
-            image = imdecode(frombuffer(data, uint8), flags)
+            image = imdecode(frombuffer(data, uint8), how)
         except cv2.error as error:
             raise _undecodable(data, f"data that the decoder refuses: {error}") from None
         if image is None:
             raise _undecodable(data, "data that the decoder refuses")
         found: NDArray[np.uint8] = image
-        return found
+        return found if orientation == 1 else _upright(found, orientation)
 
     return decode
 
 
-def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> memoryview:
-    """Check limits and structure of a file of any of the formats, and give its bytes."""
+def _upright(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Turn and mirror an image that is stored with an EXIF orientation of 2 to 8 (EXIF 2.32, tag 274)."""
+    if orientation >= 5:
+        image = np.asarray(cv2.transpose(image), np.uint8)
+    flips = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}  # what is transposed (5) needs no more
+    return np.asarray(cv2.flip(image, flips[orientation]), np.uint8) if orientation != 5 else image
+
+
+def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> tuple[memoryview, str]:
+    """Check limits and structure of a file of any of the formats; give its bytes, and which format it is."""
     view = view_of_bytes(data)
     if max_bytes is not None and len(view) > max_bytes:
         raise InputError(
@@ -109,7 +120,7 @@ def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> memoryvi
         )
     header = check_image_file(view)
     check_pixels(header.height, header.width, max_pixels)
-    return still_png(view) if header.format == "png" else view
+    return still_png(view) if header.format == "png" else view, header.format
 
 
 def _undecodable(data: Any, why: str) -> InputError:
