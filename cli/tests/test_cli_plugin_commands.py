@@ -139,6 +139,10 @@ def test_a_command_gets_its_arguments_and_gives_its_exit_status(train, args, sta
     assert (result.exit_code, result.stdout) == (status, output if output is not None else "")
 
 
+def test_an_interrupt_of_a_command_is_told_in_one_line(train):
+    assert says("interrupted").stderr == "interrupted\n"
+
+
 def test_help_of_a_command_is_its_own(train):
     result = says("label", "--help")
     assert result.exit_code == 0

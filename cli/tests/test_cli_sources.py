@@ -227,6 +227,14 @@ def test_a_key_of_the_pipeline_is_set_where_the_file_has_it(write):
         assert found["nodes"][name]["tree"]["options"]["word"]["value"] == 5
 
 
+def test_what_a_file_extends_cannot_be_set_for_the_file_itself_would_be_left_out(write):
+    write(line_toml='backend = "Say"\nword = 1\n', base_toml='[a]\nbackend = "Identity"\n')
+    result = says("check", "line.toml", "--set", "extends=base.toml")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--set extends=base.toml: what line.toml extends cannot be changed" in result.stderr
+    assert says("check", "Say", "--set", "extends=line.toml").exit_code == 0
+
+
 def test_a_path_that_is_set_starts_here_and_one_in_the_file_there(write):
     write(there__line_toml='backend = "Say"\nfile = "own.txt"\n', there__own_txt="", own_txt="")
     assert says("check", "there/line.toml").exit_code == 0

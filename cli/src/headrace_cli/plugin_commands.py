@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from headrace_cli.parameters import readable
 from headrace_cli.reporting import Command, is_usage_error, print_usage_error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.plugins import Plugin
 
 KNOWN_COMMANDS = {
@@ -106,11 +109,36 @@ def made_command(found: Any, **settings: Any) -> Any:
     return readable(typer.main.get_command(app))
 
 
+class _Interrupted(Exception):  # noqa: N818 - carries KeyboardInterrupt through click
+    """Ctrl-C while a command ran."""
+
+
+@contextlib.contextmanager
+def _interrupts_kept(command: Any) -> Iterator[None]:
+    """Let KeyboardInterrupt pass through ``main`` of a command, which typer makes an exit status without a message."""
+    invoke = command.invoke
+
+    def invoked(ctx: Any) -> Any:
+        try:
+            return invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _Interrupted from error
+
+    command.invoke = invoked
+    try:
+        yield
+    finally:
+        del command.invoke
+
+
 def _run(command: Any, args: list[str], path: str) -> int:
     """Run a command of any copy of click; return the exit status."""
     streams = sys.stdout, sys.stderr
     try:
-        result = command.main(args=args, prog_name=path, standalone_mode=False)
+        with _interrupts_kept(command):
+            result = command.main(args=args, prog_name=path, standalone_mode=False)
+    except _Interrupted:
+        raise KeyboardInterrupt from None
     except SystemExit as end:
         # Click ends with status 1 where the reader of stdout went away, and hides that from the streams.
         if isinstance(end.__context__, BrokenPipeError):

@@ -161,8 +161,9 @@ def _file_message(error: OSError, args: Sequence[str]) -> str:
     about = "" if error.filename is None else f": {error.filename}"
     text = f"reading or writing failed: {error.strerror or error}{about}"
     if about and "--json" in args:  # without a file name the disk of stdout itself may be full
-        _print_error(FileError(text))
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # stdout may be on the same disk
+            _print_error(FileError(text))
+            sys.stdout.flush()
     return text
 
 

@@ -43,7 +43,8 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
             Relative paths in it start from the working directory.
 
     Raises:
-        WrongArgument: A text is no ``KEY=VALUE``, sets a table and a value under one key, or names no node.
+        WrongArgument: A text is no ``KEY=VALUE``, sets a table and a value under one key, names no node, or sets what a
+            file extends.
     """
     if is_file(what) and not settings:
         return what
@@ -55,7 +56,14 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise WrongArgument(f"--set: expected KEY=VALUE, got {text!r}")
-        _set(source, _of_node(_parts(key.strip()), top), _value(value.strip()), text)
+        parts = _parts(key.strip())
+        if (
+            parts[0] == "extends" and top is not source
+        ):  # it would take the place of the file itself
+            raise WrongArgument(
+                f"--set {text}: what {what} extends cannot be changed here; write a file that extends both"
+            )
+        _set(source, _of_node(parts, top), _value(value.strip()), text)
     if not isinstance(top.get("backend"), str):
         _check_nodes(source, _nodes(top))
     return source

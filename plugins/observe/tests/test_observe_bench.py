@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,7 +18,7 @@ import headrace
 import headrace_observe
 from headrace_cli.app import app
 from headrace_cli.for_plugins import WrongArgument
-from headrace_observe.commands.shared import percent
+from headrace_observe.commands.shared import percent, print_table
 from headrace_observe.inner_load import of_node
 from headrace_observe.load import ClosedLoop
 
@@ -233,6 +234,46 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_built(
     assert f"--output {tuned}: it cannot be written: Permission denied" in done.stderr
     assert "trying" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_two_options_do_not_write_one_file(tmp_path):
+    file, load = tmp_path / "out.html", ("--data", "uint8", "--clients", "1")
+    (link := tmp_path / "link.html").symlink_to(file)
+    for args in (
+        ("bench", "Identity", *load, "--plot", file, "--save-times", link),
+        ("tune", "Identity", *load, "--goal", "min p99", "--output", file, "--plot", link),
+    ):
+        done = run(*args)
+        assert done.exit_code == 2
+        assert f"error: {args[-2]} {link}: {args[-4]} writes this file, too" in done.stderr
+    assert not file.exists()
+
+
+def test_a_seed_below_zero_is_refused_where_it_is_given():
+    for args in (("bench", "Identity", "--data", "uint8"), ("inspect", "Identity")):
+        done = run(*args, "--seed", "-5")
+        assert done.exit_code == 2
+        assert "'--seed'" in done.stderr
+
+
+@pytest.mark.parametrize("columns", [20, 80, 130, 400])
+def test_a_terminal_of_any_width_shows_every_figure(monkeypatch, columns):
+    headings = ["load", "requests per second", *(f"figure {k}" for k in range(9)), "config"]
+    rows = [[f"{r}{k}" * 6 for k in range(len(headings))] for r in "ab"]
+    terminal = StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    print_table(headings, rows, keys=(0, 11))
+    lines = terminal.getvalue().splitlines()
+    for cells in (headings, *rows):
+        assert [cell for cell in cells if not any(f" {cell} " in line for line in lines)] == []
+    if columns >= 80:
+        assert max(map(len, lines)) <= columns
+        named = [line for line in lines if rows[1][0] in line]
+        assert all(line.startswith(f" {rows[1][0]} ") and rows[1][11] in line for line in named)
+        assert (len(named) == 1) == (columns == 400)
 
 
 def test_no_command_writes_over_what_it_reads(tmp_path):

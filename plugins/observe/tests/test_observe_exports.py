@@ -17,6 +17,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -380,8 +381,23 @@ def test_top_shows_each_model_of_a_server_and_compares_a_worker_with_itself(monk
     assert [row["waiting"] for row in again[0]] == [110 % 7, 930 % 7]
 
 
-def test_top_shows_a_pipeline_in_both_forms(probe, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.mark.parametrize(("columns", "terminal"), [(80, True), (40, True), (40, False)])
+def test_top_cuts_no_figure_off_and_eighty_columns_are_enough(monkeypatch, columns, terminal):
+    row = dict.fromkeys(commands_top._FIGURES, 12345) | {"node": "lines", "utilisation": 1.0}
+    out = StringIO()
+    out.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    commands_top._show(iter([([row], "ready")]), "http://here")
+    said = out.getvalue()
+    assert "…" not in said
+    assert sum(said.count(digit) for digit in "2345") == 4 * 10
+    if columns == 80 or not terminal:
+        assert said.count("12345") == 10
+
+
+def test_top_shows_a_pipeline_in_both_forms(probe):
     with served() as pipe:
         pipe([{"data": k} for k in range(8)])
         url = f"http://127.0.0.1:{probe[0].port}"
@@ -391,7 +407,6 @@ def test_top_shows_a_pipeline_in_both_forms(probe, monkeypatch):
         assert "ready" in watched.output
         assert "queue: from arrival at the node" in watched.output
         assert "main" in watched.output
-        assert "…" not in watched.output  # every heading and figure fits into eighty columns
         done = CliRunner().invoke(app, ["top", url, "--every", "0.1", "--count", "2", "--json"])
     decoder, text, found = json.JSONDecoder(), done.stdout, []
     while text.strip():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -82,3 +85,19 @@ def test_what_is_no_result_is_refused_and_nothing_is_written(tmp_path, text, mes
     assert done.exit_code == 2
     assert message in done.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_page_on_a_full_disk_is_one_line_with_its_name_even_if_stdout_is_there_too(tmp_path):
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    args = ("report", tmp_path / "trace.json", "-o", "/dev/full", "--json")
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    said = "error: reading or writing failed: No space left on device: /dev/full\n"
+    assert (done.returncode, done.stderr) == (1, said)

@@ -462,6 +462,38 @@ def test_failed_requests_are_counted_and_the_status_says_so(tmp_path):
     assert len(of(checked(tmp_path / "out.json"), "request")) == 1
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="files have no limit here")
+@pytest.mark.parametrize("before", [None, "an older trace"])
+def test_a_trace_that_cannot_be_written_is_an_error_and_no_older_file_passes_for_it(
+    tmp_path, before
+):
+    import resource
+
+    def limited():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+
+    (tmp_path / "a.txt").write_text("a")
+    if before is not None:
+        (tmp_path / "out.json").write_text(before)
+    args = ("trace", "Identity", "a.txt", "--repeat", "500", "-o", "out.json", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", *args],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        preexec_fn=limited,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    said = f"reading or writing failed: File too large: {tmp_path / 'out.json'}"
+    assert json.loads(done.stdout)["error"]["message"] == said
+    assert done.stderr.endswith(f"error: {said}\n")
+    left = {one.name: one.read_text() for one in tmp_path.iterdir()}
+    assert left == {"a.txt": "a", **({} if before is None else {"out.json": before})}
+
+
 @pytest.mark.parametrize("share", ["0", "1.5", "nan"])
 def test_a_share_out_of_its_range_is_told_by_its_option(tmp_path, share):
     (tmp_path / "a.txt").write_text("a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import secrets
@@ -12,7 +13,7 @@ from headrace.errors import InputError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["check_writable", "read_json", "write_json", "write_whole"]
 
@@ -27,15 +28,28 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -
         OSError: The file cannot be written; a file at ``path`` is unchanged.
     """
     if _is_special(Path(path)):
-        write(Path(path))
+        with _naming(Path(path)):
+            write(Path(path))
         return
     target = _file_of(Path(path))
     part = _beside(target)
     try:
-        write(part)
-        part.replace(target)
+        with _naming(target):
+            write(part)
+            part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Give an error the name of the file that a user knows; a full disk names none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

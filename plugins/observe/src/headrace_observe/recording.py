@@ -216,6 +216,8 @@ class Recording:
     def _fail(self, error: OSError) -> NoReturn:
         self._store.discard()
         _log.error("the trace %s ended: it cannot be written: %s", self.path, error)
+        if error.errno is not None:
+            error.filename = str(self.path)  # a full disk names no file
         raise error
 
     def finish(self) -> None:

@@ -35,6 +35,7 @@ from headrace_observe.bench import measure_loads
 from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
+    check_outputs,
     loads_of,
     percent,
     plot_loads,
@@ -44,7 +45,6 @@ from headrace_observe.commands.shared import (
     print_missing_psutil,
     print_table,
     samples_of,
-    writable,
 )
 from headrace_observe.environment import environment
 from headrace_observe.measurement import Plan, Point
@@ -144,7 +144,9 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
             "them runs during the measurement.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of random arrays and arrivals.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Seed of random arrays and arrivals.")
+    ] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
@@ -173,8 +175,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, seed, "1,10,40")
     plan = Plan(warm_up, window, percent(stable, "--stable"), seconds, longest)
-    for path, option in ((plot_path, "--plot"), (save_times, "--save-times")):
-        writable(path, option, [config, *(inputs or ()), *(against or ()), arrivals or config])
+    read = [config, *(inputs or ()), *(against or ()), arrivals or config]
+    check_outputs({"--plot": plot_path, "--save-times": save_times}, read)
     check_plot(plot_path)
     more, files = _configurations(inputs or (), data or ())
     if save_times is not None and (against or more):
@@ -290,7 +292,7 @@ def _print(document: dict[str, Any]) -> None:
         values = (ratio.get(figure) for figure in ("throughput", "p99"))
         more = [*("-" if value is None else str(value) for value in values), name]
         cells.append([*row(point), *(more if several else ())])
-    print_table(headings, cells)
+    print_table(headings, cells, keys=(0, len(headings) - 1) if several else (0,))
     for clock in dict.fromkeys(point["clock"] for _, point in rows):
         kinds = dict.fromkeys(load_name(p["load"]) for _, p in rows if p["clock"] == clock)
         print_data(f"The clock of {', '.join(kinds)}: {clock}.")

@@ -56,7 +56,7 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
             show_default="powers of two within the range, up to 32",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of random arrays.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of random arrays.")] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,

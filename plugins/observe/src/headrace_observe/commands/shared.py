@@ -7,7 +7,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Inputs",
     "RandomArrays",
+    "check_outputs",
     "loads_of",
     "percent",
     "plot_loads",
@@ -189,6 +190,25 @@ def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
                 )
 
 
+def check_outputs(outputs: Mapping[str, str | None], read: Sequence[str]) -> None:
+    """Refuse output files that cannot be written, and one file for two of them, before anything is measured.
+
+    Args:
+        outputs: The file of each option; None: the command writes no such file.
+        read: The files that the command reads, and arguments that may be such files.
+
+    Raises:
+        WrongArgument: A file cannot be written, is read, or is the file of another option, too.
+    """
+    options: dict[str, str] = {}
+    for option, path in outputs.items():
+        writable(path, option, read)
+        if path is not None:
+            other = options.setdefault(os.path.realpath(path), option)
+            if other != option:
+                raise WrongArgument(f"{option} {path}: {other} writes this file, too; name another")
+
+
 def plot_loads(path: str | None, rows: Sequence[tuple[str, dict[str, Any]]], title: str) -> None:
     """Draw points over their loads if ``--plot`` was given; print a message if there is nothing to draw."""
     if path is None:
@@ -238,17 +258,56 @@ def print_failures(failed: Mapping[str, int], errors: Mapping[str, str]) -> None
         print_message(f"{kind}{', one of them' if number > 1 else ''}: {errors[code]}")
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table to stdout; if stdout is no terminal, the table is as wide as its text."""
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], keys: Sequence[int] = (0,)
+) -> None:
+    """Write a table to stdout: no figure is cut off, however narrow the terminal is.
+
+    Where the terminal is narrower than the table, some columns come after the others, in tables of their own. If
+    stdout is no terminal, there is one table as wide as its text.
+
+    Args:
+        headings: The heading of each column.
+        rows: The cells of each row.
+        keys: The columns that say what a row is about; they are repeated in each table.
+    """
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-    for cells in rows:
-        table.add_row(*cells)
-    width = None if sys.stdout.isatty() else 400
-    console = Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
-    console.print(table)
+    widths = [max(map(cell_len, cells)) for cells in zip(headings, *rows, strict=True)]
+    room = Console(file=sys.stdout).width if sys.stdout.isatty() else math.inf
+    # A line that the console thinks too long would be cut off.
+    console = Console(
+        file=sys.stdout, width=_table_width(widths) + 1, markup=False, emoji=False, highlight=False
+    )
+    for columns in _tables(widths, keys, room):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for number in columns:
+            justify: Literal["left", "right"] = "right" if number else "left"
+            table.add_column(headings[number], justify=justify, no_wrap=True)
+        for cells in rows:
+            table.add_row(*(cells[number] for number in columns))
+        console.print(table)
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    """Give the width of a table whose columns are so wide: three spaces between them, one at both ends."""
+    return sum(widths) + 3 * (len(widths) - 1) + 2
+
+
+def _tables(widths: Sequence[int], keys: Sequence[int], room: float) -> list[list[int]]:
+    """Divide the columns of a table into tables that are at most ``room`` wide, where single columns are."""
+    if _table_width(widths) <= room:
+        return [[*range(len(widths))]]
+    if _table_width([widths[number] for number in keys]) > room / 2:
+        keys = keys[:1]
+    tables: list[list[int]] = []
+    for number in range(len(widths)):
+        if number in keys:
+            continue
+        if not tables or _table_width([widths[k] for k in (*tables[-1], number)]) > room:
+            tables.append([*keys])
+        tables[-1].append(number)
+    return tables

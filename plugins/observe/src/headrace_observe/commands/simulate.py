@@ -94,7 +94,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         Optional[str],  # noqa: UP045
         typer.Option("--plot", metavar="FILE", help="Draw the figures: .png, .svg, .pdf or .html."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of arrivals and of times.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of arrivals and of times.")] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,

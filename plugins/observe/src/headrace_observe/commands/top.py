@@ -14,7 +14,7 @@ import urllib.parse
 import urllib.request
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
 
 import typer
 
@@ -248,7 +248,7 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
     from rich.live import Live
     from rich.table import Table
 
-    console = Console(file=sys.stdout)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 400)
     with Live(console=console, auto_refresh=False) as live:
         for rows, state in looks:
             # Twelve columns fit into eighty characters only without lines between them.
@@ -260,7 +260,9 @@ def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
                 pad_edge=False,
             )
             for heading in _COLUMNS.values():
-                table.add_column(heading, justify="left" if heading == "node" else "right")
+                justify: Literal["left", "right"] = "left" if heading == "node" else "right"
+                # What finds no room goes on in the next line: half a figure would be a wrong one.
+                table.add_column(heading, justify=justify, overflow="fold")
             for row in rows:
                 table.add_row(_name(row), *(_cell(key, row.get(key, "")) for key in _FIGURES))
             live.update(table, refresh=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -108,6 +107,7 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
             pipeline = headrace.pipe(source, progress=bars)
         outcomes = _Outcomes()
         status = INTERRUPTED
+        unwritten: OSError | None = None
         try:
             probe = UnhurriedTrace(Trace.Options(path=path, sample=sample, nvtx=nvtx, **limit))
             try:
@@ -118,13 +118,17 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
                     finally:  # the batches that run are in the trace, too
                         pipeline.close(drain=status != INTERRUPTED, timeout=CLOSE_S)
             finally:
-                with suppress(OSError):  # it is logged, and `_report` tells it
+                try:
                     probe.write()
+                except OSError as error:
+                    unwritten = error
         except KeyboardInterrupt:
             status = INTERRUPTED
         finally:
             pipeline.close(drain=False, timeout=CLOSE_S)
     print_failures(outcomes.failed, outcomes.errors)
+    if unwritten is not None:  # a file from before, at this path, is not this trace
+        raise unwritten
     return _report(path, outcomes, status, as_json=json)
 
 

@@ -32,12 +32,12 @@ from headrace_observe.bench import LoadSpec, measure_loads
 from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
+    check_outputs,
     loads_of,
     print_document,
     print_missing_psutil,
     print_table,
     samples_of,
-    writable,
 )
 from headrace_observe.environment import environment
 from headrace_observe.files import write_whole
@@ -123,7 +123,9 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
             "--plot", metavar="FILE", help="Draw the frontier: .png, .svg, .pdf or .html."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the search, arrivals and data.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Seed of the search, arrivals and data.")
+    ] = 0,
     json: Json = False,
     settings: Settings = None,
     no_import: NoImport = False,
@@ -198,8 +200,7 @@ def _check(
         raise WrongArgument(f"--search: expected one of {', '.join(SEARCHES)}, got {how!r}")
     if len(loads) != 1:
         raise WrongArgument("give one load: one number of --clients, or one --rate")
-    for path, option in ((plot_path, "--plot"), (output, "--output")):
-        writable(path, option, read)
+    check_outputs({"--output": output, "--plot": plot_path}, read)
     check_plot(plot_path)
 
 
@@ -281,7 +282,7 @@ def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
         cells = ["-"] * len(HEADINGS) if trial["point"] is None else row(trial["point"])
         said = result(trial).partition("\n")[0][:60]
         rows.append([*values, *(cells[k] for k in _SHOWN), said])
-    print_table([*names, *(HEADINGS[k] for k in _SHOWN), "result"], rows)
+    print_table([*names, *(HEADINGS[k] for k in _SHOWN), "result"], rows, keys=range(len(names)))
     points = [trial["point"] for trial in document["trials"] if trial["point"]]
     for clock, load in {point["clock"]: load_name(point["load"]) for point in points}.items():
         print_data(f"The clock of {load}: {clock}.")
