@@ -143,6 +143,37 @@ def test_an_interrupt_of_a_command_is_told_in_one_line(train):
     assert says("interrupted").stderr == "interrupted\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("label --li", ["--limit"]),
+        ("train fi", ["fit"]),
+        ("gone --", None),  # the module cannot be imported
+        ("lable --", None),
+        ("plugins lst --", None),
+    ],
+)
+def test_a_shell_completes_what_commands_of_plugins_take(train, text, found):
+    words = {"COMP_WORDS": f"headrace {text}", "COMP_CWORD": str(len(text.split()))}
+    env = {**words, "_HEADRACE_COMPLETE": "complete_bash"}
+    result = CliRunner().invoke(app, [], prog_name="headrace", env=env)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert found is None or result.stdout.split() == found
+
+
+def test_a_command_whose_plugin_is_not_allowed_says_why(site, monkeypatch):
+    commands(site, name="headrace-observe", module="hrt_observe", bench="hrt_observe:label")
+    assert says("bench", "here").stdout == "label here 100\n"
+    monkeypatch.setenv("HEADRACE_PLUGINS", "-observe")
+    result = says("bench", "here")
+    assert result.exit_code == 2
+    assert (
+        "The command 'bench' comes with headrace-observe, which cannot be used: "
+        "HEADRACE_PLUGINS=-observe does not allow it."
+    ) in result.stderr
+    assert "Did you mean" not in result.stderr
+
+
 def test_help_of_a_command_is_its_own(train):
     result = says("label", "--help")
     assert result.exit_code == 0

@@ -559,6 +559,7 @@ def test_a_shell_completes_commands_options_and_names(monkeypatch):
     for text, name in (
         ("run --out", "--output"),
         ("plugins info Id", "Identity"),
+        ("plugins ", "doctor"),
         ("explain --graph ", "mermaid"),
     ):
         found = CliRunner().invoke(app, [], prog_name="headrace", env=typed(text))

@@ -16,6 +16,7 @@ from headrace_cli.plugin_commands import (
     KNOWN_COMMANDS,
     command_named,
     commands_of_plugins,
+    for_completion,
     made_command,
 )
 from headrace_cli.reporting import Command, Commands
@@ -42,14 +43,17 @@ class AllCommands(Commands):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the user named; refuse an unknown name, with the nearest known one."""
         name = args[0]
+        if ctx.resilient_parsing and name not in COMMANDS:
+            return name, for_completion(name), args[1:]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             plugins = headrace.plugins.installed()
-            brings = KNOWN_COMMANDS.get(name)
-            if brings and brings not in {plugin.distribution for plugin in plugins}:
-                ctx.fail(
-                    f"The command {name!r} comes with {brings}, which is not installed. "
-                    f"{how_to_install(brings)}"
-                )
+            if brings := KNOWN_COMMANDS.get(name):
+                comes = f"The command {name!r} comes with {brings}, which"
+                there = {plugin.distribution: plugin for plugin in plugins}.get(brings)
+                if there is None:
+                    ctx.fail(f"{comes} is not installed. {how_to_install(brings)}")
+                if not there.usable:
+                    ctx.fail(f"{comes} cannot be used: {there.reason}.")
             known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))}
             for own in COMMANDS:
                 inside = getattr(self.get_command(ctx, own), "commands", ())

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import headrace
 from headrace.errors import PluginError
@@ -53,6 +54,16 @@ def command_named(name: str) -> _Lazy | None:
     return _Lazy(name, found[0], found[0].hooks["commands"][part]) if found else None
 
 
+def for_completion(name: str) -> Any:
+    """Find the command of a plugin whose options a shell completes; None if it cannot be had, or is another click's."""
+    with contextlib.suppress(Exception):  # a traceback would get into the line that the user writes
+        found = command_named(name)
+        command = found and found.itself()
+        if isinstance(command, (TyperCommand, TyperGroup)):
+            return command
+    return None
+
+
 class _Lazy(Command):
     """A placeholder for a plugin's command until it is called; it passes the arguments on unread."""
 
@@ -61,6 +72,10 @@ class _Lazy(Command):
         self._plugin = plugin
         self._path = path
 
+    def itself(self) -> Any:
+        """Import the command."""
+        return as_command(self._path, self._plugin)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Leave the arguments to the command itself."""
         ctx.args = given = list(args)
@@ -68,8 +83,7 @@ class _Lazy(Command):
 
     def invoke(self, ctx: Any) -> int:
         """Import the command and run it; give the exit status."""
-        command = as_command(self._path, self._plugin)
-        return _run(command, list(ctx.args), ctx.command_path)
+        return _run(self.itself(), list(ctx.args), ctx.command_path)
 
 
 def as_command(path: str, plugin: Plugin) -> Any:

@@ -32,7 +32,8 @@ class _Plugins(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments."""
-        return super().parse_args(ctx, args if args and args[0] != "--json" else ["list", *args])
+        listed = args[0] == "--json" if args else not ctx.resilient_parsing
+        return super().parse_args(ctx, ["list", *args] if listed else args)
 
 
 plugins = group(COMMANDS["plugins"], _Plugins)
