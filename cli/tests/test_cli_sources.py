@@ -378,6 +378,7 @@ def test_each_kind_of_result_gets_its_file(write):
         in__array_txt="np.arange(6, dtype='u1').reshape(2, 3)",
         in__deep__image_txt=r"b'\x89PNG\r\n\x1a\n123'",
         in__bytes_txt="b'123'",
+        in__masked_txt="np.ma.array([1, 2], mask=[0, 1])",
         in__number_txt="np.float32(0.5)",
         in__table_txt="{'a': np.ones(2), 'b': float('nan')}",
         in__texts_txt="np.array(['a', '\\udc80', None], object)",
@@ -388,6 +389,7 @@ def test_each_kind_of_result_gets_its_file(write):
         "in/array.txt\tout/array.npy",
         "in/bytes.txt\tout/bytes.bin",
         "in/deep/image.txt\tout/deep/image.png",
+        "in/masked.txt\tout/masked.json",
         "in/number.txt\tout/number.json",
         "in/table.txt\tout/table.json",
         "in/texts.txt\tout/texts.json",
@@ -398,9 +400,10 @@ def test_each_kind_of_result_gets_its_file(write):
     ]
     assert Path("out/deep/image.png").read_bytes() == b"\x89PNG\r\n\x1a\n123"
     assert json.loads(Path("out/table.json").read_text("utf-8")) == {"a": [1.0, 1.0], "b": None}
+    assert json.loads(Path("out/masked.json").read_text("utf-8")) == [1, None]
     assert json.loads(Path("out/number.json").read_text("utf-8")) == 0.5
     assert json.loads(Path("out/texts.json").read_text("utf-8")) == ["a", "\udc80", None]
-    assert len([name for _, _, names in os.walk("out") for name in names]) == 6
+    assert len([name for _, _, names in os.walk("out") for name in names]) == 7
 
 
 def test_json_names_the_files_and_failures_write_none(write):

@@ -52,7 +52,7 @@ class AllCommands(Commands):
                 there = {plugin.distribution: plugin for plugin in plugins}.get(brings)
                 if there is None:
                     ctx.fail(f"{comes} is not installed. {how_to_install(brings)}")
-                if not there.usable:
+                elif not there.usable:
                     ctx.fail(f"{comes} cannot be used: {there.reason}.")
             known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))}
             for own in COMMANDS:

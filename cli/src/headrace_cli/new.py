@@ -6,6 +6,7 @@ import keyword
 import re
 import shutil
 import sys
+import unicodedata
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,8 +115,9 @@ def _names(text: str) -> dict[str, str]:
 
 
 def _nearby(text: str) -> str | None:
-    """Give ``text`` without the characters that no name may hold."""
-    parts = re.findall(r"[A-Za-z0-9]+", text)
+    """Give ``text`` without accents and the characters that no name may hold."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    parts = re.findall(r"[A-Za-z0-9]+", plain)
     made = "".join(part[0].upper() + part[1:] for part in parts)
     return made if _CLASS.fullmatch(made) and not keyword.iskeyword(made) else None
 

@@ -115,8 +115,11 @@ def _content(result: Any) -> tuple[bytes, str]:
     if isinstance(result, (bytes, bytearray, memoryview)):
         content = bytes(result)
         return content, suffix_of(content)
-    # An array of objects, such as texts of a model, could only be pickled: it is written as JSON.
-    if getattr(result, "shape", None) and getattr(getattr(result, "dtype", "O"), "kind", "") != "O":
+    # An array of objects, such as texts of a model, could only be pickled, and a masked one would lose its mask: these
+    # are written as JSON.
+    masked = hasattr(result, "mask") and hasattr(result, "filled")
+    kind = getattr(getattr(result, "dtype", "O"), "kind", "")
+    if getattr(result, "shape", None) and kind != "O" and not masked:
         return _npy(result), ".npy"
     # A lone surrogate, which UTF-8 cannot encode, is written as a JSON escape.
     return f"{as_json(result)}\n".encode(errors="backslashreplace"), ".json"

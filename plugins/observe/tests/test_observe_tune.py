@@ -462,5 +462,6 @@ def test_an_interrupt_leaves_the_best_until_then_and_130(tmp_path, monkeypatch):
     assert done.exit_code == 130
     found = json.loads(done.stdout)
     assert found["interrupted"]
+    assert "interrupted: this is what was measured until then\n" in done.stderr
     assert [trial["values"] for trial in found["trials"]] == [{"main.max": 1}]
     assert headrace.PipelineConfig.load("tuned.toml").to_dict()["max"] == 1

@@ -185,6 +185,8 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     if plot_path is not None:
         plot(plot_path, [frontier_panel(document)], f"headrace tune: {goal}", _clocks(document))
     _print(tried, document, json=json)
+    if interrupted:
+        print_message("interrupted: this is what was measured until then")
     if best is None or not reached:
         print_message(tried.how_close())
     elif not json:
