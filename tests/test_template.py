@@ -125,6 +125,7 @@ def test_the_names_come_from_that_of_the_backend(written, backend, distribution,
     ("name", "said"),
     [
         ("no class", "Did you mean 'NoClass'?"),
+        ("Größe", "Did you mean 'Groe'?"),
         ("9lives", "no name"),
         ("", "no name"),
         ("Größe", "no name"),

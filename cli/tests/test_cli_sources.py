@@ -112,6 +112,9 @@ def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
         assert "'line.tml' is no file, so it was read as an expression\n" in result.stderr
     assert "'.' is a folder, and no file, so it was read" in says("check", ".").stderr
     assert "so it was read as an expression" in says("check", "a" * 5000).stderr
+    for wrong in ("wrd=1", "max=x", "global.probes=['No']"):  # Say is what was meant
+        said = says("check", "Say", "--set", wrong)
+        assert (said.exit_code, "read as an expression" in said.stderr) == (2, False)
     write(line_toml='backend = "Say"\n')
     for near in ("line", "line.tml"):
         said = says("check", near).stderr

@@ -192,7 +192,7 @@ def test_names_are_known_when_the_configuration_is_checked_and_nothing_is_made(p
         (["Absent"], "plugin_load", "Absent"),
         (["Recorder[X]"], "arity", "takes nothing in [ ]"),
         (["Recorder(a=1)"], "unknown_option", "'a'"),
-        (["Named"], "missing_option", "tag"),
+        (["Named"], "missing_option", "tag = ... under [global], or Named(tag=...)"),
         (["Recorder("], "syntax", ""),
         (["Recorder", "Recorder"], "twice", "twice"),
         (["(x)Recorder"], "prefix", ""),

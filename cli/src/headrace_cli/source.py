@@ -144,11 +144,13 @@ def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def hinting_at_a_file(what: str) -> Iterator[None]:
-    """Add to a ConfigError that CONFIG is no file, unless CONFIG looks like an expression."""
+    """Add to a ConfigError that CONFIG is no file, unless CONFIG looks like an expression, or can be read as one."""
     try:
         yield
-    except ConfigError:
-        if not is_file(what) and not set(what) & set("[]()"):
+    except ConfigError as error:
+        own = [one.code for one in error.problems if one.path in {"main.backend", "expression"}]
+        unread = {*own} & {"syntax", "unknown_backend"}
+        if unread and not is_file(what) and not set(what) & set("[]()"):
             folder = os.path.isdir(what)  # noqa: PTH112 - false for a long text
             kind = "a folder, and no file" if folder else "no file"
             files = [path.name for path in Path().glob("*.toml")]

@@ -264,6 +264,7 @@ def test_a_terminal_of_any_width_shows_every_figure(monkeypatch, columns):
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "50")
     monkeypatch.setenv("TERM", "dumb")
     print_table(headings, rows, keys=(0, 11))
     lines = terminal.getvalue().splitlines()

@@ -388,6 +388,7 @@ def test_top_cuts_no_figure_off_and_eighty_columns_are_enough(monkeypatch, colum
     out.isatty = lambda: terminal
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "50")
     monkeypatch.setenv("TERM", "dumb")
     commands_top._show(iter([([row], "ready")]), "http://here")
     said = out.getvalue()

@@ -191,9 +191,9 @@ class OptionsReader:
             self._lacking.append(key)
             return
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
-        hint = f"Write {ways} in the node, or {self.call.name}({key}=...)."
+        ways += " under [global]" if self.planning.known_node is None else " in the node"
         what = f"{self.call.name}{self._of_node()} needs the option {key!r}"
-        self._add("missing_option", what, hint=hint)
+        self._add("missing_option", what, hint=f"Write {ways}, or {self.call.name}({key}=...).")
 
     def _of_node(self) -> str:
         """Name the node whose keys decide, where the place of a problem is the text of a definition."""
