@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
+import os
 import re
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -87,10 +90,8 @@ def conformance(
     """  # noqa: D301 - typer keeps the lines after a backspace character
     kit = _kit()
     wanted = {(plugin.distribution, one): plugin for name in names for one, plugin in _named(name)}
-    if certificate is not None and not Path(certificate).absolute().parent.is_dir():
-        raise WrongArgument(f"there is no folder for the certificate {certificate!r}")
-    if certificate is not None and Path(certificate).is_dir():
-        raise WrongArgument(f"--certificate {certificate}: this is a folder, name a file in it")
+    if certificate is not None:
+        _check_writable(certificate)
     classes = _conformance_classes()
     certificates: list[Certificate] = []
     for (distribution, name), plugin in wanted.items():
@@ -107,15 +108,41 @@ def conformance(
         "certificates": [one.to_dict() for one in certificates],
     }
     if certificate is not None:
-        Path(certificate).write_text(
-            as_json(whole) + "\n", encoding="utf-8", errors="backslashreplace"
-        )
+        text = f"{as_json(whole)}\n"
+        try:
+            Path(certificate).write_text(text, encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            error.filename = certificate  # a full disk names no file
+            raise
     if json:
         print_json(whole)
     failed = sum(not one.certified for one in certificates)
     if failed and not json:
         print_message(f"{failed} of {counted(len(certificates), 'backend')} not certified")
     return FAILED if failed else OK
+
+
+def _check_writable(certificate: str) -> None:
+    """Refuse a file that cannot be written before anything is judged, which may take minutes.
+
+    Raises:
+        WrongArgument: There is no folder for the file, it is a folder, or it may not be written.
+    """
+    path = Path(certificate)
+    if not path.absolute().parent.is_dir():
+        raise WrongArgument(f"there is no folder for the certificate {certificate!r}")
+    if path.is_dir():
+        raise WrongArgument(f"--certificate {certificate}: this is a folder, name a file in it")
+    why = None
+    if path.exists():
+        why = None if os.access(path, os.W_OK) else os.strerror(errno.EACCES)
+    else:
+        try:
+            tempfile.TemporaryFile(dir=path.absolute().parent).close()
+        except OSError as error:
+            why = error.strerror
+    if why is not None:
+        raise WrongArgument(f"--certificate {certificate}: it cannot be written: {why}")
 
 
 def _kit() -> ModuleType:
