@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
-from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -50,14 +49,6 @@ def _outer(last: TracebackType | None) -> TracebackType | None:
     for one in reversed(kept):
         following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return following
-
-
-def _at_least_0(timeout: float | None) -> float:
-    """Give a number of seconds of any type as a float, None as the longest; refuse other values, and a time that is over."""
-    length = seconds(inf if timeout is None else timeout)
-    if length < 0:
-        raise ValueError(f"timeout is at least 0, got {timeout!r}")
-    return length
 
 
 class Pipeline:
@@ -263,7 +254,7 @@ class Pipeline:
             ClosedError: The pipeline is closed, or was closed meanwhile.
             ContractError: The calling thread builds a node of this pipeline.
         """
-        length = _at_least_0(timeout)
+        length = seconds(timeout, least=0)
         try:
             texts = self._reloader.reload(node, changes, length)
         except (ConfigError, PluginError, SetupError) as error:
@@ -293,7 +284,7 @@ class Pipeline:
             timeout: Seconds after which all requests that are still open fail with ClosedError; None for never.
                 Only a caller whose own thread hangs inside a ``forward`` cannot be freed so.
         """
-        self._engine.close(drain=drain, timeout=_at_least_0(timeout))
+        self._engine.close(drain=drain, timeout=seconds(timeout, least=0))
 
     # What `headrace.hookspecs.attached` calls.
 

@@ -207,16 +207,20 @@ def _deadline_after(timeout: float) -> float | None:
     return time.monotonic() + max(0.0, length) if length < TIMEOUT_MAX else None
 
 
-def seconds(timeout: float) -> float:
-    """Give a number of seconds of any type as a float from -1 to the longest wait.
+def seconds(timeout: float | None, *, least: float | None = None) -> float:
+    """Give a number of seconds of any type as a float from -1 to the longest wait, which None means as well.
 
     Raises:
         TypeError: It is no number, or NaN.
+        ValueError: It is below ``least``.
     """
-    number = isinstance(timeout, (int, float, Real)) and not isinstance(timeout, bool)
-    if not number or timeout != timeout:  # NaN
+    length = TIMEOUT_MAX if timeout is None else timeout
+    number = isinstance(length, (int, float, Real)) and not isinstance(length, bool)
+    if not number or length != length:  # NaN
         raise TypeError(f"timeout is a number of seconds, got {timeout!r}")
-    return float(min(max(-1, timeout), TIMEOUT_MAX))
+    if least is not None and length < least:
+        raise ValueError(f"timeout is at least {least}, got {timeout!r}")
+    return float(min(max(-1, length), TIMEOUT_MAX))
 
 
 def raise_failed(entries: list[Entry]) -> None:
