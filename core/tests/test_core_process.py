@@ -726,9 +726,9 @@ def test_a_backend_of_the_program_itself_has_to_be_imported(tmp_path):
     assert "runs here" in done.stdout
 
 
-def is_lent(pipe):
+def is_lent(pipe, node="main"):
     """Tell whether the process has a copy of a request, whose owner may leave with it since."""
-    (instance,) = pipe._engine._schedulers[0]._node.every
+    (instance,) = pipe._engine._nodes[node].scheduler._node.every
     return any(entry.lent for entry in instance.entries or ())
 
 
@@ -841,6 +841,18 @@ def test_closing_kills_a_process_that_hangs(until):
         future.result()
     assert closed.value.abandoned is False
     _wait_until_gone(process)
+
+
+def test_branches_in_processes_that_hang_leave_their_caller_its_dict(until):
+    hangs = {"backend": "Process[Call(time:sleep)]"}
+    nodes = {"a": {"backend": "Identity", "next": "b,c"}, "b": hangs, "c": hangs}
+    pipe = headrace.pipe(nodes)
+    future = pipe.submit({"data": 1000.0})
+    until(lambda: is_lent(pipe, "b") and is_lent(pipe, "c"))
+    pipe.close(timeout=0)
+    with pytest.raises(ClosedError) as closed:
+        future.result(60)
+    assert closed.value.abandoned is False
 
 
 def test_closing_kills_a_process_that_hangs_while_it_is_closed(tmp_path, monkeypatch):

@@ -199,8 +199,8 @@ class GraphRequest:
         self._abandoned = is_abandoned(error)
         self._over = True  # only now: what raises above ends the request too, see `_advance`
         try:
-            if self.open and self._cancel_open() and isinstance(error, FREES_CALLER):
-                error.abandoned = self._abandoned = True
+            if self.open and self._cancel_open(frees=isinstance(error, FREES_CALLER)):
+                error.abandoned = self._abandoned = True  # type: ignore[union-attr]
         finally:
             # Only now: where the entry of the call was still open, it has got the error of a cancelled one.
             self._entry.error = error
@@ -209,20 +209,20 @@ class GraphRequest:
     def _still_open(self) -> list[tuple[Entry, Scheduler]]:
         """Copy `open`, from which other threads remove entries meanwhile.
 
-        ``list(self.open)`` is one step of the interpreter. A list of ``items()`` is not: its tuples may start the
-        garbage collector, whose finalizers may let other threads run.
+        ``list(self.open)`` is one step of the interpreter; tuples of ``items()`` may start the garbage collector.
         """
         found = [(entry, self.open.get(entry)) for entry in list(self.open)]
         return [(entry, scheduler) for entry, scheduler in found if scheduler is not None]
 
-    def _cancel_open(self) -> bool:
-        """Cancel all entries that wait; tell whether a backend runs on another one."""
+    def _cancel_open(self, *, frees: bool = False) -> bool:
+        """Cancel all entries that wait; where this ``frees`` the caller, tell whether a backend runs on another one."""
         together: dict[Scheduler, list[Entry]] = {}
         for entry, scheduler in self._still_open():
             together.setdefault(scheduler, []).append(entry)
         for scheduler, entries in together.items():
             scheduler.cancel_together(entries)
-        return any(entry.state == RUNNING for entry in list(self.open))
+        left = self._still_open() if frees else ()  # an entry that is lent can be taken back
+        return any(s.abandon(one) if one.lent else one.state == RUNNING for one, s in left)
 
     def _finish(self) -> BaseException | None:
         """Put the results of the sinks into the caller's dict; give the error if one is missing."""
