@@ -13,7 +13,14 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, SetupError
-from headrace_ort import OnnxTensor, builds, check_providers, choose_providers, make_session
+from headrace_ort import (
+    OnnxTensor,
+    builds,
+    check_providers,
+    choose_providers,
+    make_session,
+    read_signature,
+)
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 OCR_MODEL = (
@@ -201,6 +208,16 @@ def test_a_model_without_a_batch_axis_runs_one_request_at_a_time(start, save):
         assert request["result"]["total"] == image.sum()
     (error,) = backend([{"data": image[None]}])
     assert error.got == "float32 [1, 2, 1]"
+
+
+def test_the_functions_name_what_they_cannot_take(one_to_one):
+    path = one_to_one(["n", 2])
+    with pytest.raises(ValueError, match="disabled, basic, extended, all, not 'most'"):
+        make_session(path, graph_optimization="most")
+    with pytest.raises(ValueError, match=r"log_level is one of .* not 'loud'"):
+        make_session(path, log_level="loud")
+    with pytest.raises(SetupError, match="says x = -1"):
+        read_signature(make_session(path), batch_axis={"x": -1})
 
 
 @pytest.mark.parametrize("option", ["outputs", "unbatched"])

@@ -71,7 +71,10 @@ def make_session(
 
     Raises:
         SetupError: ONNX Runtime cannot load the model, or cannot run it on these providers.
+        ValueError: ``graph_optimization`` or ``log_level`` is another word.
     """
+    _check_choice("graph_optimization", graph_optimization, LEVELS)
+    _check_choice("log_level", log_level, SEVERITIES)
     names = [name for name, _ in providers]
     options = ort.SessionOptions()
     options.intra_op_num_threads = intra_op_threads
@@ -112,6 +115,11 @@ def make_session(
         [name for name in names if name not in (libraries or {})], session.get_providers()
     )
     return session
+
+
+def _check_choice(what: str, value: object, known: Mapping[str, Any]) -> None:
+    if value not in known:
+        raise ValueError(f"{what} is one of {', '.join(known)}, not {value!r}")
 
 
 def _add_plugins(

@@ -217,7 +217,7 @@ def _refuse_axes(axes: Mapping[str, int], unbatched: Iterable[str], nodes: Itera
         if node.name in unbatched:
             raise SetupError(f"{node.name!r} stands in `unbatched` and in `batch_axis`")
         # An output without a declared shape may have any rank.
-        if node.shape and axis >= len(node.shape):
+        if axis < 0 or (node.shape and axis >= len(node.shape)):
             raise SetupError(
                 f"`batch_axis` says {node.name} = {axis}, and its axes are {list(node.shape)}",
                 hint="Axes are counted from 0.",
