@@ -439,6 +439,14 @@ def test_no_import_runs_no_code(config, tmp_path):
     assert "it ran" in headrace_says("check", path).stderr
 
 
+def test_json_before_the_command_is_told_where_it_stands():
+    for group in ([], ["new"]):
+        done = CliRunner().invoke(app, [*group, "--json", "check"], prog_name="headrace")
+        where = " ".join(["headrace", *group, "COMMAND --json"])
+        assert done.exit_code == 2
+        assert f"No such option: --json; it stands after the command: {where}\n" in done.stderr
+
+
 def test_traceback_is_shown_on_demand_only(config):
     path = config('backend = "Identty"\n')
     assert "Traceback" not in headrace_says("explain", path).stderr

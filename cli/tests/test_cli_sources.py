@@ -375,6 +375,14 @@ def test_a_full_disk_names_the_file_that_it_has_no_room_for(write, monkeypatch):
     assert list(Path("out").iterdir()) == []
 
 
+def test_an_output_without_a_name_writes_nothing_here(write):
+    write(in__number_txt="1")
+    result = says("run", "Give", "in/number.txt", "--output", "")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--output: the name of the folder is empty" in result.stderr
+    assert [one.name for one in Path().iterdir() if one.suffix != ".txt"] == ["in"]
+
+
 def test_each_kind_of_result_gets_its_file(write):
     numpy = pytest.importorskip("numpy")
     write(

@@ -57,6 +57,8 @@ class Output:
     def __init__(self, folder: str, arguments: Sequence[str]) -> None:
         self.folder = Path(folder)
         self._taken: set[Path] = set()
+        if not folder:  # as by a variable of the shell that is not set
+            raise WrongArgument("--output: the name of the folder is empty; . is the present one")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

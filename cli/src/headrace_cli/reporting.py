@@ -58,8 +58,12 @@ def is_usage_error(error: BaseException) -> bool:
 
 def print_usage_error(error: Any, args: Sequence[str]) -> None:
     """Write a usage error to stdout as JSON, if the arguments ask for JSON; say of a misplaced option where it stands."""
-    if getattr(error, "option_name", None) == "--traceback":
+    option, ctx = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option == "--traceback":
         error.message += "; it stands before the command: headrace --traceback COMMAND"
+    elif option == "--json" and hasattr(getattr(ctx, "command", None), "commands"):  # a group
+        error.message += f"; it stands after the command: {error.ctx.command_path} COMMAND --json"
+        error.possibilities = None
     message = error.format_message() if "--json" in args else ""
     if message:  # empty where click shows help in place of an error
         _print_error(UsageError(message))
