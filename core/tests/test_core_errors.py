@@ -331,7 +331,7 @@ ADVICE = "\n  Send fewer at a time, raise queue_size, or set queue_full = 'wait'
         (lambda: how_ended(-9), "of signal SIGKILL"),
         (lambda: how_ended(-99), "of signal 99"),
         (lambda: process_died(0), "its process has died with status 0 [node 'n', instance 0]"),
-        (lambda: process_died(-9), "\n  The system kills so what takes more memory than there is."),
+        (lambda: process_died(-9), "\n  Perhaps the system has killed it because memory ran out."),
         (
             lambda: process_died(-15),
             "its process has died of signal SIGTERM [node 'n', instance 0]",

@@ -130,7 +130,7 @@ class Reloader:
         self._engine = engine
         self._turn = threading.Lock()
         self._jobs: dict[int, _Job] = {}  # by the ident of the worker thread
-        # Of the old instances for which the worker waits that has the turn.
+        # Wakes the worker that has the turn, where it waits until old instances are closed.
         self._retiring = Signal()
         engine.closes.append(self._closed)
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class Driver:
-    """Runs batches in a thread until no batch is left for it. Called without the lock, if a method says no more.
+    """Runs batches in a thread until no batch is left for it.
+
+    A method is called without the lock, unless its docstring says that it is called under it.
 
     Attributes:
         workers: The runners.
@@ -64,10 +66,9 @@ class Driver:
 
     def _hit(self, work: Work, error: BaseException) -> _batch.Outcome:
         """Make the outcome of a batch in which ``error`` was raised past the guard in `run`."""
-        return (
-            [_batch.wrapped(self._node.name, work.instance, error) for _ in work.entries],
-            None if isinstance(error, Exception) else error,
-        )
+        name, instance = self._node.name, work.instance
+        errors: _batch.Errors = [_batch.wrapped(name, instance, error) for _ in work.entries]
+        return errors, None if isinstance(error, Exception) else error
 
     # Callers.
 

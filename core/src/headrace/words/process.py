@@ -190,7 +190,8 @@ class Process(Word):
         ends.append(kill)
         one._borrower = threading.get_ident()
         try:
-            outcome = (one.run(alone, entries, last) or [None])[0]
+            outcomes = one.run(alone, entries, last)
+            outcome = None if outcomes is None else outcomes[0]
             if entry is not None:
                 lend([entry])  # its owner may leave while a later item waits for a process
         except InstanceLostError as error:
@@ -268,7 +269,7 @@ class Process(Word):
         child.ended.wait()
         hint = "X is slower than the deadlines, or hangs." if hung else None
         if not hung and child.status == -9:
-            hint = "The system kills so what takes more memory than there is."
+            hint = "Perhaps the system has killed it because memory ran out."
         killed = ", killed for running on after the deadlines" if hung else ""
         what = f"its process has died {how_ended(child.status)}{killed}"
         return InstanceLostError(what, hint=hint, node=self._node, instance=self._index)
