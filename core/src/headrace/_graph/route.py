@@ -146,9 +146,10 @@ class Route:
             lenient: The nodes that may end without a result.
         """
         before: dict[str, list[str]] = {name: [] for name in reached(links, entry)}
-        for name in links:
-            for following in links[name].next if name in before else ():
-                before[following].append(name)
+        for name, one in links.items():
+            if name in before:
+                for following in one.next:
+                    before[following].append(name)
         order = list(TopologicalSorter(before).static_order())
         mapped = {source for name in order for source in (links[name].map or ())}
         index = {name: i for i, name in enumerate(links)}
@@ -180,8 +181,9 @@ class Route:
         )
         self.hops = [(one.name, one.make, one.scheduler) for one in self.steps[1:]]
         self.chain: Rest | None = None
-        for step in reversed(self.steps[1:]) if self.is_chain else ():
-            self.chain = (step.scheduler, self.chain)
+        if self.is_chain:
+            for step in reversed(self.steps[1:]):
+                self.chain = (step.scheduler, self.chain)
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
@@ -219,7 +221,8 @@ def _input_of(
         pairs = [
             (name, source, target)
             for name, found in links.map.items()
-            for source, target in (found if name in known else ())
+            if name in known
+            for source, target in found
         ]
         return _map_of(pairs, links, may_lack)
     source = before[0] if before else links.name  # the function is never called for the first node

@@ -268,8 +268,9 @@ class SchedulerBase:
             raised.abandoned = abandoned = any(  # type: ignore[attr-defined]
                 entry.state != DONE or is_abandoned(entry.error) for entry in entries
             )
-            for entry in () if abandoned else entries:
-                entry.give_back()
+            if not abandoned:
+                for entry in entries:
+                    entry.give_back()
             raise
         if work is not None:
             for entry in work.entries:

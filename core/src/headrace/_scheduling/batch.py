@@ -71,9 +71,8 @@ def repeated(
     """
     weight, least, most = sum(weights), max(sum(weights), taker.min), taker.max
     places = sorted({one: place for place, one in enumerate(weights)}.values())
-    allowed = sizes or range(
-        least, least + max(weights)
-    )  # copies of any one item reach one of these
+    # Without sizes: copies of any one item reach one of these weights.
+    allowed = sizes or range(least, least + max(weights))
     for size in (one for one in allowed if least <= one and (most is None or one <= most)):
         for end in range(len(places), 0, -1):
             found, missing = [], size - weight

@@ -275,9 +275,9 @@ class FastPath(SchedulerBase):
                 self._lead(instance, idle)
             return
         if not (instance.living and instance.serves):
-            lets = errands.run if holds_a_lock() else errand
-            lets(self._give_back, instance, error)
-            lets(self._dispatch_after, instance, idle)
+            run = errands.run if holds_a_lock() else errand
+            run(self._give_back, instance, error)
+            run(self._dispatch_after, instance, idle)
             return
         swift, slow = lists = node.idle_lists
         dispatches = idle is not swift and idle is not slow  # the idle lists were replaced
@@ -383,8 +383,8 @@ class FastPath(SchedulerBase):
         A destructor that runs while its thread holds a lock cannot wait: `_recover` may need that lock.
         """
         try:
-            lets = errands.run if holds_a_lock() else errand
-            lets(self._recover, instance, request, instance.unqueued)
+            run = errands.run if holds_a_lock() else errand
+            run(self._recover, instance, request, instance.unqueued)
         except BaseException as again:
             again.abandoned = is_abandoned(raised)  # type: ignore[attr-defined]
             raise

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from headrace._checked import largest_size
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, own_error, refuses_change
 from headrace._scheduling.instance import Counts, FreeInstances
-from headrace._scheduling.locks import Watchers, outermost, taking
+from headrace._scheduling.locks import Watchers, drained, outermost, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, RequestQueue
 from headrace._scheduling.threads import Blocked, Caller
@@ -264,13 +264,9 @@ class Node(FreeInstances):
         Either this thread pops those entries, and the other thread finds `settled` empty; or the other
         thread pops and notifies them. A failure of one owner keeps no other from being notified.
         """
-        afterwards = self.afterwards
-        while afterwards:
-            try:
-                action = afterwards.popleft()
-            except IndexError:  # another thread was quicker
-                break
-            action()
+        if self.afterwards:
+            for action in drained(self.afterwards.popleft):
+                action()
         if self.settled:
             self._notify_owners()
             if self.refusing is not None:
@@ -372,10 +368,10 @@ class Node(FreeInstances):
         living = [i for i in self.instances if i.living]
         self.measure(living)
         self.lost = not living
-        error = self.no_instance() if not living else None
-        for entry in [*self.queue, *self.outside]:
-            if error is not None or (self.max is not None and entry.weight > self.max):
-                self.settle_waiting(error or self.no_instance(), [entry])
+        entries = [*self.queue, *self.outside]
+        if living:
+            entries = [e for e in entries if self.max is not None and e.weight > self.max]
+        self.settle_waiting(self.no_instance(), entries)
         self.let_in()
 
     def no_instance(self) -> InstanceLostError:

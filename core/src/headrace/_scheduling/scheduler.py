@@ -253,9 +253,10 @@ class Scheduler(FastPath):
     def refusal(self, request: Request) -> ClosedError | None:
         """Give the error of a request that nothing lets in, as ``each`` over an empty list; None while open."""
         refusing = self._node.refusing
-        if refusing is not None:
-            self.count_refused(request, refusing := ClosedError(refusing.args[0]))
-        return refusing
+        error = None if refusing is None else ClosedError(refusing.args[0])
+        if error is not None:
+            self.count_refused(request, error)
+        return error
 
     @reentrant()
     def wait_quiet(self, until: float) -> bool:
