@@ -117,7 +117,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
     chain = [plan.nodes[name] for name in doors(plan.nodes, node.name)]
     door, keys, owned = chain[-1], node.keys, owns_thread(chain[-1])
     limited = any(one.keys.timeout_ms is not None for one in chain)
-    run_by = "own thread" if owned else "runner" if limited else "caller"
+    run_by = "runner" if limited else "caller"
     low, high = narrowed(door.runs.range, door.keys)
     return {
         "expression": node.expression,
@@ -126,7 +126,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> dict[str, Any]:
         "instance_num": max(1, door.instance_num),
         "alias_of": node.alias_of,
         "owns_thread": owned,
-        "run_by": run_by,
+        "run_by": "own thread" if owned else run_by,
         "threads": plan.threads_of_one,
         "next": list(plan.links[node.name].next),
         "links": _links(plan.links[node.name]),

@@ -139,9 +139,8 @@ class PipelineConfig:
         for key, new in written.keys.items():
             place = key_place(None, f"{node}.{key}", key, new.value, at_key=True)
             if key in FIXED_KEYS:
-                problems.add(
-                    "fixed", f"reload cannot change {key!r}", **place, hint=FIXED_KEYS[key]
-                )
+                message = f"reload cannot change {key!r}"
+                problems.add("fixed", message, **place, hint=FIXED_KEYS[key])
             elif new.value is None and not names & {key, key.rpartition("::")[2]}:
                 message = f"node {node!r} has no key {key!r} that could be taken away"
                 near = nearest(key, sorted(names))

@@ -203,13 +203,15 @@ class ChildCall:
         if child.max == 1:
             if len(batch) == 1:
                 return child(batch)
-            return unless_all_well([(child([request]) or [None])[0] for request in batch])
+            found = [child([request]) for request in batch]
+            return unless_all_well([None if one is None else one[0] for one in found])
         if weight_of(batch) >= child.min:
             return child(batch)
         filled = filled_up(batch, child) if self.pad else None
         if filled is None:
             return [too_few(batch, child, pad=self.pad) for _ in batch]
-        return (child(filled) or [])[: len(batch)] or None
+        outcomes = child(filled)
+        return None if outcomes is None else outcomes[: len(batch)]
 
 
 def filled_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:

@@ -223,9 +223,8 @@ class ElementBuilder:
         """Build an expression that a backend asks for in its ``init``."""
         if self.asking.count(element.name) >= _SAME_ASKING:
             what = f"{element.name} asks in init for an expression in which it stands itself, again and again"
-            raise self.failed(
-                what, element.name, at, "Give the innermost one an option that says so."
-            )
+            hint = "Give the innermost one an option that says so."
+            raise self.failed(what, element.name, at, hint)
         node = self.node.name if self.node is not None else None
         planned = self.build.plan.late(text, node, element.frames)
         if at.thread is None:

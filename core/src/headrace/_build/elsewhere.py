@@ -60,8 +60,8 @@ class ChildPlan:
         build = builder.build
         keys = None if builder.node is None else builder.node.keys
         packed, allow_import = io.BytesIO(), build.plan.allow_import
-        self._here: tuple[Measuring, Element, int] | None
-        self._here = (builder.measuring, element, at.index or 0)
+        here = (builder.measuring, element, at.index or 0)
+        self._here: tuple[Measuring, Element, int] | None = here
         spans = builder.measuring.span(element, 0) is not None
         content = (builder.name, keys, at.index or 0, element, build.threads, allow_import, spans)
         try:

@@ -80,7 +80,8 @@ class Measuring:
         """Let these probes, and no others, hear of the runs."""
         listening, before = (any(map(one.hears, _RUNS)) for one in (probes, self._probes))
         self._probes = probes
-        for backend, name, run, *about in self._measured if listening or before else ():
+        changed = self._measured if listening or before else []
+        for backend, name, run, *about in changed:
             began, done = (
                 probes.notifier(event, self._node, *about) if probes.hears(event) else None
                 for event in _RUNS

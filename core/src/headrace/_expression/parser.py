@@ -136,7 +136,7 @@ class _Parser(Scanner):
             span = (start, self.end)
             if bracket.key is None:
                 if named:
-                    raise self._after_key([*named][-1], span)
+                    raise self._after_key(next(reversed(named)), span)
                 positional.append(value)
             elif bracket.key in named:
                 first = spans[len(positional) + [*named].index(bracket.key)]

@@ -249,7 +249,8 @@ class NodePlan:
     def expression(self) -> str:
         """The text of the expression of an instance, or of the node where it registers no instance."""
         reflects = self.instance is not None and self.keys.backend is not None
-        return str(((self.backend if reflects else self.instance) or self.entrypoint).call)
+        built = self.backend if reflects else self.instance
+        return str((built or self.entrypoint).call)
 
     @property
     def roots(self) -> list[Element]:

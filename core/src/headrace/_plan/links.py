@@ -222,8 +222,8 @@ class _Graph:
         """Add to the links what the expressions say: the targets of reposts, second doors, called nodes."""
         own = {name: one.each for name, one in self.links.items()}
         for name, node in self.nodes.items():
-            *chain, _ = doors(self.nodes, name)
-            limits = [ms for one in chain if (ms := self.nodes[one].keys.timeout_ms) is not None]
+            way = doors(self.nodes, name)
+            limits = [ms for one in way[:-1] if (ms := self.nodes[one].keys.timeout_ms) is not None]
             run = elements_run(self.nodes, node.roots)
             self.reposts[name] = {e.target: e.call for e in run if e.target is not None}
             self.links[name] = replace(
@@ -231,7 +231,7 @@ class _Graph:
                 reposts=tuple(self.reposts[name]),
                 calls=tuple(n for n in nodes_named(node.roots) if n != name),
                 alias_of=node.alias_of,
-                levels=tuple(each for one in doors(self.nodes, name) if (each := own[one])),
+                levels=tuple(each for each in map(own.get, way) if each is not None),
                 timeout_ms=min(limits, default=None),
             )
 
@@ -346,8 +346,9 @@ def _waits(
         below, named = list(element.children), element.named
         while named is not None and (made := named.element) is not None:
             queued = any(word_of(one.cls)._gathers for one in way_to_called(made))
-            of_node = named.index is not None or queued
-            key = f"node.{named.node}" if of_node else named.name if named.registered else made
+            key: Any = named.name if named.registered else made
+            if named.index is not None or queued:
+                key = f"node.{named.node}"
             alone = named.registered or _has_thread(made)
             again = among is not None and held.get(key) == thread
             if alone and not (queued and made.named) and not again:

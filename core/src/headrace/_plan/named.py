@@ -302,9 +302,9 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
 def _offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
     """Give the names of a kind, and a sentence that lists them."""
     known = {offer.name for offer in registry.offers(kind.hook)}
-    registered = [registry.local, *(table for _, table in planning.files)]
-    for table in registered if kind.base is not None else ():
-        known.update(name for name, cls in table.items() if kind.has(cls))
+    if kind.base is not None:
+        for table in (registry.local, *(table for _, table in planning.files)):
+            known.update(name for name, cls in table.items() if kind.has(cls))
     are = f"There are: {', '.join(sorted(known))}." if known else f"No plugin offers a {kind.noun}."
     return sorted(known), are
 

@@ -148,9 +148,8 @@ class Planner(Resolver):
         call = None if self.too_large else self.read(text, source)
         if call is None:
             return None
-        return self.plan(
-            call, Scope(may_register=True, gets_name=True, slot=open_slot(call), lenient=True)
-        )
+        slot = open_slot(call)
+        return self.plan(call, Scope(may_register=True, gets_name=True, slot=slot, lenient=True))
 
     # One node.
 

@@ -265,16 +265,14 @@ def _check_stands_alone(use: Use) -> None:
     own = {id(one) for one in inside}
     for one in inside:
         named, hint = one.named, None
+        texts = [value for _, value in one.options or () if isinstance(value, str)]
         outer = named is not None and (named.registered or id(named.element) not in own)
         if outer or word_of(one.cls)._reaches_out:
             why = "it reaches for something of the pipeline, which another process does not have"
         elif getattr(source_of(one.cls), "__module__", None) == "__main__":
             why = "it is registered by the program itself, which another process does not run"
             hint = "Put it into a file, and name that under `import`."
-        elif any(
-            isinstance(value, str) and value.startswith("__main__:")
-            for _, value in one.options or ()
-        ):
+        elif any(text.startswith("__main__:") for text in texts):
             why = "it names something of the program itself, which another process does not run"
             hint = "Put that into a module of its own."
         else:
@@ -319,9 +317,8 @@ def needs_thread(element: Element) -> bool:
 
 def _runs_inside(element: Element) -> bool:
     """Tell whether the children of an element run in the thread that runs the element's parent."""
-    return (
-        _runs_here(element) and not element.cls.builds_elsewhere and not _called_elsewhere(element)
-    )
+    elsewhere = element.cls.builds_elsewhere or _called_elsewhere(element)
+    return _runs_here(element) and not elsewhere
 
 
 def _called_elsewhere(element: Element) -> bool:

@@ -73,7 +73,7 @@ def _check_class(cls: type[Any]) -> None:
             is of a wrong kind. The error names the class and all of its faults.
     """
     try:
-        wrong = [*_wrong_methods(cls), *_wrong_words(cls), *_wrong_flags(cls)]
+        wrong = [*_wrong_methods(cls), *_wrong_declarations(cls), *_wrong_flags(cls)]
     except Exception as error:  # noqa: BLE001 - a descriptor or a metaclass of the author's may raise
         wrong = [f"looking at its attributes raised {error_text(error)}"]
     if wrong:
@@ -111,7 +111,7 @@ def _takes(method: Any, given: tuple[str, ...]) -> bool:
     return True
 
 
-def _wrong_words(cls: type[Any]) -> Iterator[str]:
+def _wrong_declarations(cls: type[Any]) -> Iterator[str]:
     for name, usual in (("reads", "data"), ("writes", "result")):
         keys = getattr(cls, name, ())
         if not (isinstance(keys, property) or _is_typed_dict(keys) or _are_texts(keys)):

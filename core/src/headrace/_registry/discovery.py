@@ -340,11 +340,13 @@ def _words() -> dict[str, str]:
     found: dict[str, str] = {}
     for module in pkgutil.iter_modules([str(Path(__file__).parents[1] / "words")]):
         # By the loader: the program may be an archive (zipapp).
-        text = (pkgutil.get_data("headrace", f"words/{module.name}.py") or b"").decode()
-        listed = None if module.name[0] == "_" else _ALL.search(text)
-        for name in re.findall(r"\w+", listed[1]) if listed is not None else ():
-            alias = re.search(rf"^{name} = (\w+)$", text, re.MULTILINE)
-            found[name] = f"headrace.words.{module.name}:{alias[1] if alias is not None else name}"
+        content = pkgutil.get_data("headrace", f"words/{module.name}.py") or b""
+        listed = _ALL.search(content.decode())
+        if module.name.startswith("_") or listed is None:
+            continue
+        for name in re.findall(r"\w+", listed[1]):
+            alias = re.search(rf"^{name} = (\w+)$", listed.string, re.MULTILINE)
+            found[name] = f"headrace.words.{module.name}:{name if alias is None else alias[1]}"
     return found
 
 

@@ -59,11 +59,8 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
                 path = (base / in_home(item)).resolve()
                 with _alone(str(path)):
                     tables.append((str(path), _run_file(path, item)))
-            except (
-                OSError,
-                ValueError,
-                RuntimeError,
-            ) as error:  # of the path: what the file raises is a PluginError
+            # These are errors of the path: what the file itself raises is a PluginError.
+            except (OSError, ValueError, RuntimeError) as error:
                 raise PluginLoadError(f"{item!r} cannot be read: {error}") from error
         else:
             with _alone(item):

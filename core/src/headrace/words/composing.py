@@ -172,7 +172,8 @@ class Sequential(Word):
 
     def _last_label(self, request: Request, before: int | None = None) -> str:
         last = self._steps[:before][-1].child
-        return (last if self._plain else self._silent.get(id(request), last))._last_label(request)
+        silent = last if self._plain else self._silent.get(id(request), last)
+        return silent._last_label(request)
 
 
 class _Step(NamedTuple):
@@ -270,8 +271,9 @@ class IoC(Wiring):
         parts = at.parts.nested(scope, at.thread)
         inner = replace(at, local=dict(at.local), scope=scope, parts=parts)
         of_instance = at.index is not None
+        build = building.element if of_instance else building.build_shared
         for child in element.phases[0]:
-            built = (building.element if of_instance else building.build_shared)(child, inner)
+            built = build(child, inner)
             # What is built outside of any instance may be called by several instances at a time, so it is
             # guarded. In the front of the pipeline `ElementBuilder.backend` has guarded it already.
             bare = child.named is None and child.is_bare

@@ -236,12 +236,13 @@ class CatSplit(Word):
         before = [dict(request) for request in batch]
         outcomes = self._once(batch)
         failure = self._infer_failure
-        for k, request in enumerate(batch if failure is not None else ()):
-            if outcomes[k] is failure:  # else cat has failed it
-                request.clear()
-                request.update(before[k])
-                if (alone := batch_alone(self, request)) is not None:
-                    outcomes[k] = self._once(alone)[0]
+        failed = [i for i, error in enumerate(outcomes) if error is not None and error is failure]
+        for i in failed:  # cat has failed the others
+            batch[i].clear()
+            batch[i].update(before[i])
+            alone = batch_alone(self, batch[i])
+            if alone is not None:
+                outcomes[i] = self._once(alone)[0]
         return outcomes
 
     def _once(self, batch: list[Request]) -> Answers:
@@ -298,8 +299,10 @@ class CatSplit(Word):
             batch[i].update(before[i])
         alive = [batch[i] for i in left]
         filled = filled_up(alive, self._infer)
-        short = [too_few(alive, self._infer, pad=True)] * len(alive)
-        for i, error in zip(left, self._once(filled) if filled else short, strict=False):
+        found: Answers = [too_few(alive, self._infer, pad=True)] * len(alive)
+        if filled is not None:
+            found = self._once(filled)
+        for i, error in zip(left, found, strict=False):  # without the fillers
             outcomes[i] = error
         return True
 

@@ -216,9 +216,8 @@ class Queue(QueueUser):
             SetupError: The queue is there already, in another size.
         """
         if self._queue.max != options.max:
-            what = (
-                f"queue {options.queue!r} holds {self._queue.max}, which a reload does not change"
-            )
+            holds = self._queue.max
+            what = f"queue {options.queue!r} holds {holds}, which a reload does not change"
             raise SetupError(what, hint="Build the pipeline again.")
 
 
@@ -238,7 +237,8 @@ class _Mover(QueueUser, ABC):
         outcomes: Answers = [None] * len(batch)
         items = [i for i, request in enumerate(batch) if not isinstance(request, Filler)]
         select(batch, items, lambda one: self._move(one, entry(one)), outcomes)
-        for filler in batch[len(items) :] if items else ():
+        fillers = batch[len(items) :] if items else []
+        for filler in fillers:
             if "result" in batch[items[-1]]:
                 filler["result"] = batch[items[-1]]["result"]
         return unless_all_well(outcomes)
