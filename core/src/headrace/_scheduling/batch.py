@@ -202,6 +202,9 @@ def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError
     return caused(BackendError(what, **where, abandoned=is_abandoned(error)), error)
 
 
+_WITHOUT_LIMITS = Entry({})
+
+
 def entry_here() -> Callable[[Request], Entry]:
     """Give a function that finds the entry of a request in a batch that runs here, for its deadline and priority.
 
@@ -211,6 +214,8 @@ def entry_here() -> Callable[[Request], Entry]:
     """
     batches = [batch for ident in served_by(get_ident()) for batch in batches_run.get(ident, ())]
     entries = [entry for batch in batches for entry in batch]
+    if not entries:  # a caller runs its own request
+        return lambda _: _WITHOUT_LIMITS
     known = {id(one.request): one for one in entries}
     latest = max([inf if one.deadline is None else one.deadline for one in entries], default=inf)
     made = Entry({}, deadline=latest if latest < inf else None)
