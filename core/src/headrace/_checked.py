@@ -210,11 +210,10 @@ class Checked:
         return self._located(caused(wrapped, error))
 
     def _located(self, error: Located) -> Located:
-        if error.node in (None, self._node):
-            here = {"node": self._node, "backend": self._label(), "instance": self._index}
-            for place, value in here.items():
-                if getattr(error, place) is None:
-                    setattr(error, place, value)
+        here = {"node": self._node, "backend": self._label(), "instance": self._index}
+        for place, value in here.items():
+            if error.node in (None, self._node) and getattr(error, place) is None:
+                setattr(error, place, value)
         return error
 
     def _lose(self, error: InstanceLostError) -> None:

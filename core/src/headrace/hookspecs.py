@@ -242,9 +242,8 @@ def attached(pipeline: headrace.Pipeline, probe: object) -> Iterator[None]:
     if isinstance(probe, type):
         raise TypeError(f"a probe is an object: attached(pipe, {probe.__name__}(...))")
     if not any(callable(getattr(probe, name, None)) for name in PROBE_METHODS):
-        raise TypeError(
-            f"{type(probe).__name__} is no probe: it has no {' or '.join(PROBE_METHODS)}"
-        )
+        wanted = " or ".join(PROBE_METHODS)
+        raise TypeError(f"{type(probe).__name__} is no probe: it has no {wanted}")
     guarded = GuardedProbe(type(probe).__name__, probe)
     try:
         pipeline._attach(guarded)

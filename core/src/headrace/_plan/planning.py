@@ -60,9 +60,8 @@ class Scope:
 
     def within(self, **changes: Any) -> Scope:
         """Give the scope one level deeper, with changes; ``gets_name`` and ``parent`` are not passed on."""
-        return replace(
-            self, **{"depth": self.depth + 1, "gets_name": False, "parent": None, **changes}
-        )
+        own: dict[str, Any] = {"depth": self.depth + 1, "gets_name": False, "parent": None}
+        return replace(self, **{**own, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -360,9 +360,8 @@ _POLICIES = {
 CORE_POLICIES = {name: path for table in _POLICIES.values() for name, path in table.items()}
 """The import paths of core's policies, by name."""
 
-CORE = Plugin(
-    "headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, {**_hooks_of(()), **_POLICIES}
-)
+_HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
+CORE = Plugin("headrace", "headrace", headrace.__version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
 _BY_DISTRIBUTION = {

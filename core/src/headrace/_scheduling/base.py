@@ -265,9 +265,8 @@ class SchedulerBase:
                 # Ctrl-C came again: else the next call would find the instance in this thread's own hands.
                 errand(self._recover_entries, entries)
                 raise
-            raised.abandoned = abandoned = any(  # type: ignore[attr-defined]
-                entry.state != DONE or is_abandoned(entry.error) for entry in entries
-            )
+            left = (entry.state != DONE or is_abandoned(entry.error) for entry in entries)
+            raised.abandoned = abandoned = any(left)  # type: ignore[attr-defined]
             if not abandoned:
                 for entry in entries:
                     entry.give_back()

@@ -43,10 +43,9 @@ class Driver:
         self._node = node
         self.run = _batch.run
         name, limit = f"headrace-{node.name}", len(node.instances)
-        self.workers = Workers(name, limit, self._call_runner, self._start)
-        self.dispatcher = Dispatcher(
-            node, batch_policy, dispatch_policy, self.workers, timer, self._post
-        )
+        self.workers = workers = Workers(name, limit, self._call_runner, self._start)
+        policies = (batch_policy, dispatch_policy)
+        self.dispatcher = Dispatcher(node, *policies, workers, timer, self._post)
 
     def drive(self, me: Caller | Worker, work: Work | None) -> None:
         """Run ``work`` and the batches after it in thread ``me``; raises the interrupt that hit a caller."""

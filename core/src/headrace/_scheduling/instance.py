@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace._checked import Presence
-from headrace._scheduling.locks import drained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -363,7 +362,11 @@ class FreeInstances:
             if not (swift or other):
                 return
         for (instances,) in idle_lists:
-            self.free += drained(instances.popleft)
+            while instances:  # not `drained`, which costs a microsecond more
+                try:
+                    self.free.append(instances.popleft())
+                except IndexError:  # a caller popped the last instance first
+                    break
 
     def publish(self) -> None:
         """Let callers take the free instances without the lock; called while no request waits."""

@@ -299,9 +299,8 @@ class CatSplit(Word):
             batch[i].update(before[i])
         alive = [batch[i] for i in left]
         filled = filled_up(alive, self._infer)
-        found: Answers = [too_few(alive, self._infer, pad=True)] * len(alive)
-        if filled is not None:
-            found = self._once(filled)
+        short: Answers = [too_few(alive, self._infer, pad=True)] * len(alive)
+        found = short if filled is None else self._once(filled)
         for i, error in zip(left, found, strict=False):  # without the fillers
             outcomes[i] = error
         return True
