@@ -211,7 +211,7 @@ def test_every_command_of_the_readme_on_a_device(example, tmp_path):
     for command in commands():
         if command.startswith("pip install"):
             continue
-        done = shell(quick(command), example, limit_s=100, HEADRACE_TRT_CACHE=str(tmp_path))
+        done = shell(quick(command), example, limit_s=250, HEADRACE_TRT_CACHE=str(tmp_path))
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         if "prepare.py" in command:
             pages = list(example.glob("examples/*/made/pages/*"))
