@@ -10,7 +10,7 @@ from typing import Any
 from headrace._config.document import Document, Table, read_document
 from headrace._config.problems import Problems, key_place, with_room
 from headrace._config.shape import FIXED_KEYS, NODE_KEYS, Shape, key_schemas, read_shape
-from headrace._options import mapped, path_as_text, without_base
+from headrace._options import keys_of, mapped, path_as_text, without_base
 from headrace._plan.element import PipelinePlan, elements_of
 from headrace._plan.planner import Planner
 from headrace._portable import nearest
@@ -133,7 +133,8 @@ class PipelineConfig:
         document, single = self._document, self._shape.single
         table = document.top[node] if not single else None
         keys: dict[str, Any] = dict(table.keys if isinstance(table, Table) else document.top)
-        names = {*keys, *NODE_KEYS, *self._plan.nodes[node].option_names}
+        backends = [element.cls for element in elements_of(self._plan.nodes[node].roots)]
+        names = {*keys, *NODE_KEYS, *(key for cls in backends for key in keys_of(cls.Options))}
         written = read_document({node: dict(changes)}).top[node]
         assert isinstance(written, Table)  # noqa: S101 - a mapping was read
         for key, new in written.keys.items():

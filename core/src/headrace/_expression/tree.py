@@ -21,23 +21,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from typing_extensions import Self
-
 
 Span: TypeAlias = tuple[int, int]
 Value: TypeAlias = "int | float | bool | str | tuple[Value, ...] | Call | None"
 
 
 class _Node:
-    """Base of `Call` and `Args`: two are equal when they are written the same, and none is ever copied."""
+    """Base of `Call` and `Args`: two are equal when they are written the same."""
 
     __slots__ = ()
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._backend import no_build
 from headrace._config.shape import GlobalKeys
-from headrace._options import keys_of
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
@@ -256,11 +255,6 @@ class NodePlan:
     def roots(self) -> list[Element]:
         """The expressions of the node."""
         return [self.entrypoint, *([self.init] if self.init is not None else [])]
-
-    @property
-    def option_names(self) -> set[str]:
-        """The names of all options that its backends have."""
-        return {key for one in elements_of(self.roots) for key in keys_of(one.cls.Options)}
 
     @property
     def backend(self) -> Element | None:

@@ -63,7 +63,7 @@ class OptionsReader:
         qualified = (f"{self.plugin}:{call.part}",) if self.plugin else ()
         names = () if self.args_only else (call.name, call.part, *qualified)
         self.names = tuple(dict.fromkeys(names))
-        self.keys = keys_of(self.options) if _is_options(self.options) else {}
+        self.keys = keys_of(self.options)
 
     def read(self, given: Given | None = None) -> tuple[Options | None, dict[str, str]]:
         """Find the options and check them.
@@ -74,9 +74,6 @@ class OptionsReader:
         Returns:
             The checked options, None when they are wrong (which is reported), and the origin of each value.
         """
-        if not _is_options(self.options):
-            self._add("contract", f"{self.call.name}.Options is no subclass of headrace.Options")
-            return None, {}
         arguments, parameters = self._arguments(), self.planning.parameters
         origins = dict.fromkeys(self.keys, "default")
         values: dict[str, Any] = {}
@@ -202,10 +199,6 @@ class OptionsReader:
         return "" if node is None else f" of node {node!r}"
 
 
-def _is_options(options: Any) -> bool:
-    return isinstance(options, type) and issubclass(options, Options)
-
-
 def _of_the_node(key: str) -> str | None:
     """Give the hint for a key of a node that was written as an option; None for another key."""
     meant = KEYS_ELSEWHERE.get(key, key)
@@ -245,7 +238,9 @@ class Kind(NamedTuple):
 
     def lacks(self, cls: Any) -> str | None:
         """Say what a class of this kind lacks to be usable; None when it lacks nothing."""
-        decides = getattr(cls, self.method, None)
+        decides, options = getattr(cls, self.method, None), getattr(cls, "Options", None) or Options
+        if not (isinstance(options, type) and issubclass(options, Options)):
+            return "its Options is no subclass of headrace.Options"
         if self.base is None or (callable(decides) and decides is not vars(self.base)[self.method]):
             awaited = inspect.iscoroutinefunction(decides)
             return f"{self.method} is asynchronous, and nobody awaits it" if awaited else None

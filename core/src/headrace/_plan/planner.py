@@ -287,7 +287,7 @@ class Planner(Resolver):
 
         Raises:
             ConfigError: The expression is wrong.
-            SetupError: The expression cannot be built late.
+            SetupError: The expression has a Repost.
         """
         other = Planner(self.shape, self.files, Problems(), refused=self.refused)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
@@ -301,8 +301,7 @@ class Planner(Resolver):
             if element is not None:
                 other.check_called(element)
         other.problems.raise_if_any()
-        if element is None:
-            raise SetupError(f"nothing can be built from {text!r}")
+        assert element is not None  # noqa: S101 - without a problem there is an element
         if any(one.target is not None for one in element.walk()):
             what = f"{text!r} is built in init and has a Repost, of which the graph cannot know"
             raise SetupError(what, hint="Write it in the configuration.")

@@ -275,11 +275,6 @@ class Planning(ABC):
         known = named is None or named.node == self.node or named.node not in self._unfinished
         return named if known else None
 
-    def instances(self) -> list[str]:
-        """Give the names of all instances that are registered, or will be."""
-        nodes = [f"node.{name}" for name in self.shape.nodes]
-        return list(dict.fromkeys([*self.registered, *nodes]))
-
     def _home(self, name: str) -> str | None:
         """Give the node that registers ``name``, None when none does."""
         return self._homes.get(name) or self._homes.get(re.sub(r"\.[0-9]+$", ".", name))

@@ -155,10 +155,12 @@ def _stand_for(use: Use, call: Call) -> Element | None:
 
 
 def _report_unknown(use: Use, call: Call) -> None:
-    if not use.planning.refuse_cycle(call) and not use.scope.lenient:
-        known = sorted({*use.planning.instances()}.union(*use.scope.frames))
-        meant = f"node.{call.name}" if f"node.{call.name}" in known else call.name
-        use.planning.add_unknown("unknown_instance", "instance", call, meant, known)
+    planning, node = use.planning, f"node.{call.name}"
+    if not planning.refuse_cycle(call) and not use.scope.lenient:
+        nodes = (f"node.{name}" for name in planning.shape.nodes)
+        known = sorted({*planning.registered, *nodes}.union(*use.scope.frames))
+        meant = node if node in known else call.name
+        planning.add_unknown("unknown_instance", "instance", call, meant, known)
 
 
 class Reflect(Wiring):

@@ -245,12 +245,16 @@ class _Mover(QueueUser, ABC):
 
 
 class _Sender(_Mover):
-    """Base of the words that put copies of requests into a queue while their batch runs."""
+    """Base of the words that put copies of requests into a queue while their batch runs, and let them pass."""
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Find the queue, and register as an exit of the batch."""
         super()._prepare(building, element, at)
         at.end.exit(self, element)
+
+    def _move(self, request: Request, entry: Entry) -> None:
+        self._queue.put(dict(request), None if self.waits_while is None else entry)
+        request["result"] = request["data"]
 
 
 class Send(_Sender):
@@ -279,10 +283,6 @@ class Send(_Sender):
 
     waits_while = "full"
 
-    def _move(self, request: Request, entry: Entry) -> None:
-        self._queue.put(dict(request), entry)
-        request["result"] = request["data"]
-
 
 class Observer(_Sender):
     """Put a shallow copy of the request into a queue, never waiting, and pass: ``Observer(q)``.
@@ -305,10 +305,6 @@ class Observer(_Sender):
 
             backend = "S[Upper,Observer(q)]"
     """
-
-    def _move(self, request: Request, entry: Entry) -> None:
-        self._queue.put(dict(request), None)
-        request["result"] = request["data"]
 
 
 class Recv(_Mover):
