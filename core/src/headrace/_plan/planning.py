@@ -90,12 +90,11 @@ def known_definitions(
         if not PLAIN_NAME.fullmatch(name) or ":" in name:
             hint = "A letter or _, then letters, digits and _ . - /"
             problems.add("definition", f"{name!r} is no name for a definition", hint=hint, **at_key)
-        for other in known.get(name, ()):
-            message = f"{name!r} is defined by {other.distribution} already"
-            problems.add("definition", message, hint="Choose another name.", **at_key)
-        for spec in registry.find(name, files)[:1]:
-            message = f"{name!r} is the name of a backend of {spec.distribution}"
-            problems.add("definition", message, hint="Choose another name.", **at_key)
+        taken = [f"is defined by {one.distribution} already" for one in known.get(name, ())]
+        backends = registry.find(name, files)[:1]
+        taken += [f"is the name of a backend of {one.distribution}" for one in backends]
+        for why in taken:
+            problems.add("definition", f"{name!r} {why}", hint="Choose another name.", **at_key)
         known[name] = [Definition(name, path=written.value, source=Source.of(written, path))]
     return known
 

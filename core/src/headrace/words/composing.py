@@ -86,20 +86,18 @@ class Sequential(Word):
     def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
         """Give the keys that the first element needs, unless an item may pass it by."""
         first, *rest = element.children
-        prefixes = element.prefixes or [((), {}) for _ in element.children]
-        if any(prefixes[0]):
+        if any(element.prefixes[0]):
             return {DATA: element.name}  # an item that passes by ends with its data as result
-        for child, (flags, _) in zip(rest, prefixes[1:], strict=True):
+        for child, (flags, _) in zip(rest, element.prefixes[1:], strict=True):
             if "or" in flags and DATA in needs_of(child, built):
                 return {DATA: child.name}  # (or) runs on the data of an item that has no result
         return needs_of(first, built)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the children."""
-        prefixes = context.prefixes or tuple(((), {}) for _ in context.children)
         self._steps = [
             _Step(child, child_call(child, pad=self._pad).__call__, "or" in flags, named.get("key"))
-            for child, (flags, named) in zip(context.children, prefixes, strict=True)
+            for child, (flags, named) in zip(context.children, context.prefixes, strict=True)
         ]
         self._silent: dict[int, Backend] = {}
         self._plain = [*enumerate(step.run for step in self._steps)]
