@@ -72,7 +72,12 @@ def test_keys_may_be_the_path_of_their_file(serving, keys):
     server = serving({"a": {"backend": "Identity"}}, keys=str(keys))
     assert httpx.post(f"{server.url}/run/a").status_code == 401
     keys.write_text(f'[new]\nsha256 = "{hashlib.sha256(b"other").hexdigest()}"\n')
-    server.reload(keys=keys)
+    server.reload()
+    assert httpx.post(f"{server.url}/run/a", headers={"x-api-key": "other"}).status_code == 200
+    keys.write_text("[new")
+    for given in ({}, {"keys": keys}):
+        with pytest.raises(ConfigError, match="this is no TOML"):
+            server.reload(**given)
     assert httpx.post(f"{server.url}/run/a", headers={"x-api-key": "other"}).status_code == 200
     with pytest.raises(TypeError, match="the path of a file, got 5"):
         Server({"a": {"backend": "Identity"}}, keys=5)

@@ -230,6 +230,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
         (b"text", "application/json;q=0, text/plain", "text/plain"),
         ("<b>", "text/html, application/xml;q=0.9, */*;q=0.8", "application/json"),
         ("<b>", "text/html", "text/html"),
+        ("text", "text/*, application/json;q=0.5", "application/json"),
+        ("text", "text/*", "text/plain"),
         (7, "image/jpeg, */*;q=0.1", "application/json"),
         (7, "image/jpeg", "? application/json"),
         (b"text", "application/json;q=0", "? application/json or application/octet-stream"),

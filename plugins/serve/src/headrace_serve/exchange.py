@@ -205,7 +205,8 @@ class Exchange:
         size = 0
         more = True
         while more:
-            pieces, more = await receive_more(max(self._held - size, _LEAST_ROOM_BYTES))
+            room = max(self._held - size, _LEAST_ROOM_BYTES)
+            pieces, more = await receive_more(min(room, limit - size))
             size += sum(map(len, pieces))
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")

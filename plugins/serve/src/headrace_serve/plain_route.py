@@ -314,6 +314,8 @@ def _preferred(ranges: dict[str, float]) -> tuple[str, float]:
     for name, quality in ranges.items():
         if name not in _JSON_RANGES and name not in _PICTURE_KINDS and quality > best:
             kind, best = name, quality
+    if kind == "text/*":
+        return "text/plain", best
     known = _KIND.fullmatch(kind) and "*" not in kind
     return kind if known else _ANY_BYTES, best
 
@@ -340,6 +342,6 @@ def _json_value(name: str, value: Any) -> bytes:
     except UnicodeDecodeError:
         raise InputError(
             f"output {name!r} is no text",
-            hint="Ask for its type with Accept, as image/jpeg or application/octet-stream.",
+            hint="Send one file as the body, and ask with Accept for image/jpeg or application/octet-stream.",
         ) from None
     return as_json_text(value).encode("utf-8", "backslashreplace")

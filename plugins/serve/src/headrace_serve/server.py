@@ -126,7 +126,7 @@ class Server:
         self._shared = worker is not None and listener is None
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
-        known = Keys.of(keys)
+        self._keys, known = keys, Keys.of(keys)
         catalogue = build_models(models, keys=known, allow_import=allow_import)
         try:
             self._service = Service(
@@ -203,14 +203,15 @@ class Server:
             raise
 
     def reload(self, models: Any = None, *, keys: Keys | str | Path | None = None) -> None:
-        """Read the configurations and the certificates again, and serve with these.
+        """Read the configurations, the file of keys and the certificates again, and serve with these.
 
         New pipelines are built while the old ones serve; if one cannot be built, the old ones stay. Requests
         in an old pipeline end there, before it is closed. A `headrace.Pipeline` among the models does not change.
 
         Args:
             models: The models to serve from now on; None: the same as before, read again.
-            keys: The keys that clients need from now on, or the path of their file; None: the same as before.
+            keys: The keys that clients need from now on, or the path of their file; None: the same as before;
+                a file is read again.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; nothing has changed.
@@ -220,21 +221,19 @@ class Server:
             if self._loop is None or self._closed:
                 raise ClosedError("the server does not run")
             service = self._service
+            keys = self._keys if keys is None else keys
             known = Keys.of(keys)
             given = service.given if models is None else models
-            new = build_models(
-                given,
-                service.models,
-                keys=known or service.keys,
-                allow_import=service.allow_import,
-            )
+            new = build_models(given, service.models, keys=known, allow_import=service.allow_import)
             try:
                 certificates = None if self._tls is None else self._tls.read()
             except BaseException:
                 new.close(2.0)
                 raise
             swap = self._exchange(new, known, given, certificates)
-            asyncio.run_coroutine_threadsafe(swap, self._loop).result().close(_OLD_S)
+            old = asyncio.run_coroutine_threadsafe(swap, self._loop).result()
+            self._keys = keys
+            old.close(_OLD_S)
 
     async def _exchange(
         self, new: Catalogue, keys: Keys | None, given: Any, certificates: Certificates | None
@@ -245,7 +244,7 @@ class Server:
             await self._listen()
         old = self._service.models
         self._service.models, self._service.given = new, given
-        self._service.keys = keys or self._service.keys
+        self._service.keys = keys
         self._service.changes.notify()
         return old
 
