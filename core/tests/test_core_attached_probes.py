@@ -54,7 +54,8 @@ def heard(probe, node="main"):
 def is_plain(pipe):
     """Tell whether nothing of probes is left in a pipeline."""
     nodes = pipe._engine._nodes.values()
-    left = [one for node in nodes for one in ("call", "_run_alone") if one in vars(node.scheduler)]
+    left = [node for node in nodes if node.scheduler._run_alone is not batch.run_alone]
+    left += [node for node in nodes if node.scheduler._checks_all]
     left += [node for node in nodes if node.scheduler._node.reporter is not None]
     left += [node for node in nodes if node.scheduler._driver.run is not batch.run]
     backends = [one for node in nodes for one in node.elements.by_element.values()]

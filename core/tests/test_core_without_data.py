@@ -108,13 +108,16 @@ class Deaf:
         """Hears nothing."""
 
 
+@pytest.mark.parametrize("reloads", [False, True])
 @pytest.mark.parametrize("listens", [False, True])
-def test_what_is_missing_is_named_to_whichever_thread_asks(listens, shortcut):
+def test_what_is_missing_is_named_to_whichever_thread_asks(listens, reloads, shortcut):
     with (
-        headrace.pipe({"backend": "S[Join,Negative]"}) as pipe,
+        headrace.pipe({"backend": "Negative" if reloads else "S[Join,Negative]"}) as pipe,
         attached(pipe, Deaf()) if listens else nullcontext(),
         ThreadPoolExecutor(1) as another,
     ):
+        if reloads:
+            pipe.reload("main", {"backend": "S[Join,Negative]"})
         for call in (pipe, lambda request: another.submit(pipe, request).result()):
             with pytest.raises(InputError) as caught:
                 call({"data": 1, "left": 2})

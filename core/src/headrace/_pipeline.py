@@ -77,12 +77,9 @@ class Pipeline:
         engine.start(self)
         self._entrance = engine.entrance
         self._graph: Any = engine.graph  # a Graph wherever `_call` is None
-        self._find_call()
-        engine.probes.notify("pipeline_started", self)
-
-    def _find_call(self) -> None:
-        only = self._entrance.only
+        only = engine.entrance.only
         self._call = None if only is None else only.call
+        engine.probes.notify("pipeline_started", self)
 
     @overload
     def __call__(
@@ -291,11 +288,9 @@ class Pipeline:
     def _attach(self, probe: GuardedProbe) -> None:
         Probes([probe]).notify("pipeline_started", self)
         self._engine.attach(probe)
-        self._find_call()
 
     def _detach(self, probe: GuardedProbe) -> None:
         self._engine.detach(probe)
-        self._find_call()
 
     def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
         return self

@@ -255,9 +255,6 @@ class Engine:
             if new is not None:
                 new.listen(self.probes)
                 retirement = self._exchange(name, new, blueprint)
-                # Again, since `new` has the scheduler in service by now: how callers enter that depends on
-                # the keys that its new instances need, and on the probes.
-                new.listen(self.probes)
             change.adopt()
             if self.graph is not None:
                 self.graph.link(blueprint.links)

@@ -82,6 +82,7 @@ class SchedulerBase:
         self._queue = node.queue
         self._callers, self._backlog = node.callers, driver.workers.backlog
         self._quota = node.quota
+        self._checks_all = False  # set by `check_as_needed`
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
         self._unqueued_max = self._weight_for_shortcut(batch_policy)
         self._watch()
@@ -245,9 +246,7 @@ class SchedulerBase:
         """
         # A signal handler that interrupts a probe in the main thread, and calls the pipeline, might wait for
         # ever for a lock of that probe: so a helper thread runs all, unless every probe is reentrant.
-        reporter = self._node.reporter
-        may_report = reporter is None or reporter.probes.reentrant
-        if get_ident() != main_thread.ident or not may_report:
+        if get_ident() != main_thread.ident or self._node.keeps_main_thread_away:
             self._call_many(entries, internal=internal)
             return
         try:

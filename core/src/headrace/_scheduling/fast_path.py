@@ -36,7 +36,7 @@ from headrace._portable import is_abandoned
 from headrace._scheduling.base import SchedulerBase, refuse_inside
 from headrace._scheduling.batch import judged, run_alone, wrapped
 from headrace._scheduling.calls import errand
-from headrace._scheduling.entry import MISSING, fail, refuses_change, restore
+from headrace._scheduling.entry import DATA_ALONE, MISSING, fail, refuses_change, restore
 from headrace._scheduling.instance import BARGE_S, RETURNING, SWIFT_S
 from headrace._scheduling.locks import holds_a_lock, main_thread, may_lock, near_stack_end, no_room
 from headrace._scheduling.process_threads import errands
@@ -44,7 +44,7 @@ from headrace._scheduling.threads import Caller, Work
 from headrace.errors import code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._scheduling.instance import IdleList, Instance
     from headrace._scheduling.sleeper import Rest
@@ -57,18 +57,17 @@ class FastPath(SchedulerBase):
     """A scheduler's part for callers that find an instance idle and run their own request on it."""
 
     _sorts = False  # a helper thread is about to move swift instances to their idle list
-    _run_alone = staticmethod(run_alone)
+    _run_alone: Callable[..., BaseException | None] = staticmethod(run_alone)
 
     def need(self, keys: Sequence[str]) -> None:
-        """Set the keys that a request must have; `call` by itself looks for ``data`` only."""
-        if keys != self.needs:
-            self.needs = keys
-            if keys:
-                self.call = self._call_with_keys  # type: ignore[method-assign]
+        """Set the keys that a request must have."""
+        self.needs = DATA_ALONE if keys == DATA_ALONE else keys
+        self.check_as_needed()
 
-    def _call_with_keys(self, request: Request, **how: Any) -> Rest | None:
-        self.checked(request)
-        return type(self).call(self, request, **how)
+    def check_as_needed(self) -> None:
+        """Have `call` check every request where other keys than ``data`` are needed, or probes keep the main thread away."""
+        other_keys = self.needs is not DATA_ALONE and bool(self.needs)
+        self._checks_all = other_keys or self._node.keeps_main_thread_away
 
     def call(  # noqa: C901, PLR0912, PLR0915 - every request would pay for each call more in here
         self,
@@ -90,15 +89,17 @@ class FastPath(SchedulerBase):
             The part of ``rest`` that begins at the first node to which no worker has moved the request.
         """
         weight = 1
-        if "data" not in request or "request_size" in request:
+        me = get_ident()
+        if "data" not in request or "request_size" in request or self._checks_all:
             weight = self.checked(request)
-            if "data" not in request:  # the node needs other keys
+            away = me == main_thread.ident and self._node.keeps_main_thread_away
+            if away or "data" not in request:  # in the second case the node needs other keys
+                data = request.get("data", MISSING)
                 request.pop("result", None)
-                return self._call_slowly(request, MISSING, weight, internal, home, rest)
+                return self._call_slowly(request, data, weight, internal, home, rest)
         data = request["data"]
         if "result" in request:
             del request["result"]
-        me = get_ident()
         idle = self._idle_list
         if not (
             weight <= self._unqueued_max

@@ -149,6 +149,11 @@ class Node(FreeInstances):
         """Make a new lock in a child process: the thread that holds the old one may not exist there."""
         self.lock = threading.RLock()
 
+    @property
+    def keeps_main_thread_away(self) -> bool:
+        """Whether the main thread may call no probe of this node: a signal handler must not interrupt it there."""
+        return self.reporter is not None and not self.reporter.probes.reentrant
+
     # Entries.
 
     def arrived(self, entry: Entry) -> None:

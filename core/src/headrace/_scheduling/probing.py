@@ -8,26 +8,20 @@ probe, and calls the pipeline, might wait for ever for a lock that the interrupt
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._scheduling.batch import run, run_alone
-from headrace._scheduling.entry import DATA_ALONE, MISSING
 from headrace._scheduling.instance import FAST_S, SAMPLED
-from headrace._scheduling.locks import main_thread, taking
+from headrace._scheduling.locks import taking
 from headrace._scheduling.probes import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace._scheduling.batch import Outcome
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
     from headrace._scheduling.probes import Probes
     from headrace._scheduling.scheduler import Scheduler
-    from headrace._scheduling.sleeper import Rest
     from headrace._scheduling.threads import Work
     from headrace.keys import Request
 
@@ -39,7 +33,6 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
     of that time: so new probes may miss the request, and old ones may hear of it after they have gone.
     """
     node: Any = scheduler._node
-    changed: Any = scheduler
     with taking(node.lock):
         if node.reporter is not None:
             node.reporter.probes = probes
@@ -48,31 +41,12 @@ def listen(scheduler: Scheduler, probes: Probes) -> None:
         elif node.reporter is None:
             node.reporter = Reporter(node.name, node.clock, probes)
         reports = probes.reports
-        for name in ("call", "_run_alone"):
-            with suppress(AttributeError):
-                delattr(changed, name)
-        if scheduler.needs is not DATA_ALONE:
-            changed.call = scheduler._call_with_keys
-        if reports:
-            changed._run_alone = partial(_run_alone, node.reporter)
-        if not probes.reentrant:
-            changed.call = partial(_call, scheduler, scheduler.call)
+        scheduler._run_alone = partial(_run_alone, node.reporter) if reports else run_alone
+        scheduler.check_as_needed()
         scheduler._driver.run = partial(_run, node.reporter) if reports else run
         for instance in node.every:
             # Where probes hear of batches, every request goes through `_run_alone`; else only those that are timed.
             instance.sampling, instance.mask = 0 if reports else SAMPLED, 0
-
-
-def _call(
-    scheduler: Scheduler, plain: Callable[..., Rest | None], request: Request, **way: Any
-) -> Rest | None:
-    """Run one request as ``plain`` does, in the main thread by a helper; ``way``: see `FastPath.call`."""
-    if get_ident() != main_thread.ident:
-        return plain(request, **way)
-    weight = scheduler.checked(request)
-    request.pop("result", None)
-    data, internal = request.get("data", MISSING), way.get("internal", False)
-    return scheduler._call_slowly(request, data, weight, internal, way.get("home"), way.get("rest"))
 
 
 def _run(reporter: Reporter, work: Work, node: Node) -> Outcome:
