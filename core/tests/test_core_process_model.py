@@ -354,8 +354,7 @@ class Model(RuleBasedStateMachine):
             assert self.runs.get(data[1], 0) <= 2
 
     def _may_call(self):
-        (swift,), (other,) = self.scheduler._node.idle_lists
-        return bool(swift or other or self.scheduler._node.free) and self.scheduler._unqueued_max
+        return self.scheduler._node.has_idle and self.scheduler._unqueued_max
 
     @rule(entry=entries)
     def cancel(self, entry):

@@ -79,12 +79,11 @@ def hook(pipe, function):
     """Call ``function`` between a caller's look at the idle list and its claim."""
     scheduler = scheduler_of(pipe)
     node = scheduler._node
-    hooked = Hooked(node.idle_lists[0][0])
+    hooked = Hooked(node.idle[0])
     assert len(hooked) == len(scheduler.instances)
     hooked.hook = function
     with node.lock:
-        node.idle_lists = (hooked,), node.idle_lists[1]
-        scheduler._idle_list = node.idle_lists[0]
+        node.idle = scheduler._idle_list = (hooked,)
 
 
 def elsewhere(function):
@@ -98,8 +97,7 @@ def elsewhere(function):
 def idle_in(pipe):
     """Give the idle instances, each as often as it is listed."""
     node = scheduler_of(pipe)._node
-    (swift,), (other,) = node.idle_lists
-    return [*swift, *other, *node.free]
+    return [*node.idle[0], *node.free]
 
 
 @pytest.fixture
@@ -127,7 +125,7 @@ def test_a_slow_backend_is_called_without_the_lock_while_no_caller_waits(pipe):
     claims, claim = [], scheduler._claim
     scheduler._claim = lambda *about: claims.append(about) or claim(*about)
     instance.mean_s = 1.0  # it stays slow for the calls to come
-    pipe({"data": "moves it to the other idle list"})
+    pipe({"data": "makes it count as slow"})
     with node.lock:
         for k in range(8):
             elsewhere(lambda k=k: pipe({"data": k}))
@@ -144,7 +142,7 @@ def test_a_slow_backend_does_not_run_under_a_lock_that_its_caller_holds(pipe):
     scheduler = scheduler_of(pipe)
     (instance,) = scheduler.instances
     instance.mean_s = 1.0
-    pipe({"data": "moves it to the other idle list"})
+    pipe({"data": "makes it count as slow"})
     refused = []
 
     def destructor():
@@ -154,7 +152,7 @@ def test_a_slow_backend_does_not_run_under_a_lock_that_its_caller_holds(pipe):
 
     elsewhere(destructor)
     assert "destructor" in str(refused[0])
-    assert [data for _, data in Step.ran] == ["moves it to the other idle list"]
+    assert [data for _, data in Step.ran] == ["makes it count as slow"]
 
 
 @pytest.mark.usefixtures("takes_turns")
@@ -175,7 +173,7 @@ def test_the_idle_list_is_empty_while_its_instance_runs_and_full_afterwards(pipe
 
 @pytest.mark.parametrize("caller", [lambda call: call(), elsewhere])
 def test_instances_take_turns_from_the_first_request_on(caller, monkeypatch):
-    """An instance that has run nothing lies on the list of slower ones: it must not be left there."""
+    """An instance that has run nothing counts as slow: it must not be left behind the swift ones."""
     monkeypatch.setattr(Instance, "timed", lambda self, _: setattr(self, "mean_s", 1e-6))
     with headrace.pipe({"backend": "Step", "instance_num": 3}) as pipe:
         caller(lambda: [pipe({"data": k}) for k in range(9)])
@@ -381,27 +379,28 @@ def test_a_backend_that_has_become_slow_is_left_to_the_main_thread_and_the_lock(
         instance.mean_s = 1e-6
 
     def idle():
-        return [list(one[0]) for one in scheduler_of(pipe)._node.idle_lists]
+        node = scheduler_of(pipe)._node
+        return node.slow, list(node.idle[0])
 
     for _ in range(2):
         instance.backend.during = slow
         pipe({"data": 1})
-        until(lambda: idle() == [[], [instance]])
+        until(lambda: idle() == (True, [instance]))
         pipe({"data": 2})
         assert idle_in(pipe) == [instance]
         instance.backend.during = swift_again
         pipe({"data": 3})
-        until(lambda: idle() == [[instance], []])
+        until(lambda: idle() == (False, [instance]))
 
 
 @pytest.mark.parametrize(
     "keys",
     [{"batch_sizes": [1, 2]}, {"timeout_ms": 1000}, {"min": 2, "max": 4, "pad": True}],
 )
-def test_nodes_whose_requests_all_pass_the_queue_have_nothing_on_their_idle_lists(keys):
+def test_nodes_whose_requests_all_pass_the_queue_have_nothing_on_their_idle_list(keys):
     with headrace.pipe({"backend": "Step", **keys}) as pipe:
         warm(pipe)
-        assert scheduler_of(pipe)._node.idle_lists == ((deque(),), (deque(),))
+        assert scheduler_of(pipe)._node.idle == (deque(),)
 
 
 @pytest.mark.stress

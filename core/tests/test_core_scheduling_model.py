@@ -564,8 +564,7 @@ TestModel = Model.TestCase
 
 def _free(scheduler):
     """Give the free instances, the one that is claimed next first."""
-    (swift,), (other,) = scheduler._node.idle_lists
-    return [*swift, *other, *scheduler._node.free]
+    return [*scheduler._node.idle[0], *scheduler._node.free]
 
 
 def one_by_hand(*, most=4, **limits):

@@ -78,7 +78,7 @@ class SchedulerBase:
         self._driver = driver = Driver(node, batch_policy, dispatch_policy, self._timer)
         self._workers, self._dispatcher = driver.workers, driver.dispatcher
         # `call` reads these for every request, so each is one attribute lookup away.
-        self._idle_list, self._slow_list = node.idle_lists
+        self._idle_list = node.idle
         self._queue = node.queue
         self._callers, self._backlog = node.callers, driver.workers.backlog
         self._quota = node.quota

@@ -1,25 +1,25 @@
 """Callers that find an instance free and run their own request, past the queue.
 
-While no request waits, the free instances lie on the *idle lists* of the node, where a caller takes one
-without the lock. Instances of swift backends lie on one list, slower ones on the other. The main thread
-always uses both lists, for it never takes the lock (see `headrace._scheduling.calls`); another thread uses
-the list of slower ones only while no caller and no cut batch waits here. Five rules keep this safe:
+While no request waits, the free instances lie on the *idle list* of the node, where a caller takes one
+without the lock. Where one of them is not swift, the main thread alone always uses the list, for it never takes
+the lock (see `headrace._scheduling.calls`); another thread does so only while no caller and no cut batch waits
+here. Five rules keep this safe:
 
 - Popping an instance is a single step of the interpreter: the thread that pops an instance owns it.
 - A caller that has popped an instance **sets its holder, then looks whether the idle list still stands**. A
-  thread that takes instances out of service, or closes, puts other idle lists in place first and looks for
+  thread that takes instances out of service, or closes, puts another idle list in place first and looks for
   holders afterwards. Either the caller sets the holder before that thread looks, and that thread finds
-  the holder; or the caller looks after the other lists are in place, and gives the instance back.
+  the holder; or the caller looks after the other list is in place, and gives the instance back.
 - A caller that puts an instance back **looks at the queue afterwards**, and a thread that joins the
-  queue looks at the idle lists afterwards. Either the caller sees the request, or that thread sees the
+  queue looks at the idle list afterwards. Either the caller sees the request, or that thread sees the
   instance.
-- Every other thread takes the lock, and first moves the instances from the idle lists to the free ones
+- Every other thread takes the lock, and first moves the instances from the idle list to the free ones
   (`Node.collect`); when no request waits any more, it puts the free instances there again (`Node.publish`).
 - When an exception hits a caller in between (Ctrl-C at any call, the end of the stack), **the caller always
   gives the claim to a helper thread**, by one call into C, which a second interrupt cannot tear.
 
 These rules need an interpreter that shows changes to all threads in one order. Where threads run at the
-same time (free-threaded builds) the idle lists stay empty, and every claim is made under the lock.
+same time (free-threaded builds) the idle list stays empty, and every claim is made under the lock.
 
 No interrupt tears the statements between ``# atomic`` and ``# end atomic``: the interpreter looks for an
 interrupt only after calls, at the begin of a function and where a loop goes back. A test looks for
@@ -56,7 +56,6 @@ _take = deque.popleft
 class FastPath(SchedulerBase):
     """A scheduler's part for callers that find an instance idle and run their own request on it."""
 
-    _sorts = False  # a helper thread is about to move swift instances to their idle list
     _run_alone: Callable[..., BaseException | None] = staticmethod(run_alone)
 
     def need(self, keys: Sequence[str]) -> None:
@@ -100,13 +99,14 @@ class FastPath(SchedulerBase):
         data = request["data"]
         if "result" in request:
             del request["result"]
-        idle = self._idle_list
+        idle, node = self._idle_list, self._node
         if not (
             weight <= self._unqueued_max
-            and (idle[0] or (self._slow_list[0] and (idle := self._others(me))[0]))
+            and idle[0]
+            and (not node.slow or self._may_use_slow(me))
             and not self._queue.count
-            and (home is not None or not self._quota.waiting or not self._node.full)
-            and (not self._linger or self._node.idle_count == len(self.instances))
+            and (home is not None or not self._quota.waiting or not node.full)
+            and (not self._linger or node.idle_count == len(self.instances))
         ):
             return self._call_slowly(request, data, weight, internal, home, rest)
         try:
@@ -119,8 +119,8 @@ class FastPath(SchedulerBase):
             # atomic: an interrupt finds the whole claim, and so does `statistics`.
             instance.ident = me
             instance.holder = request
-            # Where other idle lists stand, the instance is out of service, or the node closes.
-            live = idle is self._idle_list or idle is self._slow_list
+            # Where another idle list stands, the instance is out of service, or the node closes.
+            live = idle is self._idle_list
             if live:
                 instance.unqueued += 1
             else:
@@ -134,14 +134,12 @@ class FastPath(SchedulerBase):
                         error = wrapped(self.name, instance, raised)
                     else:
                         if outcomes is not None or "result" not in request:
-                            error = judged(instance, request, outcomes, self._node)
+                            error = judged(instance, request, outcomes, node)
                 else:
-                    error = self._run_alone(instance, request, self._node)
+                    error = self._run_alone(instance, request, node)
                 request["data"] = data
             if error is None and (
-                idle is self._idle_list
-                if instance.mean_s < SWIFT_S
-                else idle is self._slow_list and instance.serves
+                not node.slow if instance.mean_s < SWIFT_S else node.slow and instance.serves
             ):
                 # atomic: an interrupt finds the instance held, or free.
                 instance.ident = 0
@@ -149,10 +147,8 @@ class FastPath(SchedulerBase):
                 idle[0].append(instance)
                 # end atomic
                 # A request that joined the queue before this look is seen here. A thread that puts its
-                # request there later looks at the idle lists after that, and sees the instance.
-                if self._queue.count or (
-                    idle is not self._idle_list and idle is not self._slow_list
-                ):
+                # request there later looks at the idle list after that, and sees the instance.
+                if self._queue.count or idle is not self._idle_list:
                     self._look(instance, idle)
             else:
                 self._put_back(instance, idle, error)
@@ -162,8 +158,8 @@ class FastPath(SchedulerBase):
             finally:
                 if instance.holder is request:
                     instance.ident = 0  # a new thread may get the identifier of this one
-                errands.add((self._recover, instance, request, instance.unqueued))
-            self._recovered(instance, request, raised)
+                errands.add((self._recover, instance, request, instance.unqueued, idle))
+            self._recovered(instance, request, raised, idle)
             raise
         if not live:
             return self._call_slowly(request, data, weight, internal, home, rest)
@@ -174,16 +170,15 @@ class FastPath(SchedulerBase):
                 del error  # see `Entry.take_error`
         return rest
 
-    def _others(self, me: int) -> IdleList:
-        """Give the idle list of slower backends if thread ``me`` may use it, else that of swift ones."""
+    def _may_use_slow(self, me: int) -> bool:
+        """Tell whether thread ``me`` may run its request on an instance of a slow backend without the lock."""
         mine = me == main_thread.ident
-        may = mine or not (self._callers or self._backlog or holds_a_lock(me))
-        return self._slow_list if may else self._idle_list
+        return mine or not (self._callers or self._backlog or holds_a_lock(me))
 
     def _call_slowly(
         self, request: Request, data: Any, weight: int, internal: bool, home: Any, rest: Rest | None
     ) -> Rest | None:
-        """Run one request that has got no instance from an idle list; see `call`."""
+        """Run one request that has got no instance from the idle list; see `call`."""
         me = get_ident()
         passes = self._unqueued_max and data is not MISSING
         if me != main_thread.ident:
@@ -215,20 +210,20 @@ class FastPath(SchedulerBase):
         if instance is None:
             return self._queue_up(get_ident(), request, weight, *way)
         error: BaseException | None = None
-        serial = instance.unqueued
+        idle, serial = self._idle_list, instance.unqueued
         try:
             error = self._run_alone(instance, request, self._node)
             request["data"] = data
             if not self._give_back(instance, error):
-                self._lead(instance, self._idle_list)
+                self._lead(instance, idle)
         except BaseException as raised:
             try:
                 restore(request, data, raised)
             finally:
                 if instance.holder is request:
                     instance.ident = 0  # a new thread may get the identifier of this one
-                errands.add((self._recover, instance, request, serial))
-            self._recovered(instance, request, raised)
+                errands.add((self._recover, instance, request, serial, idle))
+            self._recovered(instance, request, raised, idle)
             raise
         try:
             fail(request, error)
@@ -269,7 +264,7 @@ class FastPath(SchedulerBase):
     # Giving an instance back.
 
     def _put_back(self, instance: Instance, idle: IdleList, error: BaseException | None) -> None:
-        """Give an instance back after a failure, or where its old idle list may be the wrong place."""
+        """Give an instance back after a failure, or where its backend has become slow, or swift."""
         node = self._node
         if may_lock():
             if not self._give_back(instance, error):
@@ -280,18 +275,10 @@ class FastPath(SchedulerBase):
             run(self._give_back, instance, error)
             run(self._dispatch_after, instance, idle)
             return
-        swift, slow = lists = node.idle_lists
-        dispatches = idle is not swift and idle is not slow  # the idle lists were replaced
-        if not dispatches:
-            is_swift = instance.mean_s < SWIFT_S
-            idle = swift if is_swift and not slow[0] else slow
-            # If this is the last to become swift, a helper thread moves all of them to the other idle list.
-            if is_swift and idle is slow and not self._sorts:
-                dispatches = all(one.mean_s < SWIFT_S for one in list(slow[0]))
-                self._sorts = dispatches
         code = "" if error is None else code_of(error)
         failures = instance.failures
         count = failures.get(code, 0) + 1
+        node.measure_speed((instance,))
         # atomic: an interrupt finds the instance held, or counted and free.
         if error is not None:
             failures[code] = count
@@ -299,7 +286,7 @@ class FastPath(SchedulerBase):
         instance.holder = None
         idle[0].append(instance)
         # end atomic
-        if self._queue.count or dispatches or lists is not node.idle_lists:
+        if self._queue.count or idle is not node.idle:
             errands.run(self._dispatch_after, instance, idle)
 
     def _give_back(self, instance: Instance, error: BaseException | None) -> bool:
@@ -316,7 +303,7 @@ class FastPath(SchedulerBase):
             return quiet
 
     def _look(self, instance: Instance, idle: IdleList) -> None:
-        """Have the requests dispatched that joined the queue, after an instance was put on an idle list."""
+        """Have the requests dispatched that joined the queue, after an instance was put on the idle list."""
         if may_lock():
             self._lead(instance, idle)
         else:
@@ -344,23 +331,22 @@ class FastPath(SchedulerBase):
     ) -> Work | None:
         """Dispatch after an instance was given back, perhaps to an idle list that was replaced meanwhile."""
         node = self._node
-        self._sorts = False
         with node.section, node.lock:
             node.ended(instance)
             if instance.retired is None:
-                stands = any(idle is one for one in node.idle_lists)
-                node.collect(None if stands else (idle,))
+                node.collect(idle)
             return self._dispatcher.dispatch(leader)
 
     # After an exception that is no outcome of the request, such as an interrupt.
 
-    def _recover(self, instance: Instance, request: Request, serial: int) -> None:
+    def _recover(self, instance: Instance, request: Request, serial: int, idle: IdleList) -> None:
         """Give back an instance that an interrupted thread still holds; a second call does nothing.
 
         Args:
             instance: The instance.
             request: The request for which the thread claimed the instance.
             serial: The value of `unqueued` at that claim: another value means a later claim.
+            idle: The idle list at that claim, on which the thread may have put the instance.
         """
         node = self._node
         with node.section, node.lock:
@@ -369,23 +355,24 @@ class FastPath(SchedulerBase):
                 if instance.holder is request:
                     instance.failed("interrupt")
                 node.give_back(instance)
-            node.collect()
-        self._dispatch_after(instance, self._idle_list)
+        self._dispatch_after(instance, idle)
 
     def _recover_claim(self, request: Request) -> None:
         """Give back the instance that was claimed under the lock for a request, if any was."""
         for instance in self._node.every:
             if instance.holder is request:
-                self._recover(instance, request, instance.unqueued)
+                self._recover(instance, request, instance.unqueued, self._idle_list)
 
-    def _recovered(self, instance: Instance, request: Request, raised: BaseException) -> None:
+    def _recovered(
+        self, instance: Instance, request: Request, raised: BaseException, idle: IdleList
+    ) -> None:
         """Wait until `_recover` has run, so that the caller's next call finds the instance given back.
 
         A destructor that runs while its thread holds a lock cannot wait: `_recover` may need that lock.
         """
         try:
             run = errands.run if holds_a_lock() else errand
-            run(self._recover, instance, request, instance.unqueued)
+            run(self._recover, instance, request, instance.unqueued, idle)
         except BaseException as again:
             again.abandoned = is_abandoned(raised)  # type: ignore[attr-defined]
             raise

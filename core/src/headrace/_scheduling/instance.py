@@ -305,16 +305,7 @@ class Instance(Counts):
 
 IdleList = tuple["deque[Instance]"]
 """A tuple of one deque, with free instances that a caller may take without the lock: the thread that pops
-an instance owns it."""
-
-IdleLists = tuple[IdleList, IdleList]
-"""The idle list of swift backends, and that of slower ones, see `headrace._scheduling.fast_path`. Both serve
-one set of instances, and are never used again once a node has put other idle lists in their place."""
-
-
-def new_idle_lists() -> IdleLists:
-    """Make two empty idle lists."""
-    return (deque(),), (deque(),)
+an instance owns it. It is never used again once a node has put another idle list in its place."""
 
 
 class FreeInstances:
@@ -322,62 +313,54 @@ class FreeInstances:
 
     Attributes:
         free: The instances in service that nobody holds, the one that has been free longest first;
-            without the instances on the idle lists, until `collect` moves those here.
-        idle_lists: Where the free instances are while no request waits.
-        publishes: Whether instances may be put on the idle lists; set by the scheduler.
+            without the instances on the idle list, until `collect` moves those here.
+        idle: The idle list, on which the free instances are while no request waits.
+        slow: Whether the backends of instances on the idle list count as slow, since one of them is not swift.
+        publishes: Whether instances may be put on the idle list; set by the scheduler.
     """
 
     publishes: bool
 
     def __init__(self, instances: Sequence[Instance]) -> None:
         self.free = list(instances)
-        self.idle_lists = new_idle_lists()
+        self.idle: IdleList = (deque(),)
+        self.slow = False
 
     @property
     def has_idle(self) -> bool:
-        """Whether an instance is free, on an idle list or not."""
-        swift, other = self.idle_lists
-        return bool(self.free or swift[0] or other[0])
+        """Whether an instance is free, on the idle list or not."""
+        return bool(self.free or self.idle[0])
 
     @property
     def idle_count(self) -> int:
-        """How many instances are free, on an idle list or not."""
-        swift, other = self.idle_lists
-        return len(self.free) + len(swift[0]) + len(other[0])
+        """How many instances are free, on the idle list or not."""
+        return len(self.free) + len(self.idle[0])
 
     def collect_one(self) -> bool:
-        """Move an instance from an idle list to `free` if that is empty; False where none is idle."""
-        for (instances,) in self.idle_lists:
-            if instances and not self.free:
-                try:  # noqa: SIM105 - contextlib.suppress costs a microsecond here
-                    self.free.append(instances.popleft())
-                except IndexError:
-                    pass  # a caller popped the last instance first
+        """Move an instance from the idle list to `free` if that is empty; False where none is idle."""
+        if not self.free:
+            try:  # noqa: SIM105 - contextlib.suppress costs a microsecond here
+                self.free.append(self.idle[0].popleft())
+            except IndexError:
+                pass  # perhaps a caller popped the last instance first
         return bool(self.free)
 
-    def collect(self, idle_lists: Sequence[IdleList] | None = None) -> None:
-        """Move the instances on the idle lists, those of the node or the given ones, to `free`."""
-        if idle_lists is None:
-            (swift,), (other,) = idle_lists = self.idle_lists
-            if not (swift or other):
-                return
-        for (instances,) in idle_lists:
-            while instances:  # not `drained`, which costs a microsecond more
-                try:
-                    self.free.append(instances.popleft())
-                except IndexError:  # a caller popped the last instance first
-                    break
+    def collect(self, idle: IdleList | None = None) -> None:
+        """Move the instances on the idle list, or on one that was replaced, to `free`."""
+        (instances,) = idle or self.idle
+        while instances:  # not `drained`, which costs a microsecond more
+            try:
+                self.free.append(instances.popleft())
+            except IndexError:  # a caller popped the last instance first
+                break
 
     def publish(self) -> None:
         """Let callers take the free instances without the lock; called while no request waits."""
         if self.publishes:
-            # All instances go on one idle list: on two, callers would use those of one list alone. Those of
-            # the list of slower ones go along once all count as swift, first the one free for longest.
-            (swift,), (other,) = self.idle_lists
-            slow = max([one.mean_s for one in (*other, *self.free)], default=0.0) >= SWIFT_S
-            if other and not slow:
-                free, self.free = self.free, []
-                self.collect((self.idle_lists[1],))
-                self.free += free
-            (other if slow else swift).extend(self.free)
+            self.measure_speed(self.free)
+            self.idle[0].extend(self.free)
             self.free.clear()
+
+    def measure_speed(self, more: Sequence[Instance] = ()) -> None:
+        """Set `slow`, for the instances on the idle list and ``more``. Two threads may do so at a time."""
+        self.slow = max([one.mean_s for one in (*self.idle[0], *more)], default=0.0) >= SWIFT_S

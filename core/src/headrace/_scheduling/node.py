@@ -1,6 +1,6 @@
 """What the parts of a node's scheduler share: the queue, the instances, the open requests.
 
-It is changed inside ``with node.section, node.lock:``, see `Section`; only the idle lists are used without
+It is changed inside ``with node.section, node.lock:``, see `Section`; only the idle list is used without
 the lock, see `headrace._scheduling.fast_path`.
 """
 

@@ -1,7 +1,7 @@
 """The scheduler of one node: how requests come in, and how their owners withdraw them.
 
 One lock per node guards the queue, the instances and the states of the entries; only free instances
-on an idle list are taken without the lock. The main thread never takes it. The parts, from the bottom:
+on the idle list are taken without the lock. The main thread never takes it. The parts, from the bottom:
 
 - `locks`, `process_threads`, `calls`: calls of the main thread, or of a thread that holds a lock;
 - `entry`, `instance`, `queue`: the data; `threads`: which threads run batches, and wait for each other;
@@ -15,6 +15,7 @@ on an idle list are taken without the lock. The main thread never takes it. The 
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from threading import get_ident
@@ -25,7 +26,7 @@ from headrace._scheduling.admission import enter, held_here, refuse, unfit, with
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, RUNNING, WAITING
 from headrace._scheduling.fast_path import FastPath
-from headrace._scheduling.instance import RETURNING, Counts, new_idle_lists, summary
+from headrace._scheduling.instance import RETURNING, Counts, summary
 from headrace._scheduling.locks import Signal, may_lock, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import Caller
@@ -188,11 +189,11 @@ class Scheduler(FastPath):
             node.instances = self.instances = list(new.instances)
             self._watch()
             node.every = [*node.instances, *node.retiring]
-            # This thread replaces the idle lists now, and `take_retired` looks for holders later. A caller
+            # This thread replaces the idle list now, and `take_retired` looks for holders later. A caller
             # that pops an old instance sets its holder first, and looks then whether the list still
-            # stands. Either `take_retired` finds the holder, or the caller sees the new lists and gives
+            # stands. Either `take_retired` finds the holder, or the caller sees the new list and gives
             # the instance back.
-            self._replace_idle_lists()
+            self._replace_idle_list()
             node.free, node.publishes = list(new.instances), new._node.publishes
             node.limits = self.limits = new.limits
             node.lost = False
@@ -211,9 +212,8 @@ class Scheduler(FastPath):
                     node.afterwards.append(partial(node.reporter.changed, state, instances))
             return old
 
-    def _replace_idle_lists(self) -> None:
-        self._node.idle_lists = lists = new_idle_lists()
-        self._idle_list, self._slow_list = lists
+    def _replace_idle_list(self) -> None:
+        self._node.idle = self._idle_list = (deque(),)
 
     def notify(self) -> None:
         """Notify the owners of the entries that `exchange` has settled; called without any lock."""
@@ -238,9 +238,9 @@ class Scheduler(FastPath):
         """Refuse newcomers; fail the entries that wait for room, and without ``drain`` those in the queue."""
         node = self._node
         with node.section, node.lock:
-            # As in `exchange`: a caller that pops an instance of an old idle list then sees the new lists.
-            old, node.publishes = node.idle_lists, False
-            self._replace_idle_lists()
+            # As in `exchange`: a caller that pops an instance of the old idle list then sees the new list.
+            old, node.publishes = node.idle, False
+            self._replace_idle_list()
             self._unqueued_max = 0
             node.collect(old)
             if node.refusing is None:
@@ -299,7 +299,7 @@ class Scheduler(FastPath):
     def after_fork(self, error: ClosedError) -> None:
         """Refuse every request in a child process, where no thread of this node runs."""
         self._node.after_fork()
-        self._replace_idle_lists()
+        self._replace_idle_list()
         self._node.refusing, self._node.dead, self._unqueued_max = error, True, 0
 
     # Looking.
