@@ -192,4 +192,4 @@ def test_who_gave_an_instance_back_holds_none(backend):
                 call()
                 other.submit(call).result(LONG_S)
         (scheduler,) = pipe._engine._schedulers
-        assert [one.ident for one in scheduler.idle_instances()] == [0, 0]
+        assert [(one.ident, one.busy) for one in scheduler.instances] == [(0, False)] * 2

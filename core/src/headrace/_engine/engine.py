@@ -344,7 +344,6 @@ class Engine:
 
     def _idle(self) -> list[Closing]:
         """Give the steps that close the idle instances, and the nodes that have no others, in order."""
-        idle = {id(i) for s in self._schedulers for i in s.idle_instances()}
         all_idle = True
         found: list[Closing] = []
         if self._front is not None:
@@ -352,7 +351,7 @@ class Engine:
         for name, node in reversed(self._nodes.items()):
             own = node.scheduler.instances
             for index in reversed(range(len(node.instances))):
-                if index < len(own) and id(own[index]) not in idle:
+                if index < len(own) and own[index].busy:
                     all_idle = False
                 else:
                     found.append((f"instance {index} of node {name}", node.instances[index].close))

@@ -145,10 +145,6 @@ class Node(FreeInstances):
         self.max = None if None in maxima else max(maxima)  # type: ignore[type-var]
         self.min = min((i.min for i in living), default=1)
 
-    def after_fork(self) -> None:
-        """Make a new lock in a child process: the thread that holds the old one may not exist there."""
-        self.lock = threading.RLock()
-
     @property
     def keeps_main_thread_away(self) -> bool:
         """Whether the main thread may call no probe of this node: a signal handler must not interrupt it there."""
@@ -233,9 +229,7 @@ class Node(FreeInstances):
     def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
         for entry in entries:
-            self.take_out(entry)
-            if entry.state != DONE:
-                self.settle(entry, own_error(error))
+            self.end(entry, lambda _, **__: own_error(error))
 
     def end(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
         """Fail an entry wherever it is, unless it is DONE; tell whether a backend goes on with its request.

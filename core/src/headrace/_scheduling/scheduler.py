@@ -15,6 +15,7 @@ on the idle list are taken without the lock. The main thread never takes it. The
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from contextlib import ExitStack
 from functools import partial
@@ -298,7 +299,7 @@ class Scheduler(FastPath):
 
     def after_fork(self, error: ClosedError) -> None:
         """Refuse every request in a child process, where no thread of this node runs."""
-        self._node.after_fork()
+        self._node.lock = threading.RLock()  # the thread that holds the old one may not exist here
         self._replace_idle_list()
         self._node.refusing, self._node.dead, self._unqueued_max = error, True, 0
 
@@ -308,12 +309,6 @@ class Scheduler(FastPath):
         """Tell whether the calling thread, or one that waits for it, runs a batch here or is inside a probe."""
         reporter = self._node.reporter
         return held_here(self._node) or (reporter is not None and reporter.holds(get_ident()))
-
-    @reentrant()
-    def idle_instances(self) -> list[Instance]:
-        """Give the instances in service that nobody holds."""
-        with self._node.section, self._node.lock:
-            return [instance for instance in self.instances if instance.holder is None]
 
     def busy(self) -> bool:
         """Tell whether an instance has a holder; takes no lock."""
