@@ -634,6 +634,7 @@ def test_the_earliest_of_the_timeouts_is_the_deadline(client, gate):
     with pytest.raises(InferenceServerException) as caught:
         c.infer("m", given, timeout=20_000)
     assert caught.value.status() == "504"
+    assert caught.value.message().endswith("while a backend ran on it [node 'main']")  # no advice
     limited = client({"m": {"backend": "ServeGate"}}, limits=Limits(max_timeout_ms=20))
     with pytest.raises(InferenceServerException) as caught:
         limited.infer("m", given, timeout=60_000_000)

@@ -105,6 +105,8 @@ def test_inputs_and_outputs_lie_in_regions(client, region, triton):
     assert (shm.get_contents_as_numpy(taken, np.float32, [3], offset=20) == x).all()
     assert (c.infer("m", placed(triton, "FP32", 3, 12, offset=8)).as_numpy("y") == x).all()
     c.unregister_system_shared_memory("in")
+    with pytest.raises(InferenceServerException):  # without a name all are meant
+        c.register_system_shared_memory("", key_in, BYTES)
     assert rows(c) == [("out", BYTES - 16)]
     c.unregister_system_shared_memory()
     assert rows(c) == []

@@ -244,6 +244,9 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
 _SHOWN = (InputError, BatchRangeError, OverloadedError, DeadlineExceededError, ServeError)
 """Errors whose whole text a client may see, because it reveals nothing about how the pipeline is made."""
 
+_BRIEF = (OverloadedError, DeadlineExceededError)
+"""Of these only the first line: the next says what the pipeline's caller, or who operates it, should do."""
+
 _RETRIED = (429, 503)
 
 
@@ -271,6 +274,8 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
     code = ascii(code_of(error))[1:-1]
     if debug or isinstance(error, _SHOWN):
         text = str(error)
+        if not debug and isinstance(error, _BRIEF):
+            text = text.partition("\n")[0]
     else:
         backend = getattr(error, "backend", None)
         places = [("node", node), ("backend", backend)]

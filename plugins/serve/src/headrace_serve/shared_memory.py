@@ -89,6 +89,8 @@ class Regions:
                 regions is reached.
             AlreadyExistsError: A region with this name is registered.
         """
+        if not name:  # which means all regions elsewhere
+            raise InputError("name of a region", expected="a text that is not empty")
         if name in self._regions:
             raise AlreadyExistsError(f"shared memory region {name!r} is registered already")
         if len(self._regions) >= self._most:
