@@ -166,7 +166,10 @@ def test_newcomers_that_shed_others_are_let_in(serving, gate):
     until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
     clients[2].sendall(head("/run/m", 1) + b"2")
     status, body = answer_of(clients[1])
-    assert (status, b"queue_full" in body) == (429, False)  # what operators can do is not for clients
+    assert (status, b"queue_full" in body) == (
+        429,
+        False,
+    )  # what operators can do is not for clients
     gate.open.set()
     assert [answer_of(one)[0] for one in (clients[0], clients[2])] == [200, 200]
     for one in clients:
