@@ -26,10 +26,16 @@ def serve_command(text):
     return words if "--port" in words else [*words, "--port", "0"]
 
 
-def test_the_first_command(tmp_path, start):
-    (tmp_path / "size.toml").write_text('backend = "Identity"\nmax = 8\n')
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_the_first_commands(tmp_path, start):
+    configuration = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)[0]
+    (tmp_path / "size.toml").write_text(configuration)
+    (tmp_path / "photo.jpg").write_bytes(bytes(48213))
     process, url = start(*serve_command("size="), cwd=tmp_path)
-    assert httpx.post(f"{url}/run/size", content=b"x").json() == {"result": "x"}
+    (asking,) = [shlex.split(one) for one in COMMANDS if one.startswith("curl")]
+    asking[-1] = asking[-1].replace("http://localhost:8000", url)
+    printed = subprocess.run(asking, cwd=tmp_path, capture_output=True, timeout=240).stdout.decode()
+    assert f"`{printed}`" in README
     process.terminate()
     assert process.wait(300) == 0
 
