@@ -21,13 +21,12 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from headrace._portable import nearest_file, no_file
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
-    from pydantic_core import ErrorDetails
 
 
 class TextWithBase(str):

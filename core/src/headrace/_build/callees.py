@@ -13,7 +13,7 @@ from headrace._graph.entries import EntriesOfOne
 from headrace._plan.word import Word
 from headrace._portable import caused, unless_all_well
 from headrace._scheduling.batch import entry_here, repeated
-from headrace._scheduling.entry import HANDED
+from headrace._scheduling.entry import HANDED, Entry
 from headrace.errors import BatchRangeError, ClosedError, ContractError, NoResultError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from headrace._build.wrappers import Forward
     from headrace._graph.route import Each
-    from headrace._scheduling.entry import Entry
     from headrace._scheduling.scheduler import Scheduler
     from headrace.keys import Request
 

@@ -10,7 +10,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import ProgressFactory, no_progress
-from headrace._build.builder import Builder
+from headrace._build.builder import Builder, ComposedNode
 from headrace._build.callees import NodeCall, NotCallable
 from headrace._build.wrappers import Guarded
 from headrace._engine.blueprint import Blueprint, Change, NodeBlueprint
@@ -21,14 +21,13 @@ from headrace._plan.word import word_of
 from headrace._portable import error_text
 from headrace._scheduling.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
-from headrace.policies import BatchPolicy, BestFit, Cut
+from headrace.policies import BatchPolicy, BestFit, Cut, InstanceView, Queue
 
 if TYPE_CHECKING:
-    from headrace._build.builder import ComposedNode, Schedule
+    from headrace._build.builder import Schedule
     from headrace._options import Options
     from headrace._plan.element import NodePlan, PipelinePlan
     from headrace._scheduling.scheduler import Scheduler
-    from headrace.policies import InstanceView, Queue
 
 
 def pipe(

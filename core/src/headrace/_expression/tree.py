@@ -15,12 +15,9 @@ import json
 import math
 import re
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+from typing import Any, TypeAlias, final
 
 Span: TypeAlias = tuple[int, int]
 Value: TypeAlias = "int | float | bool | str | tuple[Value, ...] | Call | None"

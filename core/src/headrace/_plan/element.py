@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import no_build
-from headrace._config.shape import GlobalKeys
+from headrace._backend import Backend, no_build
+from headrace._config.shape import GlobalKeys, NodeKeys
 from headrace._process import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from headrace._backend import Backend
     from headrace._config.document import Written
-    from headrace._config.shape import NodeKeys
     from headrace._expression.tree import Args, Call
     from headrace._graph.route import Links
     from headrace._options import Options

@@ -25,7 +25,7 @@ from headrace._config.shape import (
 )
 from headrace._expression.templates import substitute_text
 from headrace._options import Options, TextWithBase, keys_of, mapped, wrong_values
-from headrace._plan.element import Source, place_of
+from headrace._plan.element import NamedPlan, Source, place_of
 from headrace._portable import nearest
 from headrace.errors import ConfigError
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._expression.tree import Call
-    from headrace._plan.element import NamedPlan
 
 
 K = TypeVar("K", bound=Options)
@@ -293,11 +292,11 @@ def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: b
     the key may be an option of a backend that is not known, only a nearly equal key of nodes is given.
     """
     key = str(found.key)
-    scope, _, part = key.rpartition("::")
+    part = key.rpartition("::")[2]
     table = nearest(key, RESERVED_TABLES) if isinstance(found.value, dict) else None
     if table is not None and found.origin != "global":
         return table
-    if scope and part in NODE_KEYS:
+    if part in NODE_KEYS:
         return part
     if incomplete:
         near = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))

@@ -63,12 +63,13 @@ class Planner(Resolver):
         """Plan everything."""
         self._homes = self._registered_names()
         for name in self.shape.nodes:
-            if name not in self._begun:
+            if name not in self.all_parameters:
                 self.plan_node(name)
         front, keys, probes = self._front()
         links = plan_links(self.shape, self.nodes, front, self.problems)
         self._check_definitions()
-        warnings = tuple(report_keys(self.all_parameters, self.shape, self.problems))
+        parameters = [*self.all_parameters.values()]
+        warnings = tuple(report_keys(parameters, self.shape, self.problems))
         nodes, files, allowed = self.nodes, self.files, self.refused is None
         return PipelinePlan(nodes, front, keys, files, self.late, links, probes, allowed, warnings)
 
@@ -77,8 +78,8 @@ class Planner(Resolver):
         keys, _ = check_keys(GlobalKeys, "global", self.shape, self.problems)
         for key, written in self.shape.globals.items():  # also what every node has of its own
             check_keys(NodeKeys, "global", Shape(globals={key: written}), self.problems)
-        self.all_parameters.append(Parameters("global", self.shape))
-        with self.within(self.all_parameters[-1]):
+        parameters = self.all_parameters["global"] = Parameters("global", self.shape)
+        with self.within(parameters):
             element = self._key("entrypoint", may_register=False)
             if element is not None:
                 self.check_called(element)
@@ -89,12 +90,11 @@ class Planner(Resolver):
         """Plan one node. When it is wrong, its name is registered as wrong, so that uses are no errors."""
         # A `Fallback` may only be trying the branch that names this node: what is wrong here is wrong all the same.
         outer, self.problems = self.problems, self.reported
-        self._begun.append(name)
         self._unfinished.append(name)
         keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
-        self.all_parameters.append(Parameters(name, self.shape, keys, origins))
+        parameters = self.all_parameters[name] = Parameters(name, self.shape, keys, origins)
         before = len(self.problems)
-        with self.within(self.all_parameters[-1]):
+        with self.within(parameters):
             plan = self._planned_node(keys, origins)
         self._unfinished.pop()
         if plan is not None and len(self.problems) == before:
@@ -292,7 +292,6 @@ class Planner(Resolver):
         other = Planner(self.shape, self.files, Problems(), refused=self.refused)
         other.registered, other.nodes = dict(self.registered), dict(self.nodes)
         other.queues = self.queues
-        other._begun = list(self.shape.nodes)
         name = node or "global"
         keys = self.nodes[node].keys if node is not None else None
         source = Source(f"{name}: built in init")

@@ -120,11 +120,10 @@ class Planning(ABC):
         registered: The registered instances, by name.
         queues: How many requests each queue holds that a word declares, by name.
         nodes: The nodes that are planned.
-        all_parameters: The keys of all nodes.
+        all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the front.
         excused: The problems for which a `Fallback` goes on to another branch.
         too_large: Whether definitions or parameters have brought more than `MAX_ELEMENTS`.
         _entered: The keys of the nodes that are being planned; each but the first was named by the one before.
-        _begun: The nodes whose planning has begun, finished or not.
         _unfinished: The nodes whose planning has begun and not ended: a node that names one of them needs
             itself.
         _homes: For each name that will be registered, the node that registers it; ``x.`` stands for ``x.0``,
@@ -140,11 +139,10 @@ class Planning(ABC):
     registered: dict[str, Named] = field(default_factory=dict)
     queues: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
-    all_parameters: list[Parameters] = field(default_factory=list)
+    all_parameters: dict[str, Parameters] = field(default_factory=dict)
     excused: Problems = field(default_factory=Problems)
     too_large: bool = False
     _entered: list[Parameters] = field(default_factory=list)
-    _begun: list[str] = field(default_factory=list)
     _unfinished: list[str] = field(default_factory=list)
     _homes: dict[str, str] = field(default_factory=dict)
 
@@ -267,7 +265,7 @@ class Planning(ABC):
                 return frame[name]
         if name not in self.registered:
             home = self._home(name)
-            if home is not None and home not in self._begun:
+            if home is not None and home not in self.all_parameters:
                 # Nodes that name each other may be a long chain.
                 with_room(lambda: self.plan_node(home))
         named = self.registered.get(name)

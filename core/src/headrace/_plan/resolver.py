@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH, SUGGESTED, key_place
 from headrace._expression.parser import read_expression
-from headrace._expression.tree import EMPTY, Args
+from headrace._expression.tree import EMPTY, Args, Call
 from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import DefinitionUse, Element, Named, Source, place_of, takes_dependency
 from headrace._plan.named import OptionsReader
@@ -31,7 +31,6 @@ from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from headrace._backend import Backend
-    from headrace._expression.tree import Call
 
 
 class Resolver(Planning):

@@ -16,7 +16,7 @@ from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._registry.backends import source_of
 from headrace._registry.discovery import CORE_BACKENDS, load
 from headrace.errors import ContractError
-from headrace.keys import DATA
+from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from headrace._checked import Outcomes
     from headrace._expression.tree import Call
     from headrace._plan.element import Element, Named, NodePlan
-    from headrace.keys import Request
 
 
 class Word(Backend):

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace._backend import Backend, authored
-from headrace._checked import is_count, range_problem
+from headrace._checked import Outcomes, is_count, range_problem
 from headrace._options import Options
 from headrace._portable import error_text, shown, unless_all_well
 from headrace.errors import ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
-    from headrace._checked import Outcomes
     from headrace.keys import Request
 
 _METHODS = {
@@ -180,7 +179,7 @@ class FunctionBackend(Backend):
         Raises:
             ContractError: A function for batches gave another number of results.
         """
-        outcomes: list[Exception | None] = [None if "data" in one else _no_data() for one in batch]
+        outcomes: list[Exception | None] = [None if "data" in one else no_data() for one in batch]
         if self.batched:
             self._call_once([request for request in batch if "data" in request])
             return unless_all_well(outcomes)
@@ -210,9 +209,9 @@ def _listed(results: Any) -> list[Any]:
     raise _wrong_results(f"a {type(results).__name__}")
 
 
-def _no_data() -> InputError:
-    what = "the request has no 'data'"
-    return InputError(what, key="data", expected="what the function takes", got="nothing")
+def no_data(expected: str = "what the function takes") -> InputError:
+    """Make the error of a request without ``data``."""
+    return InputError("the request has no 'data'", key="data", expected=expected, got="nothing")
 
 
 def _wrong_results(got: str) -> ContractError:

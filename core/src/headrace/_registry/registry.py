@@ -6,10 +6,11 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from headrace._portable import nearest
 from headrace._registry.discovery import (
@@ -24,10 +25,6 @@ from headrace._registry.discovery import (
     load_backend,
 )
 from headrace.errors import PluginError, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
 
 _lock = threading.RLock()
 

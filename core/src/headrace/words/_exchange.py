@@ -23,7 +23,7 @@ from logging.handlers import QueueHandler
 from typing import TYPE_CHECKING, Any
 
 from headrace._build.channel import Channel, Packed, apply, changes, faults, pack, unpack
-from headrace._build.elsewhere import IMPORTABLE
+from headrace._build.elsewhere import IMPORTABLE, BuiltElsewhere, ChildPlan
 from headrace._portable import caused, error_text, portable
 from headrace._process import end_with_parent, use_cpus
 from headrace._scheduling.locks import took_token
@@ -32,7 +32,6 @@ from headrace.errors import BackendError, ContractError, InputError, InstanceLos
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable
 
-    from headrace._build.elsewhere import BuiltElsewhere, ChildPlan
     from headrace._checked import Answers, Outcomes
     from headrace._scheduling.entry import Entry
     from headrace.keys import Request

@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace._build.channel import END, Channel
@@ -191,6 +192,7 @@ def _show(content: dict[str, Any]) -> None:
         logger.handle(record)
 
 
+@dataclass(eq=False)
 class Supervisor:
     """The thread that starts the child process, sees it end, and starts the next one.
 
@@ -199,32 +201,27 @@ class Supervisor:
         first: The first message to each new process.
         restarts: Says whether, and after which pause, a process that has died is started again.
         presence: Shows the scheduler whether the instance has a process now, later, or no more.
-        changed: Called when X is built in a new process, and when a process has ended.
+        notify: Called when X is built in a new process, and when a process has ended.
 
     Attributes:
         current: The process in which X is built; None while there is none.
     """
 
-    def __init__(
-        self,
-        name: str,
-        first: dict[str, Any],
-        restarts: Restarts,
-        presence: Presence,
-        changed: Callable[[], object],
-    ) -> None:
-        self._first = first
-        self._restarts = restarts
-        self._presence = presence
-        self._notify = changed
+    name: str
+    first: dict[str, Any]
+    restarts: Restarts
+    presence: Presence
+    notify: Callable[[], object]
+    current: Child | None = None
+    _starting: Child | None = None
+    _given: Child | None = None
+    _closing: bool = False
+    _built: bool = False
+    _failure: Exception | None = None
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
-        self.current: Child | None = None
-        self._starting: Child | None = None
-        self._given: Child | None = None
-        self._closing = False
-        self._built = False
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     @property
     def lives(self) -> bool:
@@ -331,7 +328,7 @@ class Supervisor:
             self._starting = child
             if self._closing:
                 child.kill()
-        child.channel.send(self._first)
+        child.channel.send(self.first)
         child.status = child.wait(built)
         died = SetupError(f"the process ended {how_ended(child.status)}")
         return failure[0] if failure else died
@@ -342,13 +339,13 @@ class Supervisor:
             self._built = True
             self._starting, self.current = None, child
             self._changed.notify_all()
-        self._presence.away.discard(self)
-        self._presence.changed()
-        self._notify()
+        self.presence.away.discard(self)
+        self.presence.changed()
+        self.notify()
 
     def _left(self, child: Child | None, why: Exception) -> float | None:
         """Note that the process has ended; give the pause until the next, None when there is none."""
-        pause_s = self._restarts.pause_s(time.monotonic()) if self._built else None
+        pause_s = self.restarts.pause_s(time.monotonic()) if self._built else None
         with self._changed:
             self._starting = self.current = None
             if pause_s is None:
@@ -358,13 +355,13 @@ class Supervisor:
         if noted:
             # This comes before `child.end` below, which ends the batch that ran in the process: otherwise
             # the scheduler could give the instance another batch in between.
-            self._presence.away.add(self)
+            self.presence.away.add(self)
             if pause_s is None:
-                self._presence.gone = True
-            self._presence.changed()
-            self._notify()
+                self.presence.gone = True
+            self.presence.changed()
+            self.notify()
             then = "it is lost" if pause_s is None else f"another is started after {pause_s:g} s"
-            _log.warning("%s: %s; %s", self._thread.name, error_text(why), then)
+            _log.warning("%s: %s; %s", self.name, error_text(why), then)
         if child is not None:
             child.end()
             with self._changed:

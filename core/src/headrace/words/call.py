@@ -15,9 +15,9 @@ from headrace._backend import Backend, InitContext
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
-from headrace._registry.backends import FunctionBackend, is_async
+from headrace._registry.backends import FunctionBackend, is_async, no_data
 from headrace._registry.imports import HOW_TO_ALLOW
-from headrace.errors import InputError, SetupError
+from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -195,5 +195,4 @@ class Identity(Backend):
             for request in batch:
                 request["result"] = request["data"]
         except KeyError:
-            what = "the request has no 'data'"
-            raise InputError(what, key="data", expected="anything", got="nothing") from None
+            raise no_data("anything") from None

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from headrace._build.callees import select
-from headrace._checked import Filler
+from headrace._checked import Answers, Filler, Outcomes
 from headrace._options import Options as _Options
 from headrace._plan.element import Element, elements_of
-from headrace._plan.word import Word
+from headrace._plan.word import Use, Word
 from headrace._portable import unless_all_well
 from headrace._scheduling.batch import entry_here
 from headrace._scheduling.entry import DONE, Entry
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from headrace._backend import InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
-    from headrace._checked import Answers, Outcomes
-    from headrace._plan.word import Use
     from headrace.keys import Request
 
 __all__ = ["Observer", "Queue", "Recv", "Send"]
