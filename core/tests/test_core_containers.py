@@ -704,6 +704,15 @@ def test_wrong_options_do_not_mean_next():
 def test_options_of_branches_that_are_not_taken_count_as_known():
     assert outcomes("Fallback[Str,Broken]", [1], level=3) == ["<1>"]
     assert outcomes("Fallback[Elsewhere,Str]", [1], precision="fp16") == ["<1>"]
+    define = {
+        "Either": "Fallback[Elsewhere,Str]",
+        "Outer": "Either(precision=bf16)",
+        "Plain": "Str",
+    }
+    use = "S[Outer,Either(precision=fp16){}]"
+    assert outcomes(use.format(""), [1], define=define) == ["<<1>>"]
+    with pytest.raises(ConfigError, match="no backend of the definition 'Plain' has an option"):
+        outcomes(use.format(",Plain(precision=fp16)"), [1], define=define)
 
 
 def test_the_range_of_a_fallback_is_open_until_it_has_chosen():

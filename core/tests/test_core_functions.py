@@ -181,7 +181,10 @@ def test_an_imported_file_that_has_changed_is_read_again_by_the_next_pipeline(tm
 
 def test_call_composes_what_the_configuration_names():
     assert answers("S[Call(textwrap:dedent),Call(builtins:len)]", [{"data": "  ab"}]) == [2]
-    assert answers("Call(datetime:timedelta.total_seconds)", [{"data": 1}])[0].code == "backend"
+    for written, code in (("int", "backend"), ("len,batched=true", "contract")):
+        (failed,) = answers(f"Call(builtins:{written})", [{"data": {}}])
+        assert (failed.code, failed.backend) == (code, "Call")
+        assert f"It calls builtins:{written[:3]}." in str(failed)
     inline = """Call("builtins:sorted",batched=true,kwargs='{"reverse": true}')"""
     assert answers(inline, [{"data": 1}, {"data": 2}]) == [2, 1]
     table = answers("Call(textwrap:indent)", [{"data": "ab"}], kwargs={"prefix": "> "})

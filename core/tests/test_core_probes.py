@@ -110,6 +110,19 @@ class OnlyBatches:
 
 class Silent:
     pass
+
+
+class Misspelt:
+    def request_done(self, *about):
+        pass
+
+    def batch_dne(self, *about):
+        pass
+
+
+class Awaited:
+    async def batch_ran(self, record):
+        pass
 '''
 
 
@@ -132,7 +145,7 @@ from headrace.hookspecs import hookimpl
 
 @hookimpl
 def headrace_probes():
-    names = ["Recorder", "Named", "Bad", "Unmade", "OnlyBatches", "Silent", "Absent"]
+    names = ["Recorder", "Named", "Bad", "Unmade", "OnlyBatches", "Silent", "Misspelt", "Awaited", "Absent"]
     return {name: "hrt_probes:" + name for name in names}
 """
 
@@ -189,6 +202,8 @@ def test_names_are_known_when_the_configuration_is_checked_and_nothing_is_made(p
         (["Recodrer"], "unknown_probe", "Recorder"),
         (["other:Recorder"], "unknown_probe", "There are:"),
         (["Silent"], "probe", "batch_done or request_done"),
+        (["Misspelt"], "contract", "nobody calls batch_dne; did you mean batch_done?"),
+        (["Awaited"], "contract", "batch_ran is asynchronous"),
         (["Absent"], "plugin_load", "Absent"),
         (["Recorder[X]"], "arity", "takes nothing in [ ]"),
         (["Recorder(a=1)"], "unknown_option", "'a'"),

@@ -104,11 +104,11 @@ def _caret(text: str, start: int, end: int) -> list[str]:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Give the known name that is most like ``name``, or None when none is like it."""
-    if len(name) > 200:
-        return None  # comparing takes the square of the length
     by_lower: dict[str, str] = {}
     for one in known:
         by_lower.setdefault(one.lower(), one)
+    if not by_lower or len(name) > 200:
+        return None  # comparing takes the square of the length
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 

@@ -191,6 +191,8 @@ def test_failures_are_counted_by_code_and_end_with_one():
         (["--data", "uint8", "--clients", "0"], "--clients: expected whole numbers above 0"),
         (["--data", "uint8", "--clients", "1,10001"], "each is a thread, at most 10000"),
         (["--data", "uint8", "--clients", "9" * 400], "--clients: expected whole numbers above 0"),
+        (["--data", "uint8", "--seconds", "inf"], "expected at most 1000000000, got inf"),
+        (["--data", "uint8", "--longest", "1e400"], "expected at most 1000000000, got inf"),
         (["--data", "uint8", "--stable", "much"], "--stable: expected a percentage"),
         (["--data", "uint8", "--plot", "a.gif"], "--plot a.gif: expected a name that ends in .png"),
         (["--data", "uint8", "--plot", "no/a.png"], "--plot no/a.png: its folder does not exist"),

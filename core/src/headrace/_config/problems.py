@@ -49,7 +49,7 @@ class Problems:
     """
 
     def __init__(self) -> None:
-        self._found: dict[Problem, Problem] = {}
+        self._found: dict[tuple[object, ...], Problem] = {}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -64,12 +64,11 @@ class Problems:
         """Add one problem; its place, ``suggestion`` and ``hint`` are those of `headrace.errors.Problem`."""
         self._take(Problem(code, message, **place))
 
-    def extend(
-        self, problems: Iterable[Problem], *, file: str | None = None, path: str | None = None
-    ) -> None:
+    def extend(self, problems: Iterable[Problem], **place: Any) -> None:
         """Add other problems, with ``file`` and ``path`` where they have none."""
         for problem in problems:
-            self._take(replace(problem, file=problem.file or file, path=problem.path or path))
+            missing = {key: at for key, at in place.items() if not getattr(problem, key)}
+            self._take(replace(problem, **missing) if missing else problem)
 
     def _take(self, problem: Problem) -> None:
         same = _bare(problem)
@@ -98,9 +97,9 @@ class Problems:
             raise ConfigError(found)
 
 
-def _bare(problem: Problem) -> Problem:
-    """Give a problem without its advice."""
-    return replace(problem, suggestion=None, hint=None)
+def _bare(problem: Problem) -> tuple[object, ...]:
+    """Give what tells a problem from others: all but its advice."""
+    return problem.code, problem.message, problem.file, problem.path, problem.span, problem.text
 
 
 def key_place(

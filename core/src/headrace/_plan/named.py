@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -238,13 +239,21 @@ class Kind(NamedTuple):
 
     def lacks(self, cls: Any) -> str | None:
         """Say what a class of this kind lacks to be usable; None when it lacks nothing."""
-        decides, options = getattr(cls, self.method, None), getattr(cls, "Options", None) or Options
+        options = getattr(cls, "Options", None) or Options
         if not (isinstance(options, type) and issubclass(options, Options)):
             return "its Options is no subclass of headrace.Options"
-        if self.base is None or (callable(decides) and decides is not vars(self.base)[self.method]):
-            awaited = inspect.iscoroutinefunction(decides)
-            return f"{self.method} is asynchronous, and nobody awaits it" if awaited else None
-        return f"it has no method {self.method}"
+        for name in PROBE_METHODS if self.base is None else (self.method,):
+            if inspect.iscoroutinefunction(getattr(cls, name, None)):
+                return f"{name} is asynchronous, and nobody awaits it"
+        if self.base is not None:
+            decides = getattr(cls, self.method, None)
+            own = callable(decides) and decides is not vars(self.base)[self.method]
+            return None if own else f"it has no method {self.method}"
+        lacking = [name for name in PROBE_METHODS if not hasattr(cls, name)]
+        public = [name for name in dir(cls) if callable(getattr(cls, name)) and name[0] != "_"]
+        alike = ((name, get_close_matches(name, lacking, 1, 0.9)) for name in public)
+        wrong = (f"nobody calls {name}; did you mean {near[0]}?" for name, near in alike if near)
+        return next(wrong, None)
 
 
 BATCH_POLICY = Kind("policy", "batch_policies", "BatchPolicy", BatchPolicy, "cut")

@@ -144,7 +144,7 @@ class Parameters:
             backend has may belong to one of these, so it is reported only where it looks like a
             misspelt key of a node.
         brought: How many elements come from definitions, and from parameters reflected in others.
-        excused: Whether the node has a branch that cannot be built here, so that any key may belong to it.
+        excused: How many branches of the node cannot be built here: any key may be an option of these.
     """
 
     node: str
@@ -155,7 +155,7 @@ class Parameters:
     effective: set[str] = field(default_factory=set)
     overruled: dict[str, tuple[Found, list[str]]] = field(default_factory=dict)
     unresolved: int = 0
-    excused: bool = False
+    excused: int = 0
     brought: int = 0
 
     def key(self, key: str) -> Found | None:

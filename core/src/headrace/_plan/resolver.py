@@ -205,10 +205,10 @@ class Resolver(Planning):
             tree = with_bracket(tree, call.phases)
         elif call is slot:
             slot = open_slot(tree)
-        unresolved = self.parameters.unresolved
+        unknown = self.parameters.unresolved + self.parameters.excused
         inner = scope.within(gets_name=scope.gets_name, parent=scope.parent, slot=slot)
         element = self.plan(tree, inner)
-        if self.parameters.unresolved == unresolved:
+        if self.parameters.unresolved + self.parameters.excused == unknown:
             self._report_unused(call, use)
         if element is not None:
             element.definition = call.name

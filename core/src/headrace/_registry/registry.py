@@ -249,21 +249,21 @@ class Registry:
     def unknown(self, name: str, known: Iterable[str]) -> Problem:
         """Say why ``name`` is unknown and what to do about it."""
         plugin, _, part = name.rpartition(":")
-        for one in self.plugins():
+        for one in (plugins := self.plugins()):
             has_it = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
             if not one.usable and (plugin == one.plugin or (has_it and not plugin)):
                 by = f"{one.distribution} {one.version}"
                 what = f"{name!r} comes with {by}, which cannot be used: {one.reason}"
                 return Problem("plugin_" + one.state, what, hint=one.remedy)
         brings = KNOWN_ELSEWHERE.get(part)
-        if brings is not None and brings not in {one.distribution for one in self.plugins()}:
+        if brings is not None and brings not in {one.distribution for one in plugins}:
             what = f"{name!r} comes with {brings}, which is not installed"
             return Problem("missing_plugin", what, hint=how_to_install(brings))
         names = [*known]
         near = nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
         # Which definitions a plugin has is known from its hooks alone, and those of a broken one may have failed.
-        broken = [one for one in self.plugins() if one.state == "broken"]
+        broken = [one for one in plugins if one.state == "broken"]
         how.extend(f"{one.distribution} cannot be used: {one.reason}." for one in broken)
         hint = None if near else " ".join(how)
         return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from headrace.errors import SetupError
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
+    from headrace._checked import Located
     from headrace.keys import Request
 
 __all__ = ["Call", "Identity"]
@@ -133,9 +135,14 @@ class Call(FunctionBackend, Word):
             raise SetupError(f"{options.function!r} is a {type(function).__name__}, not callable")
         if is_async(function):
             raise SetupError(f"{options.function!r} is asynchronous, and a backend is not awaited")
-        kwargs = options.kwargs
-        self.batched = options.batched
-        self.function = (lambda data: function(data, **kwargs)) if kwargs else function
+        self.batched, self.named = options.batched, f"It calls {options.function}."
+        self.function = partial(function, **options.kwargs) if options.kwargs else function
+
+    def _located(self, error: Located) -> Located:
+        """Say of an error in a call which function was called."""
+        if self._state == "ready":
+            error.hint = f"{error.hint} {self.named}" if error.hint else self.named
+        return super()._located(error)
 
 
 # Looking for the module of a function, without importing it or a package that it stands in.

@@ -223,7 +223,7 @@ def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element |
     outer.extend(hard)
     parameters.unresolved = unresolved + bool(hard)
     if away:
-        parameters.excused = True  # a key that is unknown here may be an option of this branch
+        parameters.excused += 1  # a key that is unknown here may be an option of this branch
         planning.excused.extend(away)
         use.element.unavailable[_label_of(child, use.children)] = "; ".join(p.message for p in away)
     return None if found else planned

@@ -36,6 +36,7 @@ from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
     check_outputs,
+    limited,
     loads_of,
     percent,
     plot_loads,
@@ -97,11 +98,18 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     warm_up: Annotated[
         float,
         typer.Option(
-            "--warm-up", metavar="SECONDS", min=0.0, help="Seconds of load before measuring."
+            "--warm-up",
+            metavar="SECONDS",
+            callback=limited,
+            min=0.0,
+            help="Seconds of load before measuring.",
         ),
     ] = 1.0,
     window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0.001, help="Seconds of a window.")
+        float,
+        typer.Option(
+            "--window", metavar="SECONDS", callback=limited, min=0.001, help="Seconds of a window."
+        ),
     ] = 1.0,
     stable: Annotated[
         str,
@@ -114,6 +122,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--seconds",
             metavar="SECONDS",
+            callback=limited,
             min=0.001,
             help="Measure this many seconds, stable or not.",
         ),
@@ -123,6 +132,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--longest",
             metavar="SECONDS",
+            callback=limited,
             min=0.001,
             help="Seconds after which a load ends unstable.",
         ),

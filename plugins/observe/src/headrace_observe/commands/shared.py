@@ -35,6 +35,7 @@ __all__ = [
     "Inputs",
     "RandomArrays",
     "check_outputs",
+    "limited",
     "loads_of",
     "percent",
     "plot_loads",
@@ -47,6 +48,9 @@ __all__ = [
     "samples_of",
     "writable",
 ]
+
+_LONGEST = 1e9
+"""The greatest number of seconds that an option takes."""
 
 Inputs = Annotated[
     Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
@@ -82,6 +86,17 @@ def samples_of(inputs: Sequence[str], data: Sequence[str], seed: int) -> list[di
         except InputError as error:
             raise InputError(f"{one.path}: {error}") from error
     return samples
+
+
+def limited(seconds: float | None) -> float | None:
+    """Check a time of an option, and give it; `typer.Option(max=...)` would show the limit in help.
+
+    Raises:
+        BadParameter: The time is longer than anybody waits, such as ``inf``.
+    """
+    if seconds is not None and not seconds <= _LONGEST:
+        raise typer.BadParameter(f"expected at most {_LONGEST:.0f}, got {seconds}")
+    return seconds
 
 
 def positive_numbers(text: str, option: str, *, whole: bool) -> list[float]:

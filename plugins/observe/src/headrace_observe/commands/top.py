@@ -20,6 +20,7 @@ import typer
 
 from headrace.errors import HeadraceError
 from headrace_cli.for_plugins import INTERRUPTED, OK, WrongArgument, print_json
+from headrace_observe.commands.shared import limited
 from headrace_observe.extras import library
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def top(
         typer.Argument(metavar="URL", help="Where the probe answers, as http://127.0.0.1:9464."),
     ] = "http://127.0.0.1:9464",
     every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Seconds between looks.")
+        float,
+        typer.Option(
+            "--every", metavar="SECONDS", callback=limited, min=0.1, help="Seconds between looks."
+        ),
     ] = 1.0,
     count: Annotated[
         Optional[int],  # noqa: UP045 - older typers read no other spelling

@@ -33,6 +33,7 @@ from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
     check_outputs,
+    limited,
     loads_of,
     print_document,
     print_missing_psutil,
@@ -100,10 +101,16 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = 24,
     warm_up: Annotated[
-        float, typer.Option("--warm-up", metavar="SECONDS", min=0.0, help="Seconds before each.")
+        float,
+        typer.Option(
+            "--warm-up", metavar="SECONDS", callback=limited, min=0.0, help="Seconds before each."
+        ),
     ] = 0.5,
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="SECONDS", min=0.001, help="Seconds of each.")
+        float,
+        typer.Option(
+            "--seconds", metavar="SECONDS", callback=limited, min=0.001, help="Seconds of each."
+        ),
     ] = 2.0,
     how: Annotated[
         str,
