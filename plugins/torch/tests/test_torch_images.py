@@ -95,6 +95,9 @@ def test_nearest_takes_the_pixel_that_holds_the_centre(bench):
     rows = [int((i + 0.5) * 10 / 4) for i in range(4)]
     columns = [int((i + 0.5) * 9 / 23) for i in range(23)]
     assert far(result, image[rows][:, columns]) == 0
+    small = (tensor > 127).to(torch.float8_e5m2)
+    (result,) = one.run(resize, {"data": small})
+    assert torch.equal(result.float(), small.float()[:, rows][..., columns])
 
 
 @pytest.mark.parametrize(("h", "w", "expected"), [(30, None, (30, 15)), (None, 5, (10, 5))])

@@ -232,6 +232,7 @@ def files(net, tmp_path_factory):
     (folder / "opcodes.bin").write_bytes(pickle.dumps({"a": [1]}, protocol=4))
     (folder / "empty.bin").write_bytes(b"")
     (folder / "broken.bin").write_bytes((folder / "program.bin").read_bytes()[:-400])
+    (folder / "cut.bin").write_bytes((folder / "old.bin").read_bytes()[:40])
     return folder
 
 
@@ -407,6 +408,7 @@ def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
         ({"module": f"{HERE}Net", "weights": "pickled.bin"}, SetupError, "it holds a "),
         ({"module": f"{HERE}Net", "weights": "text.bin"}, SetupError, "write others"),
         ({"module": f"{HERE}Net", "weights": "opcodes.bin"}, SetupError, "loaded safely"),
+        ({"module": f"{HERE}Net", "weights": "cut.bin"}, SetupError, "is cut off"),
         (
             {"module": f"{HERE}Net", "weights": "script.bin"},
             SetupError,
@@ -636,6 +638,10 @@ def test_a_length_beyond_the_range_of_a_program_is_the_senders_error(bench, tmp_
         sample = torch.ones(height, width)
         for batch in ([{"data": sample}], [{"data": sample}, {"data": sample}]):
             assert one.run(backend, *batch) == [1] * len(batch)
+    padded = one.start(TorchModule, model=str(tmp_path / "m.pt2"), ragged="pad", pad_multiple=7)
+    batch = [{"data": torch.full((5, 6), 84.0)}, {"data": torch.full((8, 1), 27.0)}]
+    assert one.run(padded, batch[0]) == [60]  # of 7 x 6: no width beyond the greatest
+    assert one.run(padded, *batch) == [pytest.approx(84 * 30 / 54), 4]  # of 9 x 6
     for height, width in ((3, 5), (10, 5), (5, 7)):
         sample = torch.ones(height, width)
         for batch in (
@@ -940,6 +946,29 @@ def test_compiled_models_give_the_same(bench, net, files, monkeypatch):
         with torch.no_grad():
             assert torch.allclose(one.run(backend, {"data": X[0]})[0], net(X)[0])
         assert modes.pop() == mode
+
+
+def test_a_compiled_model_is_given_one_kind_of_tensors(bench, monkeypatch):
+    """For another kind torch.compile compiles the model again, while requests wait."""
+    seen = []
+
+    def compile_(call, *, mode):
+        def look(x):
+            seen.append((x.is_inference(), x.requires_grad, x.is_contiguous(), type(x)))
+            return call(x)
+
+        return look
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    one = bench(max=2)
+    backend = one.start(TorchModule, module=f"{HERE}Itself", shape="2x3", compile=True)
+    x = torch.arange(6.0).reshape(2, 3)
+    kinds = [x, x, x.numpy(), x.T.contiguous().T, torch.nn.Parameter(x), x[None].expand(1, 2, 3)]
+    for data in kinds:
+        assert torch.equal(one.run(backend, {"data": data})[0], x.reshape(data.shape))
+    assert torch.equal(one.run(backend, {"data": x}, {"data": x})[1], x)
+    assert len(seen) == 2 + len(kinds) + 1
+    assert set(seen) == {(False, False, True, torch.Tensor)}
 
 
 def test_closing_in_mid_batch_answers_everybody():

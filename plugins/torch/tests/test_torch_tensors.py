@@ -99,6 +99,7 @@ def test_odd_arrays_are_copied_to_what_torch_has():
         3,
         [1, 2],
         pytest.param(object(), id="object"),
+        torch.Tensor,  # the class, whose `shape` is no shape
         np.array(["a"]),
         np.array([None]),
         torch.eye(2).to_sparse(),

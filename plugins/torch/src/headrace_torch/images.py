@@ -124,7 +124,9 @@ def resize_image(
         return images
     mode = INTERPOLATIONS[interpolation]
     if mode == "nearest-exact":
-        return functional.interpolate(images, hw, mode=mode)
+        # torch has it for bytes, and not for the floating dtypes of one byte.
+        pixels = images.view(torch.uint8) if images.element_size() == 1 else images
+        return functional.interpolate(pixels, hw, mode=mode).view(images.dtype)
     if antialias and images.dtype == torch.uint8:
         # Pillow resizes along the rows first, and rounds to whole numbers, halves up, after each of the two steps.
         for step in ((images.shape[2], hw[1]), hw):

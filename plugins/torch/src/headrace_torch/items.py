@@ -191,7 +191,8 @@ def refuse_ragged(
                 key=key,
                 expected=f"{dtype_name(a.dtype)} {list(a.shape[1:])}, as its first",
                 got=f"{dtype_name(b.dtype)} {list(b.shape[1:])}",
-                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them apart.",
+                hint=("" if padded else "ragged = 'pad' pads them to one shape, ")
+                + "ragged = 'group' runs them apart.",
             )
     return None
 
@@ -202,7 +203,7 @@ def joined(
     rows: int | None = None,
     pad_value: float | None = None,
     pad_multiple: int = 1,
-    shape: Sequence[int | None] | None = None,
+    port: Port | None = None,
 ) -> torch.Tensor:
     """Put the rows of several tensors one below the other.
 
@@ -212,13 +213,13 @@ def joined(
         pad_value: The value with which each axis is padded at its end, up to the longest; None: the tensors
             have one shape.
         pad_multiple: With ``pad_value``: dynamic axes are padded further, to a multiple of this length.
-        shape: The shape that the model declares, batch axis included; fixed axes are not padded further.
+        port: What the model declares: fixed axes are not padded further, others to their greatest length at most.
 
     Returns:
         A new tensor; or the only one of ``tensors``, if nothing is added to it.
     """
     if pad_value is not None:
-        tensors = _padded(tensors, pad_value, pad_multiple, shape)
+        tensors = _padded(tensors, pad_value, pad_multiple, port)
     missing = 0 if rows is None else rows - sum(len(tensor) for tensor in tensors)
     if missing > 0:
         last = tensors[-1][-1:]
@@ -240,15 +241,15 @@ def _padded(
     tensors: Sequence[torch.Tensor],
     value: float,
     multiple: int,
-    shape: Sequence[int | None] | None,
+    port: Port | None,
 ) -> Sequence[torch.Tensor]:
     axes = zip(*(tensor.shape[1:] for tensor in tensors), strict=True)
     longest = [max(lengths) for lengths in axes]
-    fixed = shape[1:] if shape is not None else [None] * len(longest)
-    wanted = [
-        length if exact is not None else -(-length // multiple) * multiple
-        for length, exact in zip(longest, fixed, strict=True)
-    ]
+    wanted = [-(-length // multiple) * multiple for length in longest]
+    for axis, exact in enumerate(port.shape[1:] if port is not None and port.shape else ()):
+        wanted[axis] = longest[axis] if exact is not None else wanted[axis]
+    for axis, _, most in port.limits if port is not None else ():
+        wanted[axis - 1] = wanted[axis - 1] if most is None else min(wanted[axis - 1], most)
     if all(list(tensor.shape[1:]) == wanted for tensor in tensors):
         return tensors
     whole = tensors[0].new_full((sum(map(len, tensors)), *wanted), value)

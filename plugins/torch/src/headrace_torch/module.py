@@ -331,7 +331,7 @@ class TorchModule(TensorBackend):
                 rows=rows,
                 pad_value=pad_value,
                 pad_multiple=options.pad_multiple,
-                shape=port.shape,
+                port=port,
             )
             for index, port in enumerate(ports)
         ]

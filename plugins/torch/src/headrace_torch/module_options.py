@@ -112,7 +112,7 @@ class TorchModuleOptions(headrace.Options):
         1,
         ge=1,
         description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
-        "this number of elements.",
+        "this number of elements, at most to the greatest that the model declares.",
     )
     share_weights: bool = Field(
         True,

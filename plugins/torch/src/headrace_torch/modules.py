@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import struct
 import sys
 import threading
 from pathlib import Path
@@ -174,6 +175,8 @@ def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
         other = re.search(r"GLOBAL (\S+)", str(error))
         found_there = re.search(r"WeightsUnpickler error: (.+)", str(error))
         why = found_there[1] if found_there else first_line(error)
+        if isinstance(error, (EOFError, IndexError, struct.error)):  # whose texts say nothing
+            why = "it is cut off or broken"
         if other or kind == "unknown":
             why = f"it holds a {other[1]}" if other else "torch.save and safetensors write others"
         raise SetupError(

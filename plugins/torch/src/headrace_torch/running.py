@@ -127,6 +127,7 @@ class Runner:
         self._device = device
         self._wanted = outputs
         self._channels_last = channels_last
+        self._compiled = compile_mode is not None
         self._copies = compile_mode in _WITH_GRAPHS
         # Whether the model writes into its inputs. These may belong to callers, so it then gets copies. None until a
         # run has shown it. For a package no run shows it, because torch does not see what compiled code writes.
@@ -151,13 +152,15 @@ class Runner:
         return named_outputs(self._model.call(*tensors), self._wanted)
 
     def laid_out(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Convert inputs to the memory layout that was asked for."""
-        if not self._channels_last:
-            return tensors
-        return [
-            one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one
-            for one in tensors
-        ]
+        """Convert inputs to the memory layout that was asked for, and for a compiled model to one kind of tensors."""
+        if self._channels_last:
+            tensors = [
+                one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one
+                for one in tensors
+            ]
+        elif self._compiled:
+            tensors = [one.contiguous() for one in tensors]
+        return [_ordinary(one) for one in tensors] if self._compiled else tensors
 
     def run(
         self, tensors: Sequence[torch.Tensor], rows: int, *, new: bool = False
@@ -217,6 +220,20 @@ def _copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Copy tensors outside of inference mode, so that torch counts the writes into the copies (``_version``)."""
     with torch.inference_mode(False), torch.no_grad():
         return [one.clone() for one in tensors]
+
+
+def _ordinary(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the same memory that is no inference tensor and needs no gradient.
+
+    torch.compile compiles a model again for inputs that are inference tensors, if the ones before were none: minutes
+    in which requests wait. What an element made is one; what a caller or another library made is none.
+    """
+    if not tensor.is_inference():
+        return tensor.detach() if tensor.requires_grad else tensor
+    with torch.inference_mode(False), torch.no_grad():
+        alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+        return alias.set_(storage, offset, tensor.size(), tensor.stride())
 
 
 def run_or_failure(run: Callable[[], Result], device: torch.device) -> Result | BackendError:

@@ -38,10 +38,11 @@ def described(value: Any) -> str:
         return "None"
     if isinstance(value, torch.Tensor) and value.is_nested:
         return f"a nested tensor of {dtype_name(value.dtype)}"  # one of strided layout has no shape
-    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+    try:
+        dtype = str(value.dtype).removeprefix("torch.")
+        text = f"{dtype} [{', '.join(map(str, value.shape))}]"
+    except (AttributeError, TypeError):  # no array, or the class of arrays
         return type(value).__name__
-    dtype = str(value.dtype).removeprefix("torch.")
-    text = f"{dtype} [{', '.join(map(str, value.shape))}]"
     where = getattr(value, "device", None)
     return f"{text} on {where}" if isinstance(where, torch.device) else text
 
