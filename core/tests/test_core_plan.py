@@ -1088,6 +1088,11 @@ def test_the_node_narrows_the_range_of_its_backend(keys, expected):
             "main.batch_sizes",
             "Eight takes 1 to 8, and the node says min = 1, batch_sizes = [16]",
         ),
+        (
+            {"backend": "Eight", "batch_policy": "greedy(batch_sizes=[16])"},
+            "main.batch_policy",
+            "Eight takes 1 to 8, and the node says batch_sizes = [16]",
+        ),
         ({"backend": "S[Two2Eight,Twenty]"}, "main.backend", "S: Twenty needs at least 20"),
         (
             {"backend": "IoC[Two2Eight;S[Proxy[Two2Eight],Twenty]]"},

@@ -306,7 +306,7 @@ def test_a_weight_above_every_batch_size_that_an_instance_takes_is_refused_on_en
     with headrace.pipe(two) as pipe:
         future = pipe.submit({"data": 1, "request_size": 3})
         assert isinstance(future.exception(60), BatchRangeError)
-    said = r"no batch fits: UpTo takes 1 to 2, the node says batch_sizes = \[3\]"
+    said = r"no batch fits: UpTo takes 1 to 2, and the node says batch_sizes = \[3\]"
     with pytest.raises(SetupError, match=said):
         headrace.pipe({**config, "batch_sizes": [3]})
 

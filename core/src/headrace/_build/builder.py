@@ -15,7 +15,7 @@ from headrace._build.wrappers import BatchEnd, InThread
 from headrace._config.problems import with_room
 from headrace._engine.blueprint import BuiltNode
 from headrace._explain import trees_of
-from headrace._plan.declared import narrowed
+from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Element, NodePlan, PipelinePlan, registered_in
 from headrace._plan.word import needed_keys
 from headrace._scheduling.instance import Instance
@@ -185,11 +185,7 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     """
     low, high = narrowed((backend.min, backend.max), keys)
     if low > high:
-        name, least, most = backend._label(), backend.min, backend.max or "any number"
-        says = f"leaves {low} to {high}"
-        if keys.batch_sizes:
-            says = f"says batch_sizes = {[*keys.batch_sizes]}"
-        what = f"no batch fits: {name} takes {least} to {most}, the node {says}"
+        what = no_batch(backend._label(), (backend.min, backend.max), keys)
         raise backend._located(SetupError(what, hint="Change the node's min, max or batch_sizes."))
     thread = None
     if isinstance(backend, InThread):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace._config.problems import shown_value
 from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ def narrowed(found: Range, keys: NodeKeys) -> tuple[int, int]:
     if sizes and not any(low <= size <= (high or size) for size in sizes):
         high = 0
     return low, max(1, low) if high is None else high
+
+
+def no_batch(name: str, found: Range, keys: NodeKeys) -> str:
+    """Say that no weight fits both the range of a backend and the keys of its node."""
+    said = {key: getattr(keys, key) for key in ("min", "max", "batch_sizes")}
+    says = ", ".join(f"{key} = {shown_value(one)}" for key, one in said.items() if one is not None)
+    takes = f"{found[0]} to {found[1] or 'any number'}"
+    return f"no batch fits: {name} takes {takes}, and the node says {says}"
 
 
 # How the ranges of children make the range of a container: planning and building use the same functions.

@@ -6,10 +6,10 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import Problems, shown_value
+from headrace._config.problems import Problems
 from headrace._config.shape import NODE_KEYS, GlobalKeys, NodeKeys, Shape
 from headrace._expression.parser import read_expression
-from headrace._plan.declared import narrowed
+from headrace._plan.declared import narrowed, no_batch
 from headrace._plan.element import Named, NodePlan, PipelinePlan, Source, elements_of
 from headrace._plan.links import plan_links
 from headrace._plan.named import plan_policies, plan_probes
@@ -253,12 +253,11 @@ class Planner(Resolver):
         low, high = narrowed(root.range, plan.keys)
         if plan.alias_of is not None or low <= high:
             return
-        keys = [found for k in ("min", "max", "batch_sizes") if (found := self.parameters.key(k))]
-        says = ", ".join(f"{k.key} = {shown_value(getattr(plan.keys, str(k.key)))}" for k in keys)
         shown = (root if root.parameter is None else root.children[0]).name
-        takes = f"{root.range[0]} to {root.range[1] or 'any number'}"
-        message = f"no batch fits: {shown} takes {takes}, and the node says {says}"
-        self.problems.add("range", message, **keys[-1].place())
+        *_, last = filter(
+            None, map(self.parameters.key, ("batch_policy", "min", "max", "batch_sizes"))
+        )
+        self.problems.add("range", no_batch(shown, root.range, plan.keys), **last.place())
 
     def _second_door(self) -> str | None:
         """Give the node to which this one is a second door (its backend is ``Forward[node.x]``), or None."""

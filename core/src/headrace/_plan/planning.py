@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace._config.problems import MAX_DEPTH, Problems, key_place, with_room
-from headrace._expression.tree import PLAIN_NAME, Args, Call
+from headrace._expression.tree import EMPTY, PLAIN_NAME, Args, Call
 from headrace._options import mapped
 from headrace._plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._portable import nearest
@@ -327,20 +327,12 @@ def too_deep(tree: Call, joins: Callable[[Call], bool]) -> Call | None:
         item, depth, place = todo.pop()
         if depth > MAX_DEPTH:
             return place
-        if isinstance(item, tuple):
-            todo.extend((part, depth + 1, place) for part in item)
-        elif isinstance(item, Call):
-            inside = joins(item)
-            todo.extend(
-                (child, depth if inside and joins(child) else depth + 1, child)
-                for child in item.children
-            )
-            for args in filter(None, (item.args, item.prefix)):
-                todo.extend(
-                    (value, depth + 1, item)
-                    for value in args.values
-                    if isinstance(value, (tuple, Call))
-                )
+        inner = item
+        if isinstance(item, Call):
+            level = depth if joins(item) else depth + 1
+            todo += [(one, level if joins(one) else depth + 1, one) for one in item.children]
+            inner, place = (*item.args.values, *(item.prefix or EMPTY).values), item
+        todo += [(part, depth + 1, place) for part in inner if isinstance(part, (tuple, Call))]
     return None
 
 
