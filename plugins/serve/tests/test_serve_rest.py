@@ -163,6 +163,9 @@ def declared(function, datatype, shape, **entry):
         (True, "BOOL", [-1], ("BOOL", [1], [True])),
         ([[1, 2]], "FP64", [-1, 1, 2], ("FP64", [1, 1, 2], [1.0, 2.0])),
         ({"a": 1}, "BYTES", [-1], ("BYTES", [1], ['{"a": 1}'])),
+        (((1, 2), [3, 4]), "FP32", [-1, 2, 2], ("FP32", [1, 2, 2], [1.0, 2.0, 3.0, 4.0])),
+        (10**400, "FP32", [-1], "and the result is int"),
+        ([1e39], "FP32", [-1, 1], "and the result is list"),
         (300, "INT8", [-1], "INT8 [], and the result is int"),
         (0.5, "INT8", [-1], "and the result is float"),
         ([[1], [2, 3]], "FP32", [-1, 2], "and the result is list"),
@@ -185,6 +188,13 @@ def test_a_result_is_what_the_entry_declares_or_an_error(serving, result, dataty
     else:
         (y,) = answer["outputs"]
         assert (y["datatype"], y["shape"], y["data"]) == message
+
+
+def test_numbers_that_json_does_not_have_leave_as_binary_data(client):
+    c = client({"m": declared(lambda data: [0.5, float("nan")], "FP16", [-1, 2])})
+    answer = c.infer("m", [tensor("data", np.array([b"x"], object), "BYTES")]).as_numpy("y")
+    assert (answer.dtype, answer.shape) == (np.float16, (1, 2))
+    np.testing.assert_array_equal(answer[0], [0.5, np.nan])
 
 
 class TorchTensor:

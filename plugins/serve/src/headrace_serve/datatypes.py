@@ -25,6 +25,7 @@ __all__ = [
     "datatype_of",
     "from_bytes",
     "from_json",
+    "from_numbers",
     "from_text",
     "joined_elements",
     "of_dtype_name",
@@ -166,6 +167,17 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> ND
     return array.reshape(shape)
 
 
+def from_numbers(datatype: str, value: Any) -> NDArray[Any]:
+    """Give the array for a Python number, or for lists and tuples of them; NaN and infinity stay.
+
+    Raises:
+        InputError, ValueError, OverflowError: They are no such numbers, or the lists differ in length.
+    """
+    shape: tuple[int, ...] = np.shape(value)
+    flat: list[Any] = np.array(value, object).reshape(-1).tolist()
+    return _numbers("", datatype, flat).reshape(shape)
+
+
 def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
     """Give the elements in ``data``, once their number is that of the shape.
 
@@ -209,7 +221,8 @@ def _numbers(name: str, datatype: str, flat: list[Any]) -> NDArray[Any]:
             raise InputError(f"input {name!r}: data holds values outside of {datatype}")
     with np.errstate(over="ignore"):
         array: NDArray[Any] = raw.astype(target)
-    if target.kind == "f" and raw.size and not np.isfinite(array).all():
+    odd = target.kind == "f" and not (finite := np.isfinite(array)).all()
+    if odd and np.isfinite(raw[~finite].astype(np.float64)).any():
         raise InputError(f"input {name!r}: data holds values outside of {datatype}")
     return array
 

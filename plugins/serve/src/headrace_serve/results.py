@@ -15,10 +15,9 @@ import pydantic
 from headrace.errors import ContractError, InputError, RequestsFailed
 from headrace_serve.datatypes import (
     DATATYPES,
-    ONLY_BINARY,
     as_bf16_bits,
     datatype_of,
-    from_json,
+    from_numbers,
 )
 from headrace_serve.errors import NotJsonError
 from headrace_serve.messages import Tensor
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["JSON", "as_json_text", "as_plain_array", "outputs_of", "tensors_of"]
 
 JSON = "application/json"
-
-_NO_NUMBERS = ("BYTES", *ONLY_BINARY)
 
 T = TypeVar("T")
 
@@ -155,11 +152,9 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
     """
     array = as_plain_array(value)
     plain = "FP32" if port.datatype == "BF16" else port.datatype
-    if array is None and isinstance(value, (bool, int, float, list)) and plain not in _NO_NUMBERS:
-        numbers = value if isinstance(value, list) else [value]
-        with contextlib.suppress(InputError, ValueError):  # ValueError: lists of different lengths
-            shape = np.shape(value)
-            array = from_json(port.name, plain, np.shape(numbers), numbers).reshape(shape)
+    if array is None and isinstance(value, (bool, int, float, list, tuple)) and plain != "BYTES":
+        with contextlib.suppress(InputError, ValueError, OverflowError):
+            array = from_numbers(plain, value)
     datatype = "BYTES" if array is None else datatype_of(array)
     if datatype in (plain, port.datatype) and (
         array is None or plain == "BYTES" or port.fits(array.shape, item=item)
