@@ -11,7 +11,7 @@ from headrace._expression.templates import (
     Placeholder,
     Values,
     refused,
-    split_bare,
+    split,
     split_quoted,
 )
 from headrace._expression.tree import (
@@ -120,7 +120,7 @@ class Scanner:
         """Cut a word that was read at ``start`` into literal texts and placeholders."""
         if self.literal or not any(mark in word for mark in _MARKS):
             return [word]
-        return split_bare(self.text, start, start + len(word))
+        return split(self.text, start, start + len(word))
 
     def quoted(self) -> str:
         """Read a quoted text, and replace its placeholders or keep them."""

@@ -21,7 +21,7 @@ from headrace.errors import ConfigError, Problem
 
 _ESCAPES = r'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
 _NAME = r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
-_BARE = re.compile(
+BARE = re.compile(
     rf"(?P<plain>{WORD_CHARACTER}+)|(?P<twice>\$\$|\{{\{{|\}}\}})|(?P<node>\{{node_name\}})"
     rf"|{_NAME}(?::-(?P<default>{WORD_CHARACTER}*))?\}}"
 )
@@ -80,15 +80,6 @@ def _wrong(text: str, at: int, *, quoted: bool) -> ConfigError:
     return refused(text, at, message, hint, code="placeholder")
 
 
-def split_bare(text: str, start: int, end: int) -> list[Piece]:
-    """Cut a bare word or name, which is a part of ``text``, into literal texts and placeholders.
-
-    Raises:
-        ConfigError: A part of it is neither.
-    """
-    return _split(text, start, end, _BARE)
-
-
 def split_quoted(text: str, start: int, end: int, *, double: bool, literal: bool) -> list[Piece]:
     """Cut the text between quotes into literal texts, with their escapes decoded, and placeholders.
 
@@ -101,11 +92,16 @@ def split_quoted(text: str, start: int, end: int, *, double: bool, literal: bool
     if "$" not in body and "{" not in body and "\\" not in body:
         return [body]
     if literal:
-        return _split(text, start, end, _ESCAPED) if double else [body]
-    return _split(text, start, end, _DOUBLE if double else _SINGLE)
+        return split(text, start, end, _ESCAPED) if double else [body]
+    return split(text, start, end, _DOUBLE if double else _SINGLE)
 
 
-def _split(text: str, at: int, end: int, piece: re.Pattern[str]) -> list[Piece]:
+def split(text: str, at: int, end: int, piece: re.Pattern[str] = BARE) -> list[Piece]:
+    """Cut a part of ``text``, by default a bare word or name, into literal texts and placeholders.
+
+    Raises:
+        ConfigError: A part of it is neither.
+    """
     double = piece in (_DOUBLE, _ESCAPED)
     pieces: list[Piece] = []
     run: list[str] = []
@@ -113,7 +109,7 @@ def _split(text: str, at: int, end: int, piece: re.Pattern[str]) -> list[Piece]:
     while at < end:
         match = piece.match(text, at, end)
         if match is None:
-            raise _wrong(text, at, quoted=piece is not _BARE)
+            raise _wrong(text, at, quoted=piece is not BARE)
         at = match.end()
         if match.lastgroup in ("node", "name", "default"):
             pieces.append(_decoded(text, begun, "".join(run), double=double))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._backend import Backend, no_build
@@ -54,7 +55,7 @@ class Source:
     Attributes:
         path: The keys that lead to the text, ``main.backend`` or ``define.Z``.
         file: The file that holds the text, None for a dict.
-        base: The folder from which relative paths in the text start, as text.
+        base: The folder from which relative paths in the text start.
         origin: The origin of args in the text: ``inline``, or ``definition`` where they are defaults.
         expanding: The names of the definitions that have led to the text, outermost first.
         uses: The uses of these definitions.
@@ -62,7 +63,7 @@ class Source:
 
     path: str
     file: str | None = None
-    base: str = "."
+    base: Path = Path()
     origin: str = "inline"
     expanding: tuple[str, ...] = ()
     uses: tuple[DefinitionUse, ...] = ()
@@ -70,7 +71,7 @@ class Source:
     @classmethod
     def of(cls, written: Written, path: str) -> Source:
         """Give the source of a text of the configuration."""
-        return cls(path, written.file, str(written.base))
+        return cls(path, written.file, written.base)
 
 
 def place_of(call: Call, argument: int | str | None = None) -> Place:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pydantic import ValidationError
@@ -135,7 +134,7 @@ class OptionsReader:
             return found.value
 
     def _validated(self, values: dict[str, Any]) -> Options | None:
-        bases = {self.keys[key]: Path(found.source.base) for key, found in self._found.items()}
+        bases = {self.keys[key]: found.source.base for key, found in self._found.items()}
         allowed = self.planning.refused is None
         context = {"bases": bases, "of": self.options, "allow_import": allowed}
         try:
