@@ -107,6 +107,21 @@ def test_calibration_takes_samples_without_a_batch_axis(rtx, small_net, tmp_path
     assert any("`calibration` is not read" in warning for warning in built.warnings)
 
 
+def test_a_transposed_convolution_beside_bf16(rtx, save):
+    """The parser takes it in bf16, the builder does not."""
+    weights = np.ones((3, 4, 3, 3), np.float32), np.ones((3, 1, 2, 2), np.float32)
+    path = save(
+        [
+            ("Conv", ["x", "k"], ["h"], {"pads": [1, 1, 1, 1]}),
+            ("ConvTranspose", ["h", "t"], ["y"], {"strides": [2, 2]}),
+        ],
+        [("x", T.FLOAT, [1, 4, 4, 4])],
+        [("y", T.FLOAT, [1, 1, 8, 8])],
+        zip("kt", weights, strict=True),
+    )
+    assert "bf16" in count_types(build(rtx, path, precision="bf16", profiles=None).layers)
+
+
 def test_pictures_as_they_are_decoded(rtx, small_net):
     profile = {"min": "x:1x16x16x3", "max": "x:8x32x32x3"}
     built = build(

@@ -71,6 +71,8 @@ def test_a_folder_that_cannot_be_written_still_gives_what_is_in_it(tmp_path, mon
         "sidecar of another format",
         "other",
         "a list",
+        "layers",
+        "profiles",
         "deep",
     ],
 )
@@ -89,6 +91,8 @@ def test_what_is_foreign_or_torn_is_built_anew_with_a_warning(tmp_path, caplog, 
         sidecar.write_text("[" * 100_000)
     elif damage == "a list":
         sidecar.write_text("[1]")
+    elif damage in ("layers", "profiles"):
+        sidecar.write_text(json.dumps({**found, damage: [7] if damage == "layers" else 7}))
     elif damage == "other":
         sidecar.write_text(json.dumps({**found, "asked": {"a": 2}}))
     else:

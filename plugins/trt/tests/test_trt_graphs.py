@@ -179,6 +179,8 @@ def test_what_cannot_be_folded(small_net, save):
         fold_image_input(load_model(small_net), mean=(1.0, 2.0))
     with pytest.raises(SetupError, match="a 0"):
         fold_image_input(load_model(small_net), std=(1.0, 0.0, 1.0))
+    with pytest.raises(SetupError, match="`mean` has a number that float32 does not hold"):
+        fold_image_input(load_model(small_net), mean=float("nan"))
     path = save(
         [("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])]
     )
@@ -216,6 +218,9 @@ def test_samples_for_calibration(tmp_path):
         np.savez(tmp_path / "uneven.npz", x=np.zeros((3, 2)), y=y)
         with pytest.raises(SetupError, match="as many as the others"):
             read_samples(tmp_path / "uneven.npz", ["x", "y"])
+    np.savez(tmp_path / "nan.npz", x=np.float32([[0], [np.nan]]))
+    with pytest.raises(SetupError, match="sample 1 of input 'x' has a number that is not finite"):
+        read_samples(tmp_path / "nan.npz", ["x"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(SetupError, match="no calibration samples"):
         read_samples(tmp_path / "empty", ["x"])

@@ -6,9 +6,11 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from headrace_trt import BuildSettings, convert_precision, fold_image_input
+from headrace_trt import BuildSettings, convert_precision, fold_image_input, onnx_model
 from headrace_trt.logs import collecting, logger_for
 from headrace_trt.network import make_network
+from headrace_trt.onnx_model import load_model
+from headrace_trt.tools.capability import capability, save_parts
 from headrace_trt.tools.comparing import reference
 from headrace_trt.tools.extracting import extract_model
 from headrace_trt.tools.inspecting import inspect_file
@@ -128,6 +130,60 @@ def test_functions_of_the_model_are_part_of_the_graph(rtx, tmp_path, precision):
     assert {tensor.name: tensor.dtype.name for tensor in given} == {"y": "FLOAT", "h": "FLOAT"}
     lower = {"model": set(), "fp16": {"HALF"}, "bf16": {"BF16"}}[precision]
     assert network.tensor_types() >= lower
+
+
+def test_what_is_no_precision_and_no_list_of_patterns(listed):
+    for precision in ("fp15", "int8", None):
+        with pytest.raises(ValueError, match=f"precision is one of fp16, bf16, not {precision!r}"):
+            convert_precision(listed, precision)
+    for patterns in ("first", [1]):
+        with pytest.raises(ValueError, match="keep_fp32 must be a list of texts"):
+            convert_precision(listed, "fp16", patterns)
+
+
+@pytest.mark.parametrize("precision", ["model", "fp16"])
+@pytest.mark.parametrize("flat", [True, False])
+def test_sparse_weights_are_filled_up(rtx, tmp_path, precision, flat):
+    """TensorRT's parser passes over them, and then misses them."""
+    values = numpy_helper.from_array(np.float32([3, -2]), "w")
+    places = np.array([1, 14]) if flat else np.array([[0, 1], [3, 2]])
+    sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(places), [4, 4])
+    ports = [helper.make_tensor_value_info(name, T.FLOAT, ["b", 4]) for name in "xy"]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "last")]
+    graph = helper.make_graph(nodes, "graph", ports[:1], ports[1:])
+    graph.sparse_initializer.append(sparse)
+    opset = [helper.make_opsetid("", 17)]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    with collecting() as collected:
+        settings = BuildSettings(model=path, precision=precision)
+        network = make_network(rtx, logger_for(rtx), settings, collected)
+    assert {"model": "FLOAT", "fp16": "HALF"}[precision] in network.tensor_types()
+    y = reference(load_model(path), {"x": np.float32([[1, 2, 3, 4]])})["y"]
+    np.testing.assert_array_equal(y, [[0, 3, -8, 0]])
+
+
+def test_a_model_that_no_message_holds(rtx, small_net, tmp_path, monkeypatch):
+    """Types are inferred without the values of large weights, and the model travels in files."""
+    whole, infer = small_net.stat().st_size, onnx.shape_inference.infer_shapes
+
+    def infer_less(model):
+        assert model.ByteSize() < whole // 2
+        return infer(model)
+
+    x = np.ones((1, 3, 8, 8), np.float32)
+    expected = reference(load_model(small_net), {"x": x})["y"]
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", infer_less)
+    for name, least in (("MOST_BYTES", 100), ("_LARGE_BYTES", 300)):
+        monkeypatch.setattr(onnx_model, name, least)
+    profile = {"max": "x:1x3x8x8"}
+    with collecting() as collected:
+        settings = BuildSettings(model=small_net, precision="fp16", profiles=(profile,))
+        network = make_network(rtx, logger_for(rtx), settings, collected)
+    assert "HALF" in network.tensor_types()
+    parts = capability(small_net)["parts"]
+    for path in save_parts(small_net, tmp_path / "parts", parts):
+        np.testing.assert_array_equal(reference(load_model(path), {"x": x})["y"], expected)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,16 +23,33 @@ from headrace_trt.onnx_model import hash_file
 from headrace_trt.timing import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from headrace_trt.building import BuiltPlan
 
-__all__ = ["CachedPlan", "default_cache_dir", "get_or_build", "key_of", "read_entry", "trim_cache"]
+__all__ = [
+    "CachedPlan",
+    "default_cache_dir",
+    "get_or_build",
+    "key_of",
+    "read_entry",
+    "read_sidecar",
+    "trim_cache",
+]
 
 _log = logging.getLogger("headrace.trt")
 
 FORMAT: Final = 1
 _LOCK_STEP_S: Final = 0.2
+_KINDS: Final[Mapping[str, type]] = {
+    "asked": dict,
+    "library": str,
+    "layers": list,
+    "layers_by_type": dict,
+    "profiles": list,
+    "warnings": list,
+}
+"""What the entries of a sidecar are that others read."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +90,24 @@ def sidecar_of(plan: Path) -> Path:
     return plan.with_name(f"{plan.name}.json")
 
 
+def read_sidecar(plan: Path) -> dict[str, Any]:
+    """Read the sidecar of a plan.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no sidecar of Headrace's, or was damaged.
+    """
+    found: dict[str, Any] = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+    whole = isinstance(found, dict) and all(
+        isinstance(found.get(name, kind()), kind) for name, kind in _KINDS.items()
+    )
+    if not whole or not all(
+        isinstance(part, dict) for name in ("layers", "profiles") for part in found.get(name, ())
+    ):
+        raise ValueError("its entries are not of the kinds that Headrace writes")
+    return found
+
+
 def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan | None:
     """Read a plan with its sidecar; None if it does not exist, is not whole, or was built from something else.
 
@@ -85,7 +121,7 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
         return None
     reason = "its sidecar is missing"
     try:
-        sidecar = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+        sidecar = read_sidecar(plan)
         content = plan.read_bytes()
         if sidecar.get("format") != FORMAT:
             reason = "its sidecar is of another format"
@@ -97,7 +133,7 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
             return CachedPlan(plan, content, True, sidecar)
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = f"its sidecar cannot be read ({error})"
     _log.warning("%s is not used and will be built anew: %s", plan, reason)
     return None
@@ -117,12 +153,11 @@ def was_built_here(plan: Path) -> bool:
 def origin_of(plan: Path) -> str:
     """Give a text with the library that built a plan and the device it is for, from its sidecar; "" without one."""
     try:
-        sidecar = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
-        asked = sidecar["asked"]
+        asked = read_sidecar(plan)["asked"]
         device = asked.get("device") or {}
         where = f" for {device['name']} ({device['compute_capability']})" if device else ""
         return f"built by {asked['library']} {asked['version']}{where}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""
 
 

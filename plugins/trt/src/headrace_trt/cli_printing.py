@@ -30,7 +30,13 @@ def phases() -> Iterator[Any]:
     console = Console(stderr=True)
     with (
         _warnings_on(console),
-        Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars,
+        Progress(
+            *columns,
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            disable=not console.is_terminal,
+        ) as bars,
     ):
 
         @contextlib.contextmanager

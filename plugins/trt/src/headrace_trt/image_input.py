@@ -45,7 +45,7 @@ def fold_image_input(
 
     Raises:
         SetupError: The model has no such input or several, its type is not floating, its channels are the last axis,
-            the number of values is not the number of channels, or ``std`` has a 0.
+            the number of values is not the number of channels, one is not finite, or ``std`` has a 0.
     """
     if mean is None and std is None and not image_input:
         return model
@@ -129,6 +129,8 @@ def _per_channel(
         )
     if option == "std" and not values.all():
         raise SetupError("`std` has a 0 in it")
+    if not np.isfinite(values).all():
+        raise SetupError(f"`{option}` has a number that float32 does not hold")
     return numpy_helper.from_array(values, name)
 
 

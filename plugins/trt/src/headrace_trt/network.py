@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Network", "make_network", "prepare_model"]
 
-_MOST_BYTES = 1_900_000_000
-"""A protobuf message holds less than 2 GB; larger models are parsed from a file."""
-
 
 @dataclass
 class Network:
@@ -70,7 +67,8 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     if settings.precision == "model" and not folds:
         written = load_model(settings.model, weights=False, inline=False)
         _warn_of_doubles(written)
-        if not written.functions and not forget_unknown_axes(written):
+        unchanged = not (written.functions or written.graph.sparse_initializer)
+        if unchanged and not forget_unknown_axes(written):
             return None
         model = load_model(settings.model)
         forget_unknown_axes(model)
@@ -158,17 +156,15 @@ def _parse(
     library: Library, logger: Any, definition: Any, settings: BuildSettings, collected: Collected
 ) -> Any:
     assert settings.model is not None  # noqa: S101 - one of model and network is set
+    from headrace_trt.onnx_model import external_files
+
     parser = library.trt.OnnxParser(definition, logger)
     prepared = prepare_model(settings)
     if prepared is None:
-        from headrace_trt.onnx_model import external_files
-
         external_files(settings.model)  # its error for a missing file is clearer than the parser's
         done = parser.parse_from_file(str(settings.model))
-    elif prepared.ByteSize() < _MOST_BYTES:
-        done = parser.parse(prepared.SerializeToString())
     else:
-        done = _parse_large(parser, prepared)
+        done = parse_model(parser, prepared)
     if not done:
         raise SetupError(
             f"{library.text} cannot take {settings.label}:{parser_errors(parser, collected)}",
@@ -177,12 +173,15 @@ def _parse(
     return parser
 
 
-def _parse_large(parser: Any, model: onnx.ModelProto) -> bool:
-    import onnx
+def parse_model(parser: Any, model: onnx.ModelProto) -> bool:
+    """Let TensorRT's parser read a model, from a file where a message cannot hold it; return whether it took it."""
+    from headrace_trt.onnx_model import MOST_BYTES, save_model
 
+    if model.ByteSize() < MOST_BYTES:
+        return bool(parser.parse(model.SerializeToString()))
     with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder:
         path = Path(folder, "model.onnx")
-        onnx.save(model, str(path), save_as_external_data=True, location="model.weights")
+        save_model(model, path)
         return bool(parser.parse_from_file(str(path)))
 
 

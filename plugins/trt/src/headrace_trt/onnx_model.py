@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
 import onnx
 import onnx.inliner
+from onnx import numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from headrace.errors import SetupError
@@ -21,9 +23,11 @@ __all__ = [
     "external_files",
     "forget_unknown_axes",
     "graphs_of",
+    "infer_types",
     "load_model",
     "model_summary",
     "names_read",
+    "save_model",
     "unlist_weights",
 ]
 
@@ -31,9 +35,15 @@ _CHUNK_BYTES = 1 << 20
 _FREE_WEIGHTS = 4
 """The version of ONNX's format from which weights need not be inputs of the graph."""
 
+MOST_BYTES: Final = 1_900_000_000
+"""A protobuf message holds less than 2 GB; larger models are files with their weights beside them."""
+
+_LARGE_BYTES: Final = 1 << 16
+"""No shape follows from the values of a weight that is larger."""
+
 
 def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx.ModelProto:
-    """Load an ONNX model; weights that it lists among its inputs are weights only.
+    """Load an ONNX model; weights that it lists among its inputs are weights only, and sparse ones are filled up.
 
     Args:
         path: The file.
@@ -58,6 +68,8 @@ def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx
         ) from error
     if not model.graph.node and not model.graph.output:
         raise SetupError(f"{path} holds no ONNX graph", hint="Is it of another format, or empty?")
+    if weights:
+        _fill_sparse_weights(model)
     unlist_weights(model)
     if not (inline and model.functions):
         return model
@@ -65,6 +77,73 @@ def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx
         return onnx.inliner.inline_local_functions(model)
     except Exception as error:  # of protobuf and onnx, as above
         raise SetupError(f"{path}: its functions cannot be put into the graph: {error}") from error
+
+
+def save_model(model: onnx.ModelProto, path: Path) -> None:
+    """Save a model; weights of one that is too large for a single file go into a file beside it, out of the model."""
+    onnx.save(model, str(path), save_as_external_data=model.ByteSize() >= MOST_BYTES)
+
+
+def _fill_sparse_weights(model: onnx.ModelProto) -> None:
+    """Write sparse weights in full, because TensorRT's parser passes over them and ONNX infers no shapes from them."""
+    for graph in all_graphs(model.graph):
+        for sparse in graph.sparse_initializer:
+            values, places = map(numpy_helper.to_array, (sparse.values, sparse.indices))
+            full = np.zeros(tuple(sparse.dims), values.dtype)
+            if places.ndim == 1:
+                full.reshape(-1)[places] = values
+            else:
+                full[tuple(places.T)] = values
+            graph.initializer.append(numpy_helper.from_array(full, sparse.values.name))
+        del graph.sparse_initializer[:]
+
+
+def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give a copy of a model with the types and shapes of its inner tensors.
+
+    ONNX infers nothing of a model of 2 GB or more, so it gets large weights without their values.
+
+    Raises:
+        Exception: One of onnx's own, where the graph contradicts itself.
+    """
+    bare = _without(model, "graph")
+    bare.graph.CopyFrom(_without(model.graph, "initializer"))
+    for tensor in model.graph.initializer:
+        large = tensor.ByteSize() > _LARGE_BYTES and tensor.data_location != tensor.EXTERNAL
+        bare.graph.initializer.append(_without_values(tensor) if large else tensor)
+    typed: onnx.ModelProto = onnx.shape_inference.infer_shapes(bare)
+    del bare
+    for place, tensor in enumerate(model.graph.initializer):
+        typed.graph.initializer[place].CopyFrom(tensor)
+    return typed
+
+
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
+
+
+def _without(message: _Message, left_out: str) -> _Message:
+    """Give a copy of a message without one of its fields."""
+    copied = type(message)()
+    for field, value in message.ListFields():
+        if field.name == left_out:
+            continue
+        if isinstance(value, (int, str)):
+            setattr(copied, field.name, value)
+        else:
+            getattr(copied, field.name).MergeFrom(value)
+    return copied
+
+
+def _without_values(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """Give name, type and shape of a weight, as that of a weight in another file."""
+    named = onnx.StringStringEntryProto(key="location", value="weights")
+    return onnx.TensorProto(
+        name=tensor.name,
+        data_type=tensor.data_type,
+        dims=tensor.dims,
+        data_location=onnx.TensorProto.EXTERNAL,
+        external_data=[named],
+    )
 
 
 def unlist_weights(model: onnx.ModelProto) -> None:

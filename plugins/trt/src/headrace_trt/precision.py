@@ -17,7 +17,13 @@ from onnx import TensorProto, helper, numpy_helper
 from headrace.errors import SetupError
 from headrace_trt.image_input import FOLDED
 from headrace_trt.logs import warn
-from headrace_trt.onnx_model import all_graphs, graphs_of, names_read, unlist_weights
+from headrace_trt.onnx_model import (
+    all_graphs,
+    graphs_of,
+    infer_types,
+    names_read,
+    unlist_weights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,8 +46,10 @@ _IN_FP32: Final = _TYPE_IS_AN_ATTRIBUTE | {
 }
 """Operators that stay in float32: ONNX or TensorRT's parser has no other type for them, or an attribute is the type."""
 
-_NOT_IN_BF16: Final = frozenset({"GRU", "HardSwish", "LpNormalization", "LpPool", "Mish", "Shrink"})
-"""Operators that TensorRT's parser takes in fp16, but not in bf16."""
+_NOT_IN_BF16: Final = frozenset(
+    {"ConvTranspose", "GRU", "HardSwish", "LpNormalization", "LpPool", "Mish", "Shrink"}
+)
+"""Operators that TensorRT takes in fp16, but not in bf16: its parser, or the builder of TensorRT for RTX."""
 
 _SEQUENCE_LENGTHS: Final = 4
 """The input of LSTM with the lengths of its sequences; with it TensorRT's parser takes only float32."""
@@ -72,8 +80,13 @@ def convert_precision(
         A new model.
 
     Raises:
+        ValueError: ``precision`` is neither, or ``keep_fp32`` is no list of texts.
         SetupError: A pattern matches no node, or no node is left that could be converted.
     """
+    if precision not in _TYPES:
+        raise ValueError(f"precision is one of {', '.join(_TYPES)}, not {precision!r}")
+    if isinstance(keep_fp32, str) or not all(isinstance(name, str) for name in keep_fp32):
+        raise ValueError(f"keep_fp32 must be a list of texts, not {keep_fp32!r}")
     typed = _with_types(model)
     _Conversion(typed.graph, _TYPES[precision], kept_nodes(typed.graph, keep_fp32)).run()
     return typed
@@ -104,7 +117,7 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
     """Give a copy of the model with inferred types of its tensors."""
     copied = onnx.ModelProto()
     try:
-        copied = onnx.shape_inference.infer_shapes(model)
+        copied = infer_types(model)
     except Exception as error:  # onnx has error classes of its own
         raise SetupError(f"the types in the graph cannot be inferred: {error}") from error
     unlist_weights(copied)

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt.logs import warn
-from headrace_trt.onnx_model import model_summary, port_of
+from headrace_trt.onnx_model import MOST_BYTES, model_summary, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any
         One dict per run of the model.
 
     Raises:
-        SetupError: There is nothing to read, or an input is missing.
+        SetupError: There is nothing to read, an input is missing, or a number is not finite.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
@@ -69,6 +69,13 @@ def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any
             f"{path} holds no calibration samples",
             hint="It is a folder of .npy or .npz files, or one .npz with all samples.",
         )
+    for number, one in enumerate(samples):
+        for name, array in one.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise SetupError(
+                    f"{path}: sample {number} of input {name!r} has a number that is not finite",
+                    hint="A single one would be the range of all that is computed from it.",
+                )
     return samples
 
 
@@ -206,6 +213,7 @@ def _calibrated(
             activation_type=tool.QuantType.QInt8,
             weight_type=tool.QuantType.QInt8,
             calibrate_method=tool.CalibrationMethod.MinMax,
+            use_external_data_format=model.ByteSize() >= MOST_BYTES,
             op_types_to_quantize=["Conv", "ConvTranspose", "Gemm", "MatMul"],
             extra_options={
                 "ActivationSymmetric": True,

@@ -10,7 +10,15 @@ import onnx
 from headrace.errors import SetupError
 from headrace_trt.library import find_library
 from headrace_trt.logs import collecting, logger_for
-from headrace_trt.onnx_model import all_graphs, graphs_of, load_model, names_read
+from headrace_trt.network import parse_model
+from headrace_trt.onnx_model import (
+    all_graphs,
+    graphs_of,
+    infer_types,
+    load_model,
+    names_read,
+    save_model,
+)
 from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
@@ -56,7 +64,7 @@ def capability(path: Path, *, library: str = "auto") -> dict[str, Any]:
     found.require_builder()
     model = _named(load_model(path))
     try:
-        typed = onnx.shape_inference.infer_shapes(model)
+        typed = infer_types(model)
     except Exception:  # noqa: BLE001 - parts of which no type is known are refused
         typed = model
     refused: dict[int, Refused] = {}
@@ -110,7 +118,7 @@ def _parse(library: Library, model: onnx.ModelProto) -> list[Refused]:
         builder = trt.Builder(logger)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = trt.OnnxParser(network, logger)
-        if parser.parse(model.SerializeToString()):
+        if parse_model(parser, model):
             return []
         errors = [parser.get_error(i) for i in range(parser.num_errors)]
         refused = [
@@ -210,10 +218,10 @@ def save_parts(path: Path, folder: Path, parts: Sequence[Sequence[int]]) -> list
     targets = [folder / f"part{number}.onnx" for number in range(len(parts))]
     for target in targets:
         keep_apart(target, {"the model": path})
-    typed = onnx.shape_inference.infer_shapes(_named(load_model(path)))
+    typed = infer_types(_named(load_model(path)))
     folder.mkdir(parents=True, exist_ok=True)
     for target, part in zip(targets, parts, strict=True):
-        onnx.save(part_model(typed, part), str(target))
+        save_model(part_model(typed, part), target)
     return targets
 
 

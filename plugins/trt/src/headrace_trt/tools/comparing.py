@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,7 +13,7 @@ import onnx
 
 from headrace.errors import HeadraceError, MissingDependencyError, SetupError
 from headrace_trt.image_input import fold_image_input
-from headrace_trt.onnx_model import load_model, port_of
+from headrace_trt.onnx_model import infer_types, load_model, port_of, save_model
 from headrace_trt.profiles import NetworkInput, choose_profiles, parse_shapes
 
 if TYPE_CHECKING:
@@ -103,10 +105,13 @@ def reference(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(
-            marked.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        values = session.run(None, dict(feeds))
+        with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder:
+            path = Path(folder, "model.onnx")
+            save_model(marked, path)
+            session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+            values = session.run(None, dict(feeds))
     except Exception as error:  # its error classes share no base but Exception
         raise SetupError(f"ONNX Runtime cannot run the model: {error}") from error
     names = [port.name for port in session.get_outputs()]
@@ -239,7 +244,7 @@ def inner_tensors(model: onnx.ModelProto) -> list[str]:
 
     The others are constants, which an engine does not compute.
     """
-    typed = onnx.shape_inference.infer_shapes(model).graph
+    typed = infer_types(model).graph
     floats = {v.name for v in typed.value_info if v.type.tensor_type.elem_type in _FLOATS}
     weights = {tensor.name for tensor in typed.initializer}
     varying = {value.name for value in typed.input} - weights

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from headrace.errors import MissingDependencyError, SetupError
-from headrace_trt.onnx_model import load_model, names_read
+from headrace_trt.onnx_model import infer_types, load_model, names_read, save_model
 from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
@@ -59,15 +59,14 @@ def extract_model(
     begins = list(inputs) or [v.name for v in model.graph.input]
     ends = list(outputs) or [v.name for v in model.graph.output]
     try:
-        typed = onnx.shape_inference.infer_shapes(model)
+        typed = infer_types(model)
     except Exception as error:  # onnx and protobuf have error classes of their own
         raise SetupError(f"the part of {source} cannot be extracted: {error}") from error
     part = _between(typed, list(dict.fromkeys(begins)), list(dict.fromkeys(ends)), source)
     if fold:
         part = fold_constants(part)
     target.parent.mkdir(parents=True, exist_ok=True)
-    large = part.ByteSize() >= 1_900_000_000
-    onnx.save(part, str(target), save_as_external_data=large)
+    save_model(part, target)
     return part
 
 

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError, SetupError
-from headrace_trt.cache import sidecar_of
+from headrace_trt.cache import read_sidecar
 from headrace_trt.layers import Layer, count_types
 from headrace_trt.onnx_model import all_graphs, dtype_name, load_model, model_summary
 
@@ -123,11 +123,11 @@ def inspect_plan(
 def _sidecar(path: Path) -> dict[str, Any] | None:
     """Give the sidecar of a plan; None if it does not belong to the plan's present content."""
     try:
-        found: dict[str, Any] = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+        found = read_sidecar(path)
         content = hashlib.sha256(path.read_bytes()).hexdigest()
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("plan_sha256") == content else None
+    return found if found.get("plan_sha256") == content else None
 
 
 def inspect_engine(engine: Engine) -> dict[str, Any]:
