@@ -432,6 +432,33 @@ def test_answers_that_clients_of_grpc_do_not_take_are_bounded(serving, method):
             until(lambda: server._service.unsent_bytes == 0)
 
 
+@pytest.mark.parametrize(("streams", "calls"), [(4, 64), (2000, 1800)])
+def test_no_call_is_lost_in_a_burst(serving, streams, calls):
+    """As it comes, gRPC resets calls of clients that keep to the bound of streams, and calls that wait for the loop."""
+    limits = Limits(max_streams=streams)
+    server = serving({"m": {"backend": "Identity"}}, grpc_port=0, limits=limits)
+    with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        answer = live(b"")
+        sent = threading.Event()
+        server._loop.call_soon_threadsafe(sent.wait, 60)
+        burst = [live.future(b"") for _ in range(calls)]
+        sent.set()
+        assert {one.result(timeout=120) for one in burst} == {answer}
+
+
+def test_metadata_of_more_bytes_than_headers_may_have_is_refused(serving):
+    server = serving(
+        {"m": {"backend": "Identity"}}, grpc_port=0, limits=Limits(max_header_bytes=1000)
+    )
+    with grpc.insecure_channel(f"{server.host}:{server.grpc_port}") as channel:
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        assert live(b"", metadata=[("x", "y" * 100)], timeout=60)
+        with pytest.raises(grpc.RpcError) as caught:
+            live(b"", metadata=[("x", "y" * 1000)], timeout=60)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 def test_answered_requests_do_not_wait_for_the_garbage_collector(serving):
     def alive(kind):
         return sum(type(one).__name__ == kind for one in gc.get_objects())

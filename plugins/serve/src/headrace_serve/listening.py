@@ -25,6 +25,9 @@ __all__ = [
 _LARGEST = (1 << 31) - 1
 """The largest number that a setting of gRPC holds."""
 
+_PENDING = 16384
+"""The most calls that wait for the event loop. By default gRPC resets some of them at random from the 1000th on."""
+
 _USUAL_BYTES = 4 << 20
 """The largest message that gRPC receives by default."""
 
@@ -66,7 +69,11 @@ async def open_grpc(
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", min(limits.max_streams, _LARGEST)),
         ("grpc.max_allowed_incoming_connections", min(limits.max_connections, _LARGEST)),
+        ("grpc.http.overload_protection", 0),  # it resets calls of clients that keep to max_streams
+        ("grpc.server.max_pending_requests", _PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _PENDING),
         ("grpc.max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
+        ("grpc.absolute_max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
     ]
     age_s = limits.max_connection_age_s
     if age_s is not None:
