@@ -282,11 +282,4 @@ def _parsed(
 
 # A tree is pickled as its text: so nothing recurses, and the spans of the tree that is made of it again
 # point into that text.
-
-
-def _restored_args(text: str) -> Args:
-    return parse(text).args
-
-
 copyreg.pickle(Call, lambda call: (parse, (str(call),)))
-copyreg.pickle(Args, lambda args: (_restored_args, (f"A{args}",)))
