@@ -184,18 +184,15 @@ class Entrance:
         # wait: they begin in this thread, so that the refusal of such a wait is known at once.
         inside = self.only is not None and self.only.held_by_this_thread()
         if get_ident() == main_thread.ident and not inside:
-            handed_over.give(self._begin_anyhow, waiting)
+            handed_over.give(self._begin, waiting)
         else:
             self._begin(waiting, waits=inside)
 
     @reentrant()
     def _begin(self, waiting: list[AsyncOwner], *, waits: bool = False) -> None:
-        start([owner.pending for owner in waiting], waits=waits)
-
-    def _begin_anyhow(self, waiting: list[AsyncOwner]) -> None:
-        """Let requests begin in a helper thread; an error is raised in the coroutine."""
+        """Let requests begin; an error is raised in the coroutine."""
         try:
-            start([owner.pending for owner in waiting])
+            start([owner.pending for owner in waiting], waits=waits)
         except BaseException as error:  # noqa: BLE001 - the coroutine raises it
             for owner in waiting:
                 owner.fail(error)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._scheduling.entry import Entry
-    from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
     from headrace._scheduling.own_thread import OwnThread
     from headrace._scheduling.process_threads import Timer
@@ -51,10 +50,7 @@ class Driver:
         """Run ``work`` and the batches after it in thread ``me``; raises the interrupt that hit a caller."""
         node = self._node
         while work is not None:
-            try:
-                errors, interrupt = self.run(work, node)
-            except BaseException as error:  # noqa: BLE001 - past the guard in `run`: the stack or memory ends
-                errors, interrupt = self._hit(work, error)
+            errors, interrupt = self._outcome(work)
             if interrupt is not None and all(entry.owner is not me for entry in work.entries):
                 interrupt = None  # no entry is of `me`: the batch fails, and `me` goes on
             with node.section, node.lock:
@@ -63,11 +59,17 @@ class Driver:
             if interrupt is not None:
                 raise interrupt
 
-    def _hit(self, work: Work, error: BaseException) -> _batch.Outcome:
-        """Make the outcome of a batch in which ``error`` was raised past the guard in `run`."""
-        name, instance = self._node.name, work.instance
-        errors: _batch.Errors = [_batch.wrapped(name, instance, error) for _ in work.entries]
-        return errors, None if isinstance(error, Exception) else error
+    def _outcome(self, work: Work) -> _batch.Outcome:
+        """Run a batch and give its outcome, whatever is raised."""
+        try:
+            return self.run(work, self._node)
+        except BaseException as error:  # noqa: BLE001 - past the guard in `run`: the stack or memory ends
+            # No variable may keep the errors: see `Entry.take_error`.
+            name, instance = self._node.name, work.instance
+            return (
+                [_batch.wrapped(name, instance, error) for _ in work.entries],
+                None if isinstance(error, Exception) else error,
+            )
 
     # Callers.
 
@@ -141,7 +143,7 @@ class Driver:
         """Give a batch to the thread that owns its instance; False when that thread has ended."""
         thread = work.instance.thread
         return thread is not None and thread.post(
-            partial(self._drive_owned, thread, work), partial(self._lost, work.instance, thread)
+            partial(self._drive_owned, thread, work), partial(self._died, thread)
         )
 
     def _drive_owned(self, thread: OwnThread, work: Work) -> None:
@@ -155,21 +157,6 @@ class Driver:
             with node.section, node.lock:
                 self.dispatcher.begin(work)
         self.drive(thread, work)
-
-    def _lost(self, instance: Instance, thread: OwnThread) -> None:
-        """Take an instance whose thread has died out of service, and fail its batch, begun or not."""
-        node = self._node
-        with node.section, node.lock:
-            if instance.entries is not None:
-                self._fail_given(instance, thread)
-            node.lose(instance)
-            self.dispatcher.dispatch(None)
-
-    def _fail_given(self, instance: Instance, thread: Worker) -> None:
-        """Fail the batch of an instance that a thread was to run and has died. Under the lock."""
-        what, node = "the thread that was to run the batch died", self._node.name
-        error = caused(BackendError(what, node=node, instance=instance.index), thread.cause)
-        self.dispatcher.fail(Work(instance, instance.entries or []), error)
 
     def _call_runner(self, runner: Runner) -> bool:
         return runner.post(partial(self._serve, runner), partial(self._died, runner))
@@ -186,15 +173,21 @@ class Driver:
                 return
             self.drive(runner, work)
 
-    def _died(self, runner: Runner) -> None:
-        """Fail the batch of a runner whose thread has died, and let another runner look at the backlog."""
+    def _died(self, worker: Worker) -> None:
+        """Fail the batch, begun or not, of a thread that has died; the instance that it owns is lost."""
         node = self._node
         with node.section, node.lock:
-            self.workers.leave(runner)
+            self.workers.leave(worker)
             for instance in node.every:
-                if instance.holder is runner and instance.entries is not None:
-                    self._fail_given(instance, runner)
-            if self.workers.backlog:
+                owned = instance.thread is worker
+                if instance.entries is not None and (owned or instance.holder is worker):
+                    what = "the thread that was to run the batch died"
+                    error = BackendError(what, node=node.name, instance=instance.index)
+                    work = Work(instance, instance.entries)
+                    self.dispatcher.fail(work, caused(error, worker.cause))
+                if owned:
+                    node.lose(instance)
+            if self.workers.backlog:  # another runner looks at it
                 self.workers.call_one()
             self.dispatcher.dispatch(None)
 
@@ -217,10 +210,7 @@ class Driver:
 
     def run_and_finish(self, work: Work) -> None:
         """Run a batch in the main thread, and have a helper thread settle it; raises the interrupt that hit it."""
-        try:
-            errors, interrupt = self.run(work, self._node)
-        except BaseException as error:  # noqa: BLE001 - as in `drive`
-            errors, interrupt = self._hit(work, error)
+        errors, interrupt = self._outcome(work)
         try:
             errand(self._finish, work, errors)
             if interrupt is not None:

@@ -191,7 +191,7 @@ class Workers:
         self._name = name
         self._post = post
         self._start = start
-        self._alive: set[Runner] = set()
+        self._alive: set[Worker] = set()
 
     def give(self, work: Work) -> None:
         """Let a runner run ``work``."""
@@ -225,11 +225,10 @@ class Workers:
             self.parked.append(runner)
         return None
 
-    def leave(self, runner: Runner) -> None:
+    def leave(self, worker: Worker) -> None:
         """Take note that the thread of a runner has died, or could not be started."""
-        self._alive.discard(runner)
-        if runner in self.parked:
-            self.parked.remove(runner)
+        self._alive.discard(worker)
+        self.parked = [one for one in self.parked if one is not worker]
 
     def trim(self, limit: int) -> None:
         """Change the limit; runners above it end, parked ones at once and others after their batch."""
