@@ -365,9 +365,6 @@ class SchedulerBase:
         abandoned = False
         with node.section, node.lock:
             for entry in entries:
-                if entry.state == DONE:
-                    node.forget(entry)
-                elif node.end(entry, interrupted):
-                    abandoned = True
+                abandoned = node.end(entry, interrupted) or abandoned
             self._dispatcher.dispatch(None)
         return abandoned

@@ -312,10 +312,6 @@ class Node(FreeInstances):
                 caller.release()
             self.look_if_quiet()
 
-    def forget(self, entry: Entry) -> None:
-        """Keep closing from waiting until an owner is notified that has gone."""
-        self._unnotified.pop(entry, None)
-
     # Instances.
 
     def give_back(self, instance: Instance) -> None:
