@@ -395,7 +395,7 @@ def test_batches_are_cut_when_they_are_due_and_at_no_other_time(tree, arrivals, 
         "main", instances, policy_of(tree)(), BestFit(), Limits(), clock=clock, timer=timer
     )
     # The job of a hand runs when its batch ends: nobody joins it in between.
-    scheduler._dispatcher.top_up = lambda work: None
+    scheduler._driver.top_up = lambda work: None
     for tick in range(40):
         timer.run_due()
         for instance in instances:

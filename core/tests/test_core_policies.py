@@ -377,7 +377,7 @@ def test_a_policy_that_raises_about_a_batch_not_begun_fails_those_who_wait_and_r
         waiting(pipe, 1)
         with scheduler._node.section, scheduler._node.lock:
             work = Work(scheduler.instances[0], scheduler.instances[0].entries)
-            scheduler._dispatcher.top_up(work)
+            scheduler._driver.top_up(work)
         assert isinstance(waits.exception(60), errors.ContractError)
         gate.open()
         assert running.result(60)["result"] == 0

@@ -288,7 +288,7 @@ class Model(RuleBasedStateMachine):
             clock=self.clock,
             timer=self.timer,
         )
-        self.scheduler._workers.give = self._give
+        self.scheduler._driver.workers.give = self._give
 
     def _give(self, work):
         assert not work.instance.presence.away, "a batch for one that is away"

@@ -630,7 +630,7 @@ def test_there_are_never_more_runners_than_instances(control, until, threads_nam
         for future in futures:
             future.result(FAILS_LATE_S)
         pipe.reload("runners", {"instance_num": 1})
-        until(lambda: len(pipe._engine._schedulers[0]._workers._alive) <= 1)
+        until(lambda: len(pipe._engine._schedulers[0]._driver.workers._alive) <= 1)
 
 
 def test_counts_stay_exact_over_reloads(control):
@@ -774,12 +774,12 @@ def test_policies_are_made_anew_when_their_keys_change_and_kept_otherwise(contro
     headrace.register("counted", CountedPolicy, replace=True)
     with headrace.pipe({"backend": "Versioned", "batch_policy": "counted", "max": 4}) as pipe:
         scheduler = pipe._engine._schedulers[0]
-        first = scheduler._dispatcher._batches
+        first = scheduler._driver._batches
         pipe.reload("main", {"version": 2})
-        assert scheduler._dispatcher._batches is first
+        assert scheduler._driver._batches is first
         pipe.reload("main", {"batching_timeout": 2})
-        assert scheduler._dispatcher._batches is not first
-        assert scheduler._dispatcher._batches.options.batching_timeout == 2
+        assert scheduler._driver._batches is not first
+        assert scheduler._driver._batches.options.batching_timeout == 2
 
 
 # Nodes that name each other.

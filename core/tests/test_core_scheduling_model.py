@@ -157,14 +157,14 @@ class Model(RuleBasedStateMachine):
         self.owned = owned
         self.queue_keys = {"queue_size": size, "queue_full": rule}
         self.scheduler = self._scheduler(ranges, timeout_ms, batching_ms, sizes, pad)
-        self.scheduler._workers.give = self._give
-        claim = self.scheduler._dispatcher._claim
+        self.scheduler._driver.workers.give = self._give
+        claim = self.scheduler._driver._claim
 
         def noted(instance, entries, weight, now):
             self.begun += entries
             return claim(instance, entries, weight, now)
 
-        self.scheduler._dispatcher._claim = noted
+        self.scheduler._driver._claim = noted
 
     def _scheduler(self, ranges, timeout_ms, batching_ms, sizes, pad):
         made = []
@@ -523,7 +523,7 @@ class Model(RuleBasedStateMachine):
 
         before = now()
         with node.section, node.lock:
-            self.scheduler._dispatcher.dispatch(None)
+            self.scheduler._driver.dispatch(None)
         assert now() == before
 
     @invariant()
@@ -687,14 +687,14 @@ def test_what_a_thread_went_on_with_when_it_died_has_failed():
     scheduler, hand, _ = one_by_hand(most=1)
     hand.wanted = False
     first, second, third = sent(scheduler, 3)
-    go_on = scheduler._dispatcher.go_on
+    go_on = scheduler._driver.go_on
 
     def killed(work, errors, me):
         if second in work.entries:
             raise MemoryError
         return go_on(work, errors, me)
 
-    scheduler._dispatcher.go_on = killed
+    scheduler._driver.go_on = killed
     run, lost = hand.jobs.pop(0)
     with pytest.raises(MemoryError):
         run()
@@ -868,7 +868,7 @@ def test_a_node_is_crowded_by_callers_that_neither_wait_nor_run(callers, crowded
     scheduler._node.callers = set(range(callers))
     (instance, _) = scheduler.instances
     instance.mean_s = mean_s
-    assert scheduler._dispatcher.crowded(instance) is (crowded and mean_s > SWIFT_S)
+    assert scheduler._driver.crowded(instance) is (crowded and mean_s > SWIFT_S)
 
 
 def test_who_waits_for_room_is_let_in_when_a_caller_withdraws_what_waited():
@@ -899,7 +899,7 @@ def test_the_oldest_runs_what_waits_once_it_is_woken_to_look_for_a_free_instance
     scheduler, _, _ = several_by_hand((1, 1))
     (instance,) = scheduler.instances
     instance.thread, instance.mean_s = None, SWIFT_S / 2
-    node, dispatcher = scheduler._node, scheduler._dispatcher
+    node, dispatcher = scheduler._node, scheduler._driver
     leader, oldest = Caller(1), Caller(2, pending=1, parked=True)
     leader.foreign_until = 0.0
     entry = Entry({"data": 1}, oldest)

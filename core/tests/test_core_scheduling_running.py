@@ -552,7 +552,7 @@ def test_a_runner_that_dies_fails_what_it_had_and_another_takes_its_place(gate, 
 def test_what_waits_for_a_runner_is_run_although_one_dies(gate, waiting):
     """It dies before it has taken up the batch that it was started for."""
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        workers = pipe._engine._schedulers[0]._workers
+        workers = pipe._engine._schedulers[0]._driver.workers
         following, asked = workers.next, []
 
         def dies(runner, *, ends):

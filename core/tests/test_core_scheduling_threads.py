@@ -240,12 +240,12 @@ def test_an_awake_caller_that_does_something_else_leaves_the_queue_to_others(cal
         log.append("dispatch" if by is me else "dispatch None")
         return work if by is me else None
 
-    dispatcher = SimpleNamespace(
+    driver = SimpleNamespace(
         begin=lambda work: log.append("begin"),
         resign=lambda by: log.append("resign") or by is me,
         dispatch=dispatch,
+        _node=SimpleNamespace(clock=lambda: 10.0),
     )
-    driver = SimpleNamespace(dispatcher=dispatcher, _node=SimpleNamespace(clock=lambda: 10.0))
     taken = Driver._take_up(driver, me)
     assert log == asked
     assert (taken is work) == bool({"begin", "dispatch"} & {*log})

@@ -14,7 +14,7 @@ from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
 from headrace._graph.caller import is_cheap, may_wait, run_along, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
 from headrace._portable import caused, error_text, shown
-from headrace._scheduling.calls import call_run_here, handed_over, reentrant
+from headrace._scheduling.calls import handed_over, reentrant, withdrawn_by
 from headrace._scheduling.entry import DONE, Entry, checked_weight
 from headrace._scheduling.locks import main_thread
 from headrace.errors import InputError, RequestsFailed
@@ -145,9 +145,7 @@ class Entrance:
     @reentrant()
     def submit(self, admitted: list[Admitted], futures: list[RequestFuture]) -> None:
         """Let requests run that futures answer; this waits only for room in a full queue."""
-        call = call_run_here()
-        if call is not None:
-            call.withdrawn_by(lambda: sum([future.cancel() for future in futures]) < len(futures))
+        call = withdrawn_by(lambda: sum([one.cancel() for one in futures]) < len(futures))
         begun: list[Pending] = []
         for (entry, route), future in zip(admitted, futures, strict=True):
             if call is not None and call.given_up:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.calls import call_run_here, reentrant
+from headrace._scheduling.calls import reentrant, withdrawn_by
 from headrace._scheduling.locks import Signal, Watchers
 from headrace._scheduling.threads import served_here
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
@@ -145,9 +145,7 @@ class Reloader:
         job = _Job(node, changes, timeout_s, inside=self._engine.needs_this_thread())
         called = f"headrace-reload-{node}"
         thread = threading.Thread(target=self._work, args=(job,), name=called, daemon=True)
-        call = call_run_here()
-        if call is not None:
-            call.withdrawn_by(job.give_up)
+        withdrawn_by(job.give_up)
         try:
             thread.start()
             job.wait()

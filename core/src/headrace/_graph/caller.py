@@ -16,7 +16,7 @@ from headrace._graph.traversal import Failure, Traversal, finish
 from headrace._scheduling.admission import inside
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.batch import entry_here
-from headrace._scheduling.calls import call_run_here, reentrant
+from headrace._scheduling.calls import reentrant, withdrawn_by
 from headrace._scheduling.entry import DONE, NOBODY, Entry, checked_weight, fail, restore
 from headrace._scheduling.locks import Signal, took_token
 from headrace._scheduling.node import deliver
@@ -201,11 +201,9 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
     waiter = _Waiter(len(fresh))
     begun = [GraphRequest(graph, route, entry, waiter) for route, entry in fresh]
     try:
-        call = call_run_here()
-        if call is not None:
-            call.withdrawn_by(lambda: sum([one.give_up() for one in begun]) > 0)
-            if call.given_up:
-                return
+        call = withdrawn_by(lambda: sum([one.give_up() for one in begun]) > 0)
+        if call is not None and call.given_up:
+            return
         start(begun, internal=internal)
         with noted(waiter):
             waiter.requests = begun
@@ -281,9 +279,7 @@ class _Companion:
             ended: The entries that have run, each with the owner that it had; None before the first node.
             internal: See `run_in_caller`.
         """
-        call = call_run_here()
-        if call is not None:
-            call.withdrawn_by(self._request.give_up)
+        withdrawn_by(self._request.give_up)
         if ended is None:
             scheduler, entries = self._request.begin(internal=internal)
             self._give(scheduler, entries)

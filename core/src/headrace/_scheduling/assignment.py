@@ -28,25 +28,18 @@ and on busy processors the thread that is woken may wait long for a processor.""
 class Assignment:
     """Gives batches to threads, and takes instances back. All methods run in a `Section` of the node.
 
-    Args:
-        node: The node.
-        workers: The runners.
-        post: Gives a batch to the thread that owns its instance; False when that thread has ended.
-        timer: Looks at the queue at a time where no caller does.
-
     Attributes:
+        workers: The runners.
         pressure: How many batches were cut, less how often `dispatch` left an instance free and the queue
             empty; kept between 0 and twice `SUSTAINED`.
     """
 
-    def __init__(
-        self, node: Node, workers: Workers, post: Callable[[Work], bool], timer: Timer
-    ) -> None:
-        self._node = node
-        self._timer = timer
-        self._workers = workers
-        self._post = post
-        self.pressure = 0
+    # Set by `Driver`.
+    _node: Node
+    _timer: Timer
+    workers: Workers
+    _post: Callable[[Work], bool]
+    pressure = 0
 
     # Leaving the queue to other threads.
 
@@ -101,7 +94,7 @@ class Assignment:
             return False
         for other in self._node.instances:
             holder = other.holder
-            if holder is self._workers.backlog or (isinstance(holder, Caller) and holder.work):
+            if holder is self.workers.backlog or (isinstance(holder, Caller) and holder.work):
                 return other.max is None or other.running_weight < other.max
         return False
 
@@ -128,7 +121,7 @@ class Assignment:
             return
         slow = instance.mean_s >= FAST_S
         if (slow and self.pressure > SUSTAINED) or self.crowded(instance):
-            self._workers.give(work)
+            self.workers.give(work)
             return
         for entry in work.entries:
             owner = entry.owner
@@ -142,7 +135,7 @@ class Assignment:
                 instance.holder = owner
                 owner.signal.wake()
                 return
-        self._workers.give(work)
+        self.workers.give(work)
 
     def fail(self, work: Work, error: BaseException) -> None:
         """Give back an instance and fail its batch, which did not run to its end."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._portable import is_abandoned
 from headrace._scheduling.admission import enter, interrupted, refuse
 from headrace._scheduling.assignment import SUSTAINED
-from headrace._scheduling.calls import call_run_here, calls_run, errand, reentrant, reset
+from headrace._scheduling.calls import calls_run, errand, reentrant, reset, withdrawn_by
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import DATA_ALONE, DONE, NEW, NOBODY, Entry, checked_weight
 from headrace._scheduling.instance import FAST_S
@@ -76,7 +76,6 @@ class SchedulerBase:
         self._timer = timer or shared_timer()
         self._node = node = Node(name, instances, limits, clock)
         self._driver = driver = Driver(node, batch_policy, dispatch_policy, self._timer)
-        self._workers, self._dispatcher = driver.workers, driver.dispatcher
         # `call` reads these for every request, so each is one attribute lookup away.
         self._idle_list = node.idle
         self._queue = node.queue
@@ -112,7 +111,7 @@ class SchedulerBase:
             elif instance.away:
                 instance.away = False
                 node.free.append(instance)
-            self._dispatcher.dispatch(None)
+            self._driver.dispatch(None)
 
     @property
     def min(self) -> int:
@@ -208,7 +207,7 @@ class SchedulerBase:
         first = self.instances[0]
         if first.thread is not None:
             return True
-        return self._dispatcher.pressure > SUSTAINED and first.mean_s >= FAST_S
+        return self._driver.pressure > SUSTAINED and first.mean_s >= FAST_S
 
     def _queue_up(
         self,
@@ -303,11 +302,11 @@ class SchedulerBase:
             for instance in node.every:
                 mine = instance.entries
                 if mine and mine[0] in entries and instance.ident == main_thread.ident:
-                    self._dispatcher.fail(Work(instance, mine), interrupted(node, running=False))
+                    self._driver.fail(Work(instance, mine), interrupted(node, running=False))
             for entry in entries:
                 if entry.state == NEW:
                     node.end(entry, interrupted)
-            self._dispatcher.dispatch(None)
+            self._driver.dispatch(None)
 
     def _wait(
         self, caller: Caller, entries: Sequence[Entry], *, internal: bool, hands_over: bool = False
@@ -322,9 +321,7 @@ class SchedulerBase:
         outer = waiting.get(me)
         waiting[me] = caller
         try:
-            call = call_run_here()
-            if call is not None:
-                call.withdrawn_by(partial(self._withdraw, entries))
+            withdrawn_by(partial(self._withdraw, entries))
             with node.section, node.lock:
                 # Another thread may have cancelled an entry, and notifies the owner that the entry had then.
                 for entry in entries:
@@ -334,7 +331,7 @@ class SchedulerBase:
                 node.callers.add(caller)
                 enter(node, entries, internal=internal, waits=True)
                 idle = node.has_idle
-                work = self._dispatcher.dispatch(caller) if idle else None
+                work = self._driver.dispatch(caller) if idle else None
                 if hands_over and work is not None and caller.has_all_in(work):
                     # The main thread holds the instance from now on.
                     caller.ident = work.instance.ident = main_thread.ident or 0
@@ -366,5 +363,5 @@ class SchedulerBase:
         with node.section, node.lock:
             for entry in entries:
                 abandoned = node.end(entry, interrupted) or abandoned
-            self._dispatcher.dispatch(None)
+            self._driver.dispatch(None)
         return abandoned

@@ -58,9 +58,18 @@ def serving(ident: int) -> set[int]:
     return {one for one in list(calls_run) if one != ident and ident in served_by(one)}
 
 
-def call_run_here() -> Call | None:
-    """Give the call that the calling thread runs for another, None for none."""
-    return calls_run.get(get_ident())
+def withdrawn_by(withdraw: Callable[[], bool]) -> Call | None:
+    """Say how to take back the requests for which the calling thread is about to wait.
+
+    Returns:
+        The call that this thread runs for another, which may give it up; None for none.
+    """
+    call = calls_run.get(get_ident())
+    if call is not None:
+        call.withdraw = withdraw
+        if call.given_up:
+            withdraw()
+    return call
 
 
 class Call:
@@ -151,12 +160,6 @@ class Call:
         # This thread sets `given_up` and then reads `withdraw`; the thread that runs the function sets
         # `withdraw` and then reads `given_up`. In either order at least one of the two withdraws.
         return errand(self.withdraw) is True
-
-    def withdrawn_by(self, withdraw: Callable[[], bool]) -> None:
-        """Set how to take back the requests for which the function is about to wait; the function calls this."""
-        self.withdraw = withdraw
-        if self.given_up:
-            withdraw()
 
 
 def reset(table: dict[int, Any], ident: int, outer: Any) -> None:

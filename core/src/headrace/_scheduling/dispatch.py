@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.instance import Instance
     from headrace._scheduling.node import Node
-    from headrace._scheduling.process_threads import Timer
-    from headrace._scheduling.threads import Worker, Workers
+    from headrace._scheduling.threads import Worker
     from headrace.errors import BatchRangeError
     from headrace.policies import BatchPolicy, DispatchPolicy
 
@@ -95,19 +94,7 @@ class QueueView:
 class Dispatcher(Assignment):
     """Cuts batches that are due and claims free instances for them. All runs in a `Section` of the node."""
 
-    def __init__(
-        self,
-        node: Node,
-        batch_policy: BatchPolicy,
-        dispatch_policy: DispatchPolicy,
-        workers: Workers,
-        timer: Timer,
-        post: Callable[[Work], bool],
-    ) -> None:
-        super().__init__(node, workers, post, timer)
-        node.dispatch = self.dispatch
-        self._enough: float = 0  # the last `wake_weight` of the batch policy: see `Node.enough`
-        self.use((batch_policy, dispatch_policy))
+    _enough: float = 0  # the last `wake_weight` of the batch policy: see `Node.enough`
 
     def use(self, policies: tuple[BatchPolicy, DispatchPolicy]) -> None:
         """Decide with these policies from now on."""

@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from headrace.policies import BatchPolicy, DispatchPolicy
 
 
-class Driver:
+class Driver(Dispatcher):
     """Runs batches in a thread until no batch is left for it.
 
-    A method is called without the lock, unless its docstring says that it is called under it.
+    A method of this part is called without the lock, unless its docstring says that it is called under it.
+
+    Args:
+        node: The node.
+        batch_policy, dispatch_policy: Decide when a batch is cut, and which instance takes it.
+        timer: Looks at the queue at a time where no caller does.
 
     Attributes:
-        workers: The runners.
-        dispatcher: Cuts batches and says who runs them.
         run: Runs one batch: `batch.run`, or what `probing` has put in its place.
     """
 
@@ -40,11 +43,12 @@ class Driver:
         self, node: Node, batch_policy: BatchPolicy, dispatch_policy: DispatchPolicy, timer: Timer
     ) -> None:
         self._node = node
+        self._timer = timer
         self.run = _batch.run
         name, limit = f"headrace-{node.name}", len(node.instances)
-        self.workers = workers = Workers(name, limit, self._call_runner, self._start)
-        policies = (batch_policy, dispatch_policy)
-        self.dispatcher = Dispatcher(node, *policies, workers, timer, self._post)
+        self.workers = Workers(name, limit, self._call_runner, self._start)
+        node.dispatch = self.dispatch
+        self.use((batch_policy, dispatch_policy))
 
     def drive(self, me: Caller | Worker, work: Work | None) -> None:
         """Run ``work`` and the batches after it in thread ``me``; raises the interrupt that hit a caller."""
@@ -54,7 +58,7 @@ class Driver:
             if interrupt is not None and all(entry.owner is not me for entry in work.entries):
                 interrupt = None  # no entry is of `me`: the batch fails, and `me` goes on
             with node.section, node.lock:
-                work = self.dispatcher.go_on(work, errors, None if interrupt is not None else me)
+                work = self.go_on(work, errors, None if interrupt is not None else me)
                 del errors  # see `Entry.take_error`
             if interrupt is not None:
                 raise interrupt
@@ -106,23 +110,23 @@ class Driver:
         work, caller.work = caller.work, None
         if work is not None:
             work.instance.ident = caller.ident
-            self.dispatcher.begin(work)
+            self.begin(work)
         elif caller.nudged:
             caller.nudged = False
-            work = self.dispatcher.dispatch(caller)
+            work = self.dispatch(caller)
         if work is not None or not caller.pending:
             # If this caller was to look at the queue at a time, `dispatch` has the timer do that instead.
-            if self.dispatcher.resign(caller):
-                self.dispatcher.dispatch(None)
+            if self.resign(caller):
+                self.dispatch(None)
         elif caller.wake_at is not None and self._node.clock() >= caller.wake_at:
-            self.dispatcher.resign(caller)
-            work = self.dispatcher.dispatch(caller)
+            self.resign(caller)
+            work = self.dispatch(caller)
         return work
 
     def expire(self, entry: Entry) -> None:
         """Fail an entry whose deadline has passed, unless the entry is DONE. Under the lock."""
         self._node.end(entry, partial(deadline_error, begun=entry.state == RUNNING))
-        self.dispatcher.dispatch(None)
+        self.dispatch(None)
 
     def leave(self, caller: Caller) -> None:
         """Take its batch, and its duty to look at the queue, from an interrupted caller. Under the lock."""
@@ -133,9 +137,9 @@ class Driver:
                 if caller.work is not None:  # the batch was given, not begun: a runner runs it
                     self.workers.give(work)
                 else:
-                    self.dispatcher.fail(work, interrupted(self._node, running=False))
+                    self.fail(work, interrupted(self._node, running=False))
         caller.work = None
-        self.dispatcher.resign(caller)
+        self.resign(caller)
 
     # Runners and own threads.
 
@@ -155,7 +159,7 @@ class Driver:
         instance.holder = thread
         if node.queue.count and not instance.full:
             with node.section, node.lock:
-                self.dispatcher.begin(work)
+                self.begin(work)
         self.drive(thread, work)
 
     def _call_runner(self, runner: Runner) -> bool:
@@ -168,7 +172,7 @@ class Driver:
             with node.section, node.lock:
                 work = self.workers.next(runner, ends=node.refusing is not None)
                 if work is not None:
-                    self.dispatcher.begin(work)
+                    self.begin(work)
             if work is None:
                 return
             self.drive(runner, work)
@@ -184,12 +188,12 @@ class Driver:
                     what = "the thread that was to run the batch died"
                     error = BackendError(what, node=node.name, instance=instance.index)
                     work = Work(instance, instance.entries)
-                    self.dispatcher.fail(work, caused(error, worker.cause))
+                    self.fail(work, caused(error, worker.cause))
                 if owned:
                     node.lose(instance)
             if self.workers.backlog:  # another runner looks at it
                 self.workers.call_one()
-            self.dispatcher.dispatch(None)
+            self.dispatch(None)
 
     def _start(self, runner: Runner) -> None:
         """Have the thread of a runner started once the lock is left."""
@@ -205,8 +209,8 @@ class Driver:
             with node.section, node.lock:
                 self.workers.leave(runner)
                 if self.workers.backlog:
-                    self.dispatcher.fail(self.workers.backlog.popleft(), failure)
-                self.dispatcher.dispatch(None)
+                    self.fail(self.workers.backlog.popleft(), failure)
+                self.dispatch(None)
 
     def run_and_finish(self, work: Work) -> None:
         """Run a batch in the main thread, and have a helper thread settle it; raises the interrupt that hit it."""
@@ -222,7 +226,7 @@ class Driver:
         """Settle a batch, and give the batches that are due then to other threads."""
         node = self._node
         with node.section, node.lock:
-            self.dispatcher.go_on(work, errors, None)
+            self.go_on(work, errors, None)
             del errors  # see `Entry.take_error`
 
 

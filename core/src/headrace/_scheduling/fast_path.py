@@ -254,7 +254,7 @@ class FastPath(SchedulerBase):
     def _may_start(self, instance: Instance) -> bool:
         """Tell whether a newcomer may run its own request on an instance. Under the lock."""
         if instance.mean_s >= SWIFT_S:
-            ask = self._dispatcher
+            ask = self._driver
             return not (self._queue.count or ask.is_waking(instance) or ask.crowded(instance))
         if not self._queue.count:
             return True
@@ -324,7 +324,7 @@ class FastPath(SchedulerBase):
         """Give back the instances of a thread that was interrupted while it ran batches of other callers."""
         with self._node.section, self._node.lock:
             self._driver.leave(leader)
-            self._dispatcher.dispatch(None)
+            self._driver.dispatch(None)
 
     def _dispatch_after(
         self, instance: Instance, idle: IdleList, leader: Caller | None = None
@@ -335,7 +335,7 @@ class FastPath(SchedulerBase):
             node.ended(instance)
             if instance.retired is None:
                 node.collect(idle)
-            return self._dispatcher.dispatch(leader)
+            return self._driver.dispatch(leader)
 
     # After an exception that is no outcome of the request, such as an interrupt.
 

@@ -140,7 +140,7 @@ class Scheduler(FastPath):
                         self._node.end(entry, withdrawn)
                     else:
                         self._take_back(entry)
-            self._dispatcher.dispatch(None)
+            self._driver.dispatch(None)
 
     def _take_back(self, entry: Entry) -> bool:
         """End an entry whose owner wants no outcome; True if a backend still runs on it. Under the lock."""
@@ -201,13 +201,13 @@ class Scheduler(FastPath):
             node.measure(node.instances)
             self._unqueued_max, self._linger = new._unqueued_max, new._linger
             if not keeps_policies:
-                self._dispatcher.use(new._dispatcher.policies)
-            self._workers.trim(len(node.every))
+                self._driver.use(new._driver.policies)
+            self._driver.workers.trim(len(node.every))
             for entry in [*node.queue, *node.outside]:
                 error = unfit(node, entry)
                 if error is not None:
                     node.settle_waiting(error, [entry])
-            self._dispatcher.dispatch(None)
+            self._driver.dispatch(None)
             if node.reporter is not None:
                 for state, instances in (("retired", old), ("ready", new.instances)):
                     node.afterwards.append(partial(node.reporter.changed, state, instances))
@@ -229,7 +229,7 @@ class Scheduler(FastPath):
                 node.counts.absorb(instance)
             node.retiring = [i for i in node.retiring if i not in ended]
             node.every = [*node.instances, *node.retiring]
-            self._workers.trim(len(node.every))
+            self._driver.workers.trim(len(node.every))
             return ended
 
     # The end: newcomers are refused, entries that wait run or fail, batches that still run are left behind.
@@ -249,7 +249,7 @@ class Scheduler(FastPath):
             node.settle_waiting(error, list(node.outside))
             if not drain:
                 node.settle_waiting(error, list(node.queue))
-            self._dispatcher.dispatch(None)
+            self._driver.dispatch(None)
 
     def refusal(self, request: Request) -> ClosedError | None:
         """Give the error of a request that nothing lets in, as ``each`` over an empty list; None while open."""
@@ -295,7 +295,7 @@ class Scheduler(FastPath):
     def stop_runners(self) -> None:
         """End the runners that are parked; the other runners end after their batch."""
         with self._node.section, self._node.lock:
-            self._workers.stop()
+            self._driver.workers.stop()
 
     def after_fork(self, error: ClosedError) -> None:
         """Refuse every request in a child process, where no thread of this node runs."""
@@ -368,7 +368,7 @@ def cancel_all(places: Sequence[tuple[Entry, Scheduler]]) -> list[Node] | None:
         for entry, scheduler in places:
             scheduler._take_back(entry)
         for scheduler in schedulers.values():
-            scheduler._dispatcher.dispatch(None)
+            scheduler._driver.dispatch(None)
         return [scheduler._node for scheduler in schedulers.values()]
 
 
