@@ -12,13 +12,14 @@ import pytest
 from onnx import TensorProto as T
 
 from headrace.errors import SetupError
-from headrace_trt import BuildSettings, build_engine
+from headrace_trt import BuildSettings, build_engine, build_plan, quantize
 from headrace_trt.network import prepare_model
 from headrace_trt.tactics import TacticFile, read_tactics, using_tactics
 from headrace_trt.tools.capability import capability, save_parts
 from headrace_trt.tools.comparing import compare, differences, random_inputs, reference
 from headrace_trt.tools.extracting import extract_model
 from headrace_trt.tools.inspecting import as_page, inspect_file
+from headrace_trt.tools.refitting import refit_plan
 from headrace_trt.tools.tactic_tools import bisect_tactics, exclude_tactics, show_tactics
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -469,6 +470,43 @@ def test_files_of_tactics(tmp_path):
     path.write_text("{}")
     with pytest.raises(SetupError, match="no file of tactics"):
         read_tactics(path)
+
+
+def test_functions_take_a_path_as_text(rtx, small_net, tmp_path):
+    model, part, tactics = str(small_net), str(tmp_path / "part.onnx"), str(tmp_path / "tactics")
+    assert inspect_file(model)["nodes"] == 5
+    extract_model(model, part, outputs=["r"], fold=False)
+    assert save_parts(part, str(tmp_path / "parts"), capability(part)["parts"])
+    plan = build_engine(BuildSettings(model=part, profiles=[PROFILE]), engine=f"{part}.plan").path
+    assert inspect_file(str(plan))["source"] == "sidecar"
+    with pytest.raises(SetupError, match="overwrite"):
+        refit_plan(str(plan), model, str(plan))
+    assert exclude_tactics(tactics, ["0x9:0x9"]) == show_tactics(tactics)
+
+
+def test_functions_say_what_they_cannot_take(rtx, small_net, tmp_path):
+    model = onnx.load(small_net)
+    for wrong, error, text in (
+        (lambda: build_engine(str(small_net)), TypeError, "settings is a BuildSettings"),
+        (lambda: build_plan(small_net), TypeError, "settings is a BuildSettings"),
+        (
+            lambda: build_engine(BuildSettings(model=small_net), cache_size_bytes=-1),
+            ValueError,
+            "-1",
+        ),
+        (lambda: BuildSettings(network=5), ValueError, "network must be package.module:function"),
+        (lambda: quantize(model, "fp15", tmp_path), ValueError, "int8, fp8, not 'fp15'"),
+        (lambda: inspect_file(None), TypeError, "NoneType"),
+        (
+            lambda: extract_model(small_net, tmp_path / "m", outputs="y"),
+            TypeError,
+            "lists of names",
+        ),
+        (lambda: random_inputs(model, {"z": [1]}), SetupError, "names input 'z'"),
+        (lambda: show_tactics(tmp_path), SetupError, "no file of tactics"),
+    ):
+        with pytest.raises(error, match=text):
+            wrong()
 
 
 class _Selector:

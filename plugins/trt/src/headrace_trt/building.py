@@ -16,7 +16,7 @@ from headrace_trt.logs import Collected, collecting, logger_for
 from headrace_trt.network import Network, make_network
 from headrace_trt.plugin_libraries import load_plugins
 from headrace_trt.progress import BuildProgress, make_monitor
-from headrace_trt.settings import is_python_plugin
+from headrace_trt.settings import is_python_plugin, require_settings
 from headrace_trt.timing import using_timing_cache
 
 if TYPE_CHECKING:
@@ -91,11 +91,13 @@ def build_plan(
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
     Raises:
+        TypeError: ``settings`` is no `BuildSettings`.
         SetupError: The model or a setting does not fit, or the build failed; with the reasons of
             the parser, and what TensorRT logged.
         BuildCancelledError: ``cancelled()`` was true.
         MissingDependencyError: TensorRT is not installed.
     """
+    require_settings(settings)
     if library is None:
         library = find_library(settings.library)
     library.require_builder()

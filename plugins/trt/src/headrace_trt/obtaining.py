@@ -23,6 +23,7 @@ from headrace_trt.cache import (
 from headrace_trt.library import Library, find_library
 from headrace_trt.onnx_model import content_hash, external_files
 from headrace_trt.plugin_libraries import import_object
+from headrace_trt.settings import require_settings
 from headrace_trt.tactics import is_recorded
 from headrace_trt.timing import keep_apart, refuse_without_timings
 
@@ -132,10 +133,17 @@ def build_engine(  # noqa: PLR0913 - all by name
         allow_import: Whether ``network`` and ``plugins`` may bring in code.
 
     Raises:
+        TypeError: ``settings`` is no `BuildSettings`.
+        ValueError: ``cache_size_bytes`` is negative or no whole number.
         SetupError: See `build_plan`; or the files cannot be written; ``engine`` exists and was not built here; or
             ``engine``, or a file of tactics or timings, is another one that the build reads.
         MissingDependencyError: TensorRT is not installed.
     """
+    require_settings(settings)
+    if not isinstance(cache_size_bytes, int) or cache_size_bytes < 0:
+        raise ValueError(
+            f"cache_size_bytes is a whole number of at least 0, not {cache_size_bytes!r}"
+        )
     found = library if library is not None else find_library(settings.library)
     found.require_builder()
     _keep_apart(None if engine is None else Path(engine), settings)

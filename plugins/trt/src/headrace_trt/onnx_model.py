@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -15,7 +16,6 @@ from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = [
     "all_graphs",
@@ -42,7 +42,7 @@ _LARGE_BYTES: Final = 1 << 16
 """No shape follows from the values of a weight that is larger."""
 
 
-def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx.ModelProto:
+def load_model(path: Path | str, *, weights: bool = True, inline: bool = True) -> onnx.ModelProto:
     """Load an ONNX model; weights that it lists among its inputs are weights only, and sparse ones are filled up.
 
     Args:
@@ -53,6 +53,7 @@ def load_model(path: Path, *, weights: bool = True, inline: bool = True) -> onnx
     Raises:
         SetupError: The file is no ONNX model, or external data is missing.
     """
+    path = Path(path)
     try:
         model = onnx.load(str(path), load_external_data=weights)
     except Exception as error:  # protobuf and onnx have error classes of their own

@@ -119,7 +119,9 @@ def _sample(file: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     return {name: loaded[name] for name in names}
 
 
-def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -> onnx.ModelProto:
+def quantize(
+    model: onnx.ModelProto, precision: str, calibration: Path | str | None
+) -> onnx.ModelProto:
     """Give a model with Q/DQ nodes: as it is where it has them, else calibrated on samples.
 
     Args:
@@ -128,9 +130,12 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
         calibration: What `read_samples` reads.
 
     Raises:
+        ValueError: ``precision`` is neither.
         SetupError: The graph has no Q/DQ nodes and there are no samples, or the tool fails.
         MissingDependencyError: ONNX Runtime, whose tool it is, is not installed.
     """
+    if precision not in ("int8", "fp8"):
+        raise ValueError(f"precision is one of int8, fp8, not {precision!r}")
     if is_quantized(model):
         if calibration is not None:
             warn("`calibration` is not read: the graph has Q/DQ nodes of its own")
@@ -151,7 +156,7 @@ def quantize(model: onnx.ModelProto, precision: str, calibration: Path | None) -
             name: array[None] if array.ndim + 1 == ranks[name] else array
             for name, array in one.items()
         }
-        for one in read_samples(calibration, tuple(ranks))
+        for one in read_samples(Path(calibration), tuple(ranks))
     )
     try:
         if precision == "fp8":

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from headrace_trt.profiles import parse_shapes
 
-__all__ = ["PRECISIONS", "BuildSettings", "is_python_plugin"]
+__all__ = ["PRECISIONS", "BuildSettings", "is_python_plugin", "require_settings"]
 
 PRECISIONS: Final = ("model", "fp16", "bf16", "int8", "fp8")
 
@@ -176,6 +176,18 @@ class BuildSettings:
         return replace(self, **changes)
 
 
+def require_settings(settings: object) -> None:
+    """Refuse what is no `BuildSettings`: the path of a model, say.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(settings, BuildSettings):
+        raise TypeError(
+            f"settings is a BuildSettings, such as BuildSettings(model=...), not {settings!r}"
+        )
+
+
 def _python(value: Any) -> Any:
     """Give numbers, texts and arrays of numpy as those of Python, also in lists."""
     if isinstance(value, (list, tuple)):
@@ -196,6 +208,7 @@ def _is_number(value: Any, *kinds: type[float]) -> bool:
 
 _KINDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     **dict.fromkeys(_RANGES, ("a whole number", lambda value: _is_number(value, int))),
+    "network": ("package.module:function", lambda value: isinstance(value, str)),
     **dict.fromkeys(_PATHS, ("a path", lambda value: isinstance(value, Path))),
     **dict.fromkeys(
         _PER_CHANNEL,

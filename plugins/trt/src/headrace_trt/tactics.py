@@ -67,7 +67,7 @@ def read_tactics(path: Path) -> TacticFile | None:
         found = TacticFile(**content)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(path, str(error)) from error
     if kind != FORMAT:
         raise _unreadable(path, f"it is of the format {kind!r}")

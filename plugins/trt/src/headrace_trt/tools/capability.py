@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -23,7 +24,6 @@ from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from headrace_trt.library import Library
 
@@ -45,7 +45,7 @@ class Refused:
     reason: str
 
 
-def capability(path: Path, *, library: str = "auto") -> dict[str, Any]:
+def capability(path: Path | str, *, library: str = "auto") -> dict[str, Any]:
     """Find the nodes of a model that TensorRT takes; no device is needed.
 
     The model is cut at the nodes that the parser refuses, and every part between them is parsed separately, until the
@@ -199,7 +199,7 @@ def part_model(typed: onnx.ModelProto, part: Sequence[int]) -> onnx.ModelProto:
     )
 
 
-def save_parts(path: Path, folder: Path, parts: Sequence[Sequence[int]]) -> list[Path]:
+def save_parts(path: Path | str, folder: Path | str, parts: Sequence[Sequence[int]]) -> list[Path]:
     """Save the parts that TensorRT takes as models of their own.
 
     Args:
@@ -215,6 +215,7 @@ def save_parts(path: Path, folder: Path, parts: Sequence[Sequence[int]]) -> list
     """
     if not parts:
         raise SetupError(f"TensorRT takes no part of {path}")
+    path, folder = Path(path), Path(folder)
     targets = [folder / f"part{number}.onnx" for number in range(len(parts))]
     for target in targets:
         keep_apart(target, {"the model": path})

@@ -54,8 +54,15 @@ def random_inputs(
         seed: The same seed gives the same inputs.
 
     Raises:
-        SetupError: An input has a type for which no random values are made.
+        SetupError: An input has a type for which no random values are made, or ``shapes`` names one that is not there.
     """
+    ports = [value.name for value in model.graph.input]
+    unknown = [name for name in shapes or () if name not in ports]
+    if unknown:
+        raise SetupError(
+            f"a shape names input {unknown[0]!r}, which the model does not have",
+            hint=f"It has: {', '.join(ports)}.",
+        )
     random = np.random.default_rng(seed)
     weights = {tensor.name for tensor in model.graph.initializer}
     made: dict[str, NDArray[Any]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -13,14 +14,13 @@ from headrace_trt.timing import keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 __all__ = ["extract_model", "fold_constants"]
 
 
 def extract_model(
-    source: Path,
-    target: Path,
+    source: Path | str,
+    target: Path | str,
     *,
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
@@ -39,10 +39,14 @@ def extract_model(
         The part.
 
     Raises:
+        TypeError: ``inputs`` or ``outputs`` is a text, not a list.
         SetupError: A tensor is unknown, the part needs one that is not among the inputs, or
             ``target`` is the model itself.
         MissingDependencyError: onnx-graphsurgeon is not installed and ``fold`` is set.
     """
+    source, target = Path(source), Path(target)
+    if isinstance(inputs, str) or isinstance(outputs, str):
+        raise TypeError("inputs and outputs are lists of names")
     keep_apart(target, {"the model": source})
     model = load_model(source)
     known = {v.name for v in (*model.graph.input, *model.graph.output)}

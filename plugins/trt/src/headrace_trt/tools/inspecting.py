@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import HeadraceError, SetupError
@@ -14,7 +15,6 @@ from headrace_trt.onnx_model import all_graphs, dtype_name, load_model, model_su
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from headrace_trt.engine import Engine
 
@@ -30,13 +30,13 @@ __all__ = [
 _PLAN_SUFFIXES: Final = (".trt", ".engine", ".plan")
 
 
-def is_plan(path: Path) -> bool:
+def is_plan(path: Path | str) -> bool:
     """Return whether a file is a plan, by its suffix in any case; other files are models."""
-    return path.suffix.lower() in _PLAN_SUFFIXES
+    return Path(path).suffix.lower() in _PLAN_SUFFIXES
 
 
 def inspect_file(
-    path: Path, *, library: str = "auto", device: str | None = None, trust: bool = False
+    path: Path | str, *, library: str = "auto", device: str | None = None, trust: bool = False
 ) -> dict[str, Any]:
     """Describe a file: a plan if its suffix is that of plans, else an ONNX model.
 
@@ -48,7 +48,7 @@ def inspect_file(
     return inspect_onnx(path)
 
 
-def inspect_onnx(path: Path) -> dict[str, Any]:
+def inspect_onnx(path: Path | str) -> dict[str, Any]:
     """Describe inputs, outputs and nodes of an ONNX model; neither TensorRT nor a device is needed.
 
     Returns:
@@ -89,7 +89,7 @@ def inspect_onnx(path: Path) -> dict[str, Any]:
 
 
 def inspect_plan(
-    path: Path, *, library: str = "auto", device: str | None = None, trust: bool = False
+    path: Path | str, *, library: str = "auto", device: str | None = None, trust: bool = False
 ) -> dict[str, Any]:
     """Describe a plan: its profiles, its layers with type and tactic, its memory.
 
@@ -99,6 +99,7 @@ def inspect_plan(
     Raises:
         SetupError: The plan cannot be loaded, and there is no sidecar that belongs to it and may be read instead.
     """
+    path = Path(path)
     sidecar = _sidecar(path)
     try:
         from headrace_trt.tools.opening import open_engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_trt.cuda import Cuda, device_of, load_cuda
@@ -9,20 +10,18 @@ from headrace_trt.engine import Engine, load_plan
 from headrace_trt.library import find_library
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headrace_trt.settings import BuildSettings
 
 __all__ = ["engine_of_settings", "open_engine"]
 
 
 def open_engine(
-    path: Path,
+    path: Path | str,
     *,
     library: str = "auto",
     device: str | None = None,
     trust: bool = False,
-    weights: Path | None = None,
+    weights: Path | str | None = None,
 ) -> tuple[Engine, Cuda]:
     """Load a plan for a tool.
 
@@ -37,11 +36,11 @@ def open_engine(
     engine = load_plan(
         found,
         cuda,
-        path.read_bytes(),
+        Path(path).read_bytes(),
         label=str(path),
         ordinal=ordinal,
         trust=trust,
-        weights=weights,
+        weights=None if weights is None else Path(weights),
     )
     return engine, cuda
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from headrace_trt.timing import keep_apart, write_atomically
 from headrace_trt.tools.opening import open_engine
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["refit_plan"]
 
 
 def refit_plan(
-    plan: Path,
-    weights: Path,
-    target: Path,
+    plan: Path | str,
+    weights: Path | str,
+    target: Path | str,
     *,
     library: str = "auto",
     device: str | None = None,
@@ -42,6 +40,7 @@ def refit_plan(
         SetupError: The plan cannot be loaded, was built without ``refit``, the model does not fit, or
             ``target`` is the file of the plan or of the model.
     """
+    plan, weights, target = Path(plan), Path(weights), Path(target)
     keep_apart(target, {"the plan": plan, "the model": weights})
     engine, _ = open_engine(plan, library=library, device=device, trust=trust, weights=weights)
     content = bytes(memoryview(engine.engine.serialize()))

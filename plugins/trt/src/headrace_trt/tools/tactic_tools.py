@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
@@ -9,17 +10,17 @@ from headrace_trt.tactics import TacticFile, read_tactics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 __all__ = ["bisect_tactics", "exclude_tactics", "show_tactics"]
 
 
-def show_tactics(path: Path) -> dict[str, Any]:
+def show_tactics(path: Path | str) -> dict[str, Any]:
     """Give the content of a file of tactics.
 
     Raises:
         SetupError: The file does not exist, or is no file of tactics.
     """
+    path = Path(path)
     found = read_tactics(path)
     if found is None:
         raise SetupError(
@@ -33,7 +34,7 @@ def show_tactics(path: Path) -> dict[str, Any]:
     }
 
 
-def exclude_tactics(path: Path, choices: Sequence[str]) -> dict[str, Any]:
+def exclude_tactics(path: Path | str, choices: Sequence[str]) -> dict[str, Any]:
     """Exclude choices: ``implementation:tactic``, ``layer@implementation:tactic``, or a layer's name.
 
     If a recorded choice is excluded, the recording is dropped, and the next build chooses anew without it.
@@ -41,6 +42,7 @@ def exclude_tactics(path: Path, choices: Sequence[str]) -> dict[str, Any]:
     Raises:
         SetupError: A choice is of another form, or a layer is unknown.
     """
+    path = Path(path)
     found = read_tactics(path) or TacticFile()
     for choice in choices:
         if choice in found.chosen:
