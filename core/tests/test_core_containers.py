@@ -709,6 +709,8 @@ def test_options_of_branches_that_are_not_taken_count_as_known():
         "Outer": "Either(precision=bf16)",
         "Plain": "Str",
     }
+    alike = {"Alike": "S[Strr,Str]"}  # what is not here may have nearly the name of what is
+    assert outcomes("Fallback[Alike(precision=fp16),Str]", [1], define=alike) == ["<1>"]
     use = "S[Outer,Either(precision=fp16){}]"
     assert outcomes(use.format(""), [1], define=define) == ["<<1>>"]
     with pytest.raises(ConfigError, match="no backend of the definition 'Plain' has an option"):

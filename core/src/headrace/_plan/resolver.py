@@ -271,7 +271,7 @@ class Resolver(Planning):
         self.problems.extend([replace(problem, **place_of(call))])
         meant = registry.find(near or "", self.files) if problem.suggestion else []
         # A wrong name must import nothing. As long as the class is not loaded, any key may be its option.
-        if not meant or not all(spec.is_loaded for spec in meant):
+        if self.problems.apart or not meant or not all(spec.is_loaded for spec in meant):
             self.parameters.unresolved += 1
             return
         with suppress(PluginError, AttributeError):

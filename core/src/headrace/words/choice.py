@@ -215,7 +215,7 @@ def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element |
     """Plan a branch; put why it cannot be built into ``unavailable``, and drop problems of ``other`` codes."""
     planning, parameters = use.planning, use.planning.parameters
     outer, unresolved = planning.problems, parameters.unresolved
-    planning.problems = Problems()
+    planning.problems = Problems(apart=True)
     planned = use.plan(child)
     found, planning.problems = list(planning.problems), outer
     away = [one for one in found if one.code.startswith(_UNAVAILABLE)]
