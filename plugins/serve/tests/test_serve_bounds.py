@@ -447,6 +447,14 @@ def test_no_call_is_lost_in_a_burst(serving, streams, calls):
         assert {one.result(timeout=120) for one in burst} == {answer}
 
 
+def test_a_connection_of_grpc_that_says_nothing_ends(serving):
+    limits = Limits(receive_timeout_s=0.05)
+    server = serving({"m": {"backend": "Identity"}}, grpc_port=0, limits=limits)
+    with socket.create_connection((server.host, server.grpc_port), timeout=60) as silent:
+        while silent.recv(65536):
+            pass
+
+
 def test_metadata_of_more_bytes_than_headers_may_have_is_refused(serving):
     server = serving(
         {"m": {"backend": "Identity"}}, grpc_port=0, limits=Limits(max_header_bytes=1000)

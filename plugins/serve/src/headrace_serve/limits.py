@@ -29,8 +29,8 @@ class Limits:
         max_streams: The most gRPC calls that are open on one connection at a time.
         max_connection_age_s: Seconds after which a client must reconnect by gRPC once its calls have ended, so that
             clients spread over processes; None: no limit.
-        receive_timeout_s: Seconds in which a request must have arrived. For HTTP they count from its first byte; a
-            new HTTP connection must send its first byte within the same time.
+        receive_timeout_s: Seconds in which a request must have arrived. For HTTP they count from its first byte. A
+            new connection must send its first byte, for gRPC its preface, within the same time.
         min_rate_bytes_s: Bytes per second that an HTTP client must send of a body, and receive of an answer,
             in every window of ``rate_window_s``.
         rate_window_s: Seconds over which ``min_rate_bytes_s`` is measured.

@@ -72,12 +72,13 @@ async def open_grpc(
         ("grpc.http.overload_protection", 0),  # it resets calls of clients that keep to max_streams
         ("grpc.server.max_pending_requests", _PENDING),
         ("grpc.server.max_pending_requests_hard_limit", _PENDING),
+        ("grpc.server_handshake_timeout_ms", _ms(limits.receive_timeout_s)),
         ("grpc.max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
         ("grpc.absolute_max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
     ]
     age_s = limits.max_connection_age_s
     if age_s is not None:
-        options.append(("grpc.max_connection_age_ms", max(1, min(int(age_s * 1e3), _LARGEST))))
+        options.append(("grpc.max_connection_age_ms", _ms(age_s)))
     server = grpc.aio.server(options=options)
     add_services(server, service)
     try:
@@ -93,6 +94,10 @@ async def open_grpc(
         ) from error
     await server.start()
     return server, bound
+
+
+def _ms(seconds: float) -> int:
+    return max(1, min(int(seconds * 1e3), _LARGEST))
 
 
 def _received_bytes(most: int) -> int:
