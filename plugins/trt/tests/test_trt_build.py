@@ -395,6 +395,8 @@ def test_another_precision_is_never_taken_silently():
         verify_precision(layers, "model", ["FLOAT", "INT32"], label="it")
     with pytest.raises(SetupError, match="no layer was built in it: 1 in fp32"):
         verify_precision(layers[1:], "fp16", ["HALF", "FLOAT"], label="it")
+    with pytest.raises(SetupError, match=r"no layer was built in it: 1 in int8(.|\n)*Q/DQ nodes"):
+        verify_precision([Layer("a", "gemm", "int8")], "fp8", ["INT8", "FLOAT"], label="it")
 
 
 class _Module:

@@ -75,6 +75,10 @@ def test_several_profiles_and_wrong_options(rtx, small_net):
     ):
         with pytest.raises(SetupError, match=text):
             trt("build", small_net, *args)
+    for command in ("bench", "profile"):  # before the device is looked for, and before a build
+        with pytest.raises(SetupError, match="'foo' is no shape"):
+            trt(command, small_net, *SHAPES, "--shapes", "foo")
+    trt("compare", small_net, "--limit", "nan", status=2)
 
 
 def test_inspect_of_a_model_and_of_a_plan(rtx, small_net, tmp_path):
@@ -497,6 +501,7 @@ def test_functions_say_what_they_cannot_take(rtx, small_net, tmp_path):
         (lambda: BuildSettings(network=5), ValueError, "network must be package.module:function"),
         (lambda: quantize(model, "fp15", tmp_path), ValueError, "int8, fp8, not 'fp15'"),
         (lambda: inspect_file(None), TypeError, "NoneType"),
+        (lambda: compare(None, run=None, limit=float("nan")), ValueError, "limit is at least 0"),
         (
             lambda: extract_model(small_net, tmp_path / "m", outputs="y"),
             TypeError,

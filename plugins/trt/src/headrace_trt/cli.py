@@ -42,7 +42,7 @@ app.add_typer(tactics, name="tactics", help="Files that fix the choice of tactic
 Library = Annotated[str, typer.Option(help="auto, tensorrt, tensorrt_rtx or tensorrt_lean.")]
 Trust = Annotated[bool, typer.Option(help="Allow plans that hold code for the host.")]
 ShapesOption = Annotated[str | None, typer.Option(help="Shapes to run at, as x:1x3x224x224.")]
-ProfileOption = Annotated[int, typer.Option(help="Index of the optimization profile.")]
+ProfileOption = Annotated[int, typer.Option(min=0, help="Index of the optimization profile.")]
 Page = Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")]
 ModelOrPlan = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file or a plan.")
@@ -135,11 +135,12 @@ def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
     """Measure an engine alone until it is stable; print what the clock covers."""
     from headrace_trt.benching import bench_engine
 
+    wanted = _shapes(shapes)
     with _engine(file, build, device=device, trust=trust_engine) as (engine, cuda):
         found = bench_engine(
             engine,
             cuda,
-            shapes=_shapes(shapes),
+            shapes=wanted,
             profile=profile,
             streams=streams,
             cuda_graph=cuda_graph,
@@ -168,10 +169,9 @@ def profile_command(  # noqa: PLR0913, PLR0917 - options of the command line
     from headrace_trt.tools.profiling import profile_layers
 
     _keep_apart(html, file)
+    wanted = _shapes(shapes)
     with _engine(file, build, device=device, trust=trust_engine) as (engine, cuda):
-        report = profile_layers(
-            engine, cuda, shapes=_shapes(shapes), profile=profile, runs=runs, nvtx=nvtx
-        )
+        report = profile_layers(engine, cuda, shapes=wanted, profile=profile, runs=runs, nvtx=nvtx)
         if html is not None:
             about = {"kind": "plan", "file": str(file), **inspect_engine(engine)}
             times = {layer["name"]: layer["ms"] for layer in report["layers"]}
@@ -188,7 +188,9 @@ def compare_command(
     inputs: Annotated[
         Path | None, typer.Option(exists=True, help="An .npz of inputs; default: random.")
     ] = None,
-    limit: Annotated[float, typer.Option(help="Largest difference over the largest value.")] = 1e-3,
+    limit: Annotated[
+        float, typer.Option(min=0, help="Largest difference over the largest value.")
+    ] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, help="Of the random inputs.")] = 0,
     device: Device = None,
     as_json: Json = False,

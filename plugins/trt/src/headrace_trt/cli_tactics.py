@@ -69,7 +69,9 @@ def tactics_bisect(
     model: File,
     good: Annotated[Path, typer.Argument(exists=True, help="Tactics with right answers.")],
     bad: Annotated[Path, typer.Argument(exists=True, help="Tactics with wrong answers.")],
-    limit: Annotated[float, typer.Option(help="Largest difference over the largest value.")] = 1e-3,
+    limit: Annotated[
+        float, typer.Option(min=0, help="Largest difference over the largest value.")
+    ] = 1e-3,
     device: Device = None,
     as_json: Json = False,
     build: Any = None,

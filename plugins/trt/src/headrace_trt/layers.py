@@ -224,6 +224,8 @@ def verify_precision(
         raise SetupError(
             f"{label}: precision = {precision!r} was asked for, and no layer was built in it:"
             f" {', '.join(f'{n} in {kind}' for kind, n in counts.items())}",
-            hint="The device may lack that type, `keep_fp32` covers the whole network, or all of it is fused into"
+            hint="The Q/DQ nodes of the graph say what is quantized and to which type; the device may lack it."
+            if precision in ("int8", "fp8")
+            else "The device may lack that type, `keep_fp32` covers the whole network, or all of it is fused into"
             " layers from inputs to outputs, which keep their types: then precision = 'model' is the same.",
         )

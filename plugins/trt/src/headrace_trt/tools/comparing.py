@@ -172,8 +172,11 @@ def compare(
         tensor), and if no such tensor can be found, ``note`` with the reason.
 
     Raises:
+        ValueError: ``limit`` is negative or NaN.
         SetupError: There is no model, or it cannot be run.
     """
+    if not limit >= 0:
+        raise ValueError(f"limit is at least 0, not {limit!r}")
     if settings.model is None:
         raise SetupError("only an ONNX model can be compared")
     model = fold_image_input(
