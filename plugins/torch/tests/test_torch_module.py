@@ -264,6 +264,8 @@ def test_files_are_told_by_content(files):
         "empty.bin": "unknown",
     }
     assert {name: kind_of(files / name) for name in kinds} == kinds
+    found = loading.load_model(str(files / "program.bin"), torch.device("cpu"))
+    assert found.kind == kind_of(str(files / "program.bin"))
 
 
 @pytest.mark.parametrize("more", [{}, {"producer_name": "it"}, {"doc_string": "what it does"}])
@@ -969,6 +971,19 @@ def test_a_compiled_model_is_given_one_kind_of_tensors(bench, monkeypatch):
     assert torch.equal(one.run(backend, {"data": x}, {"data": x})[1], x)
     assert len(seen) == 2 + len(kinds) + 1
     assert set(seen) == {(False, False, True, torch.Tensor)}
+
+
+def test_only_like_models_share_what_torch_compiled_for_them(bench, files, monkeypatch):
+    """torch keeps eight variants for a code object; whatever comes after them is run uncompiled."""
+    codes = []
+    monkeypatch.setattr(torch, "compile", lambda call, *, mode: codes.append(call.__code__) or call)
+    net = {"module": f"{HERE}Net", "args": {"out": 2}}
+    program = {"model": str(files / "program.bin")}
+    more = {**net, "args": {"out": 3}}, {**net, "dtype": "float16"}, {"module": f"{HERE}Sums"}
+    for options in (net, {**net, "weights": str(files / "weights.bin")}, *more, program, program):
+        bench().start(TorchModule, compile=True, **options)
+    assert codes[0] is codes[1]
+    assert len({*map(id, codes)}) == len(codes) - 1
 
 
 def test_closing_in_mid_batch_answers_everybody():

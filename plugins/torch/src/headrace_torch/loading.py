@@ -57,13 +57,14 @@ class Model:
             self.memory = frozenset(one.untyped_storage().data_ptr() for one in tensors)
 
 
-def kind_of(path: Path) -> str:
+def kind_of(path: str | Path) -> str:
     """Recognize the kind of a file by its content.
 
     Returns:
         ``"TorchScript"``, ``"torch.export"``, ``"AOTInductor"``, ``"state dict"``,
         ``"safetensors"``, ``"ONNX"`` or ``"unknown"``.
     """
+    path = Path(path)
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             names = ["/".join(name.split("/")[1:]) or name for name in archive.namelist()]
@@ -87,7 +88,7 @@ def kind_of(path: Path) -> str:
     return "ONNX" if onnx and len(start) > 3 else "unknown"
 
 
-def load_model(path: Path, device: torch.device, *, runners: int = 1) -> Model:
+def load_model(path: str | Path, device: torch.device, *, runners: int = 1) -> Model:
     """Load a file that holds a whole model.
 
     Args:
@@ -98,6 +99,7 @@ def load_model(path: Path, device: torch.device, *, runners: int = 1) -> Model:
     Raises:
         SetupError: The file holds something else, or cannot be loaded.
     """
+    path = Path(path)
     kind = kind_of(path)
     try:
         if kind == "TorchScript":

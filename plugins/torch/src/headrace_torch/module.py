@@ -131,6 +131,7 @@ class TorchModule(TensorBackend):
         from headrace_torch.running import DTYPES, SharedModel, prepare_model
 
         device = self._place.device
+        names = (options.module, repr(sorted(options.args.items())), tuple(sorted(options.inputs)))
 
         def make() -> SharedModel:
             model = self._loaded(options, context)
@@ -140,6 +141,7 @@ class TorchModule(TensorBackend):
                 dtype=DTYPES.get(options.dtype or ""),
                 channels_last=options.channels_last,
                 compile_mode=options.compile_mode,
+                kind=names if options.module is not None else None,
             )
             return SharedModel(prepared, device)
 
@@ -150,7 +152,6 @@ class TorchModule(TensorBackend):
             for path in (options.model, options.weights)
             if path is not None
         ]
-        names = (options.module, repr(sorted(options.args.items())), tuple(sorted(options.inputs)))
         own: object = None if options.share_weights else id(self)
         key = ("headrace_torch.model", str(device), *files, *names, *how, own)
         return store.get_or_create(key, make)

@@ -28,7 +28,7 @@ _files = threading.Lock()
 
 
 def load_module(
-    name: str, args: Mapping[str, Any], weights: Path | None, named: Iterable[str] = ()
+    name: str, args: Mapping[str, Any], weights: str | Path | None, named: Iterable[str] = ()
 ) -> Model:
     """Make a module by calling a factory, and load its weights.
 
@@ -139,7 +139,7 @@ def _of_file(path: Path) -> Any:
         return module
 
 
-def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
+def load_weights(path: str | Path) -> Mapping[str, torch.Tensor]:
     """Load a state dict, without running code that the file may hold.
 
     Returns:
@@ -195,7 +195,7 @@ def load_weights(path: Path) -> Mapping[str, torch.Tensor]:
     return found
 
 
-def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: str | Path) -> None:
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -59,6 +60,7 @@ def prepare_model(
     dtype: torch.dtype | None = None,
     channels_last: bool = False,
     compile_mode: str | None = None,
+    kind: object = None,
 ) -> Model:
     """Put a model onto its device, in the precision and the layout that were asked for.
 
@@ -68,6 +70,8 @@ def prepare_model(
         dtype: The dtype to which floating weights are cast; None leaves them.
         channels_last: Whether weights of convolutions get that memory layout.
         compile_mode: A mode of ``torch.compile``; None does not compile.
+        kind: What modules of one class must have in common to share what was compiled: a hashable value. None: the
+            model shares nothing.
 
     Raises:
         SetupError: The weights do not fit into the device's memory; an AOTInductor package is to be cast or to get
@@ -98,9 +102,29 @@ def prepare_model(
                 f"`compile` cannot be used with {model.kind}",
                 hint="It compiles modules and torch.export programs.",
             )
-        model.call = torch.compile(model.call, mode=compile_mode)
+        shared = kind and (type(module), str(device), dtype, channels_last, compile_mode, kind)
+        called = _with_own_code(model.call, shared)
+        model.call = torch.compile(called, mode=compile_mode)
     model.count()
     return model
+
+
+_codes: dict[object, CodeType] = {}
+
+
+def _with_own_code(call: Callable[..., Any], kind: object) -> Callable[..., Any]:
+    """Return a function that calls ``call``, whose code object only the models of one kind share; None: no other.
+
+    torch.compile keeps eight variants of what it has compiled for a code object, and runs all others uncompiled.
+    Models of one class would share the eight, on all devices, and so would those that torch's own layers make up.
+    """
+
+    def run(*tensors: torch.Tensor) -> Any:
+        return call(*tensors)
+
+    code = run.__code__.replace()
+    code = code if kind is None else _codes.setdefault(kind, code)
+    return FunctionType(code, run.__globals__, run.__name__, None, run.__closure__)
 
 
 class Runner:
