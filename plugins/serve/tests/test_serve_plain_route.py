@@ -263,6 +263,16 @@ def test_accept_chooses_between_json_and_the_bytes(serving, result, accept, kind
         assert answer.content == (result if isinstance(result, bytes) else result.encode())
 
 
+def test_pictures_are_not_compressed_again(serving):
+    headrace.register("ServeResult", lambda _: PNG + bytes(2000), replace=True)
+    server = serving({"m": {"backend": "ServeResult"}})
+    for accept, encoding in (("image/png", None), ("application/octet-stream", "gzip")):
+        asked = {"accept": accept, "accept-encoding": "gzip"}
+        answer = httpx.post(f"{server.url}/run/m", content=b"x", headers=asked)
+        assert answer.content == PNG + bytes(2000)
+        assert answer.headers.get("content-encoding") == encoding
+
+
 def test_the_error_of_the_one_file_names_no_item(serving):
     server = serving({"m": {"backend": "ServeUpper"}})
     answer = httpx.post(f"{server.url}/run/m", content=b"bad")

@@ -50,7 +50,7 @@ class Reply:
         status, content_type, headers: The HTTP status, and the headers that are sent.
         parts: The body, in pieces that are sent one after the other.
         compressible: Whether the body may be compressed. Only answers of inferences are, because Triton's client for
-            asyncio accepts gzip in every request, but decompresses only these answers.
+            asyncio accepts gzip in every request, but decompresses only these answers; pictures are compressed already.
     """
 
     compressible = False
@@ -73,7 +73,7 @@ class Reply:
     ) -> Reply:
         """Give the answer of an inference."""
         made = cls(200, parts, content_type, headers)
-        made.compressible = True
+        made.compressible = not content_type.startswith("image/")
         return made
 
     @classmethod
