@@ -203,7 +203,7 @@ class Model(RuleBasedStateMachine):
 
     @property
     def limits(self):
-        return self.scheduler.limits
+        return self.scheduler._node.limits
 
     @property
     def living(self):

@@ -72,7 +72,6 @@ class SchedulerBase:
     ) -> None:
         self.name = name
         self.instances = list(instances)
-        self.limits = limits
         self._timer = timer or shared_timer()
         self._node = node = Node(name, instances, limits, clock)
         self._driver = driver = Driver(node, batch_policy, dispatch_policy, self._timer)
@@ -83,7 +82,7 @@ class SchedulerBase:
         self._quota = node.quota
         self._checks_all = False  # set by `check_as_needed`
         self._linger = limits.batching_timeout_ms > 0 and self.max != 1
-        self._unqueued_max = self._weight_for_shortcut(batch_policy)
+        self._unqueued_max = self._weight_for_shortcut(batch_policy, limits)
         self._watch()
         node.publishes = ONE_AT_A_TIME and self._unqueued_max > 0
         node.publish()
@@ -99,18 +98,12 @@ class SchedulerBase:
         node = self._node
         with node.section, node.lock:
             node.collect()
-            if instance not in node.instances:
-                return
-            if instance.presence.gone:
-                if instance.holder is None:
-                    node.lose(instance)
-            elif instance.presence.away:
-                if instance in node.free:
-                    node.free.remove(instance)
-                    instance.away = True
-            elif instance.away:
-                instance.away = False
-                node.free.append(instance)
+            is_free = instance in node.free
+            if is_free:
+                node.free.remove(instance)
+            # Else a thread holds the instance, or has popped it and is about to: this thread gives it back later.
+            if is_free or (instance.away and instance.retired is None):
+                node.give_back(instance)
             self._driver.dispatch(None)
 
     @property
@@ -127,15 +120,15 @@ class SchedulerBase:
         """Set whether a request that ends without ``result`` has failed; it has not before an ``or``."""
         self._node.needs_result = value
 
-    def _weight_for_shortcut(self, policy: BatchPolicy) -> int:
+    def _weight_for_shortcut(self, policy: BatchPolicy, limits: Limits) -> int:
         """Give the greatest weight of a request that may skip the queue; 0 where no request may."""
         usable = (
-            self.limits.shortcut
+            limits.shortcut
             and policy.sends_when_idle
-            and self.limits.timeout_ms is None
+            and limits.timeout_ms is None
             and len({(i.min, i.max) for i in self.instances}) == 1
             and self.min == 1
-            and not self.limits.batch_sizes
+            and not limits.batch_sizes
             and all(i.thread is None for i in self.instances)
         )
         if not usable:
@@ -192,8 +185,9 @@ class SchedulerBase:
 
     def _set_times(self, entry: Entry, now: float) -> float | None:
         entry.arrival = now
-        if self.limits.timeout_ms is not None:
-            own = now + self.limits.timeout_ms / 1000
+        timeout_ms = self._node.limits.timeout_ms
+        if timeout_ms is not None:
+            own = now + timeout_ms / 1000
             entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
         return entry.deadline
 
@@ -202,7 +196,7 @@ class SchedulerBase:
     @property
     def served_by_workers(self) -> bool:
         """Whether workers serve the queue, so that a caller may sleep meanwhile; never with probes or timeouts."""
-        if self._node.reporter is not None or self.limits.timeout_ms is not None:
+        if self._node.reporter is not None or self._node.limits.timeout_ms is not None:
             return False
         first = self.instances[0]
         if first.thread is not None:

@@ -270,7 +270,7 @@ class FastPath(SchedulerBase):
             if not self._give_back(instance, error):
                 self._lead(instance, idle)
             return
-        if not (instance.living and instance.serves):
+        if not instance.serves:
             run = errands.run if holds_a_lock() else errand
             run(self._give_back, instance, error)
             run(self._dispatch_after, instance, idle)

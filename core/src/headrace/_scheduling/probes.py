@@ -99,8 +99,8 @@ class GuardedProbe:
         return notify
 
     def failed(self, error: BaseException) -> None:
-        """Count an error of the probe; a `KeyboardInterrupt` meant for the main thread is raised again."""
-        if isinstance(error, KeyboardInterrupt) and _for_main_thread():
+        """Count an error of the probe; a `KeyboardInterrupt` is raised again where the main thread waits for this one."""
+        if isinstance(error, KeyboardInterrupt) and main_thread.ident in served_by(get_ident()):
             raise error
         text = error_text(error)
         with self._lock:
@@ -295,8 +295,3 @@ def _with(
 ) -> list[tuple[GuardedProbe, Callable[..., Any]]]:
     methods = [(one, getattr(one.probe, name, None)) for one in probes]
     return [(one, method) for one, method in methods if callable(method)]
-
-
-def _for_main_thread() -> bool:
-    """Tell whether the calling thread is the main thread, or runs a call for which the main thread waits."""
-    return main_thread.ident in served_by(get_ident())

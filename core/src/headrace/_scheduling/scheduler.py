@@ -196,7 +196,7 @@ class Scheduler(FastPath):
             # the instance back.
             self._replace_idle_list()
             node.free, node.publishes = list(new.instances), new._node.publishes
-            node.limits = self.limits = new.limits
+            node.limits = new._node.limits
             node.lost = False
             node.measure(node.instances)
             self._unqueued_max, self._linger = new._unqueued_max, new._linger
