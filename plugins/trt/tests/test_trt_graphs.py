@@ -204,6 +204,23 @@ def test_calibrated_graphs_answer_as_before(small_net, tmp_path, x, precision):
     assert np.abs(got - expected).max() <= limit * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_outputs_do_not_end_at_the_largest_value_of_the_samples(save, tmp_path, precision):
+    weights = [("w", np.ones((2, 1), np.float32)), ("v", np.float32([[2]]))]
+    layers = [("MatMul", ["x", "w"], ["h"], {}), ("MatMul", ["h", "v"], ["y"], {})]
+    ports = [("h", T.FLOAT, ["n", 1]), ("y", T.FLOAT, ["n", 1])]
+    np.savez(tmp_path / "samples.npz", x=np.eye(2, dtype=np.float32))  # both give h = 1
+    found = []
+    for count in (1, 2):
+        path = save(layers[:count], [("x", T.FLOAT, ["n", 2])], ports[:count], weights[:count])
+        quantized = quantize(load_model(path), precision, tmp_path / "samples.npz")
+        found.append(run(quantized, x=np.float32([[1, 1]])))
+    np.testing.assert_allclose(found[0], [[[2]]], rtol=1e-3)
+    np.testing.assert_allclose(
+        found[1], [[[1]], [[2]]], rtol=1e-3
+    )  # h is the input of a layer, too
+
+
 def test_samples_for_calibration(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((1, 2)))
     np.savez(tmp_path / "b.npz", x=np.zeros((1, 2)))

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from onnx import numpy_helper
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt.logs import warn
-from headrace_trt.onnx_model import MOST_BYTES, model_summary, port_of
+from headrace_trt.onnx_model import MOST_BYTES, model_summary, names_read, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -227,7 +228,28 @@ def _calibrated(
                 "AddQDQPairToWeight": floats,
             },
         )
-        return onnx.load(made)
+        quantized = onnx.load(made)
+    _free_outputs(quantized.graph)
+    return quantized
+
+
+def _free_outputs(graph: onnx.GraphProto) -> None:
+    """Remove the Q/DQ nodes before the outputs of a graph, which would end at the largest values of the samples."""
+    makers = {name: node for node in graph.node for name in node.output}
+    readers = Counter(name for node in graph.node for name in names_read(node))
+    for value in graph.output:
+        last = makers.get(value.name)
+        if last is None or last.op_type != "DequantizeLinear" or readers[value.name]:
+            continue
+        first = makers.get(last.input[0])
+        if first is None or first.op_type != "QuantizeLinear" or readers[last.input[0]] > 1:
+            continue
+        maker = makers.get(first.input[0])
+        if maker is not None and readers[first.input[0]] == 1:
+            place = list(maker.output).index(first.input[0])
+            maker.output[place] = value.name
+            graph.node.remove(first)
+            graph.node.remove(last)
 
 
 @contextlib.contextmanager
