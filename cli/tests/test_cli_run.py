@@ -417,14 +417,16 @@ def test_a_reader_that_goes_away_ends_it_quietly(pipeline, files):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
-@pytest.mark.parametrize("instances", [1, 3])
-def test_ctrl_c_ends_it_although_a_backend_hangs(pipeline, files, instances):
+@pytest.mark.parametrize(
+    ("instances", "number"), [(1, signal.SIGINT), (3, signal.SIGINT), (1, signal.SIGTERM)]
+)
+def test_ctrl_c_and_sigterm_end_it_although_a_backend_hangs(pipeline, files, instances, number):
     config = pipeline("Hang", f"instance_num = {instances}")
     with started(config, files(a=b"x", b=b"y")) as process:
         first_line(process.stderr, "hanging")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         printed = first_line(process.stderr, "interrupted")
-        assert process.wait(FAILS_LATE_S) == 130
+        assert process.wait(FAILS_LATE_S) == 128 + number
     assert printed.startswith("interrupted; 0 requests: 0 ok, 0 failed, ")
 
 
@@ -462,17 +464,25 @@ while True:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
-def test_a_second_ctrl_c_ends_any_command(tmp_path):
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_second_ctrl_c_or_sigterm_ends_any_command(tmp_path, handler):
     (tmp_path / "deaf.py").write_text(DEAF, encoding="utf-8")
     config = tmp_path / "pipeline.toml"
     config.write_text('import = ["deaf.py"]\nbackend = "Identity"\n', encoding="utf-8")
     command = [sys.executable, "-m", "headrace", "check", str(config)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    # In the background shells have Ctrl-C ignored.
+    number = signal.SIGTERM if handler is signal.SIG_IGN else signal.SIGINT
+    with process:
         first_line(process.stderr, "deaf")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         first_line(process.stderr, "deaf")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(FAILS_LATE_S) == 130
+        process.send_signal(number)
+        assert process.wait(FAILS_LATE_S) == 128 + number
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")

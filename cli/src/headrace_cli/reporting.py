@@ -111,13 +111,17 @@ class Commands(Group):
             return super().make_context(info_name, args, *rest, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that the user named; a second Ctrl-C always ends it."""
+        """Run the command that the user named; a second Ctrl-C or SIGTERM always ends it."""
         from headrace_cli.interrupts import Interrupts
 
-        with _reported(bool(ctx.params.get("traceback")), self._given), Interrupts() as ctx.obj:
-            status = super().invoke(ctx)
+        interrupts = Interrupts()
+        try:
+            with _reported(bool(ctx.params.get("traceback")), self._given), interrupts as ctx.obj:
+                status = super().invoke(ctx)
+        except typer.Exit as ended:
+            status = ended.exit_code
         if type(status) is int:
-            raise typer.Exit(status)
+            raise typer.Exit(interrupts.status if status == INTERRUPTED else status)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ from headrace_cli.building import CLOSE_S, printing_warnings, showing_progress
 from headrace_cli.console import (
     BROKEN_PIPE,
     FAILED,
-    INTERRUPTED,
     OK,
     WrongArgument,
     counted,
@@ -173,7 +172,7 @@ class _Run:
             status = FAILED if self.failed else OK
             drain = True
         except KeyboardInterrupt:
-            self.interrupted, status = True, INTERRUPTED
+            self.interrupted, status = True, self.interrupts.status
         except BrokenPipeError:
             discard_stdout()
             status = BROKEN_PIPE
@@ -182,7 +181,7 @@ class _Run:
             try:
                 self._close(drain=drain)
             except KeyboardInterrupt:
-                exit_now(INTERRUPTED)
+                exit_now(self.interrupts.status)
         return status
 
     def _close(self, *, drain: bool = False) -> None:
