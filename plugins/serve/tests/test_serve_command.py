@@ -404,14 +404,19 @@ def test_a_program_of_the_page_prints_what_it_says(program):
 
 
 def test_the_serving_file_of_the_page_is_read(tmp_path):
-    text, keys = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    _, text, keys = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     (tmp_path / "keys.toml").write_text(keys)
     Keys.load(tmp_path / "keys.toml")
     (tmp_path / "serve.toml").write_text(text)
-    (tmp_path / "scores.toml").write_text('backend = "Identity"\nmax = 4\n')
+    headrace.register("ServeScores", lambda data: data[:, :4].tolist(), replace=True)
+    (tmp_path / "scores.toml").write_text('backend = "ServeScores"\nmax = 4\n')
+    x = {"name": "x", "datatype": "FP32", "shape": [2, 16], "data": list(range(32))}
     with Server(read_models([], str(tmp_path / "serve.toml")), port=0) as server:
-        body = httpx.get(f"{server.url}/v2/models/scores/versions/2").json()
+        url = f"{server.url}/v2/models/scores/versions/2"
+        body = httpx.get(url).json()
+        (y,) = httpx.post(f"{url}/infer", json={"inputs": [x]}).json()["outputs"]
     assert body["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 16]}]
+    assert (y["name"], y["shape"], y["data"]) == ("y", [2, 4], [0, 1, 2, 3, 16, 17, 18, 19])
 
 
 def test_a_result_in_the_order_of_another_machine_is_sent_in_that_of_the_protocol():

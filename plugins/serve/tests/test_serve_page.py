@@ -13,8 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-import headrace
-
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ (.*)$", README, re.MULTILINE)
 
@@ -40,24 +38,6 @@ def test_the_first_commands(tmp_path, start):
     assert f"`{printed}`" in README
     process.terminate()
     assert process.wait(300) == 0
-
-
-def test_the_serving_file(serving):
-    tomllib = pytest.importorskip("tomllib")
-    (text,) = re.findall(r"```toml\n(\[models.*?)```", README, re.DOTALL)
-    (model,) = tomllib.loads(text)["models"].values()
-    headrace.register("ServeScores", lambda data: data[:, :4].tolist(), replace=True)
-    server = serving({"scores": {**model, "config": {"backend": "ServeScores", "max": 2}}})
-    x = {"name": "x", "datatype": "FP32", "shape": [2, 16], "data": list(range(32))}
-    answer = httpx.post(f"{server.url}/v2/models/scores/infer", json={"inputs": [x]}).json()
-    (y,) = answer["outputs"]
-    assert (answer["model_version"], y["name"], y["datatype"], y["shape"]) == (
-        "2",
-        "y",
-        "FP32",
-        [2, 4],
-    )
-    assert y["data"] == [0, 1, 2, 3, 16, 17, 18, 19]
 
 
 def test_the_program_of_the_page_prints_what_it_says():
