@@ -147,8 +147,7 @@ def _stand_for(use: Use, call: Call) -> Element | None:
     if named is None:
         _report_unknown(use, call)
         return element if scope.lenient else None
-    target = planning.reference(call.replace(prefix=None), named, scope)
-    if target is None or named.element is None:
+    if planning.reference(call.replace(prefix=None), named, scope) is None:
         return None
     element.named = named
     return element
