@@ -223,6 +223,11 @@ def files(net, tmp_path_factory):
     torch.export.save(two, str(folder / "two.pt2"))
     torch.save(net.state_dict(), folder / "weights.bin")
     torch.save({"state_dict": net.state_dict(), "epoch": 3}, folder / "checkpoint.bin")
+    for name, part in (("dropout", torch.nn.Dropout()), ("norm", torch.nn.BatchNorm1d(3))):
+        trained = torch.export.export(torch.nn.Sequential(part), (torch.zeros(4, 3),))
+        torch.export.save(trained, str(folder / f"{name}.pt2"))
+        (folder / f"{name}.pt2").rename(folder / f"{name}.bin")
+    torch.save({"model": net.state_dict(), "epoch": 3}, folder / "nested.bin")
     torch.save(net.state_dict(), folder / "old.bin", _use_new_zipfile_serialization=False)
     torch.save(net, folder / "pickled.bin")
     from safetensors.torch import save_file
@@ -394,6 +399,8 @@ def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
         ({"model": "safe.bin"}, SetupError, "module"),
         ({"model": "text.bin"}, SetupError, "torch.export.save"),
         ({"model": "broken.bin"}, SetupError, "broken.bin"),
+        ({"model": "dropout.bin"}, SetupError, "dropout is on"),
+        ({"model": "norm.bin"}, SetupError, "batch_norm is on"),
         ({"module": "nowhere_at_all:make"}, MissingDependencyError, "nowhere_at_all"),
         ({"module": "torch.nn:Nothing"}, SetupError, "Nothing"),
         ({"module": f"{HERE}Nett"}, SetupError, "Did you mean 'Net'?"),
@@ -410,6 +417,7 @@ def test_a_factory_with_weights_of_every_kind(bench, files, net, weights):
         ({"module": f"{HERE}Net", "weights": "pickled.bin"}, SetupError, "it holds a "),
         ({"module": f"{HERE}Net", "weights": "text.bin"}, SetupError, "write others"),
         ({"module": f"{HERE}Net", "weights": "opcodes.bin"}, SetupError, "loaded safely"),
+        ({"module": f"{HERE}Net", "weights": "nested.bin"}, SetupError, "a table of model, epoch"),
         ({"module": f"{HERE}Net", "weights": "cut.bin"}, SetupError, "is cut off"),
         (
             {"module": f"{HERE}Net", "weights": "script.bin"},

@@ -170,6 +170,12 @@ def _load_program(path: Path, device: torch.device) -> Model:
         "rb"
     ) as file:  # as a file, because torch warns about a path that does not end in .pt2
         program = torch.export.load(file)
+    training = _training_in(program)
+    if training is not None:
+        raise SetupError(
+            f"{str(path)!r} was exported in training mode: {training} is on, and cannot be switched off",
+            hint="Call eval() on the model before torch.export.export.",
+        )
     if _devices_of(program) - {device.type}:
         from torch.export.passes import move_to_device_pass
 
@@ -195,6 +201,20 @@ def _load_program(path: Path, device: torch.device) -> Model:
     least, most = _range_of(program, values[ports[0].name].shape[0])
     signature = replace(signature, least=least, most=most)
     return Model("torch.export", module if plain else call, signature, module)
+
+
+def _training_in(program: Any) -> str | None:
+    """Return an operation that works in a program as only training needs it: dropout, or a batch norm that learns."""
+    for node in program.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            continue
+        given = {**dict(zip([one.name for one in schema.arguments], node.args)), **node.kwargs}  # noqa: B905
+        dropped = given.get("p", given.get("dropout")) if given.get("train") is True else None
+        learns = given.get("training") is True and given.get("running_mean") is not None
+        if dropped or given.get("dropout_p") or learns:
+            return str(schema.name.removeprefix("aten::"))
+    return None
 
 
 def _range_of(program: Any, length: Any) -> tuple[int, int | None]:

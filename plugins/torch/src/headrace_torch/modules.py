@@ -188,8 +188,9 @@ def load_weights(path: str | Path) -> Mapping[str, torch.Tensor]:
     if not isinstance(found, dict) or not all(
         isinstance(one, torch.Tensor) for one in found.values()
     ):
+        named = ", ".join(map(str, found))[:100] if isinstance(found, dict) else ""
         raise SetupError(
-            f"{str(path)!r} holds no state dict",
+            f"{str(path)!r} holds no state dict" + (f", but a table of {named}" if named else ""),
             hint="Save model.state_dict() with torch.save, or as safetensors.",
         )
     return found
