@@ -295,9 +295,4 @@ def _laid_over(known: dict[str, Written], new: dict[str, Written]) -> dict[str, 
 
 def _with_base(value: Any, base: Path) -> Any:
     """Give every text of a value the folder in which it was written, unless it carries one already."""
-
-    def leaf(part: Any) -> Any:
-        plain = isinstance(part, str) and not isinstance(part, TextWithBase)
-        return TextWithBase(part, base) if plain else part
-
-    return mapped(value, leaf)
+    return mapped(value, lambda part: TextWithBase(part, base) if type(part) is str else part)
