@@ -425,3 +425,20 @@ def test_a_result_in_the_order_of_another_machine_is_sent_in_that_of_the_protoco
 
     array = np.array([1, 2], ">i4")
     assert bytes(tensor_view(Tensor("y", "INT32", (2,), array))) == b"\1\0\0\0\2\0\0\0"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system about another process")
+def test_connections_may_be_more_than_the_files_that_a_process_begins_with(tmp_path, start):
+    import resource
+
+    (tmp_path / "m.toml").write_text('backend = "Identity"')
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        process, _ = start("m.toml", "--port", "0", "--max-connections", "300", cwd=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    most = 300 + 1024 if hard == resource.RLIM_INFINITY else min(300 + 1024, hard)
+    assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (most, hard)
+    process.terminate()
+    assert process.wait(300) == 0

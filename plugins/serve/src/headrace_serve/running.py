@@ -35,6 +35,10 @@ INTERRUPTED = 130
 HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
 
 
+_OTHER_FILES = 1024
+"""Files that are open beside connections: those of models, their processes, regions of shared memory."""
+
+
 def run(
     settings: Settings,
     listening: Listening | None = None,
@@ -65,6 +69,8 @@ def run(
         early = until_the_end.enter_context(_hangups())
         server = settings.server(worker, listener, everywhere)
         until_the_end.enter_context(switching(settings.switch_interval_ms))
+        protocols = 1 if settings.grpc_port is None else 2
+        until_the_end.enter_context(opening(protocols * settings.limits.max_connections))
         came = until_the_end.enter_context(signals())
         server.start()
         if started is not None:
@@ -99,6 +105,30 @@ def switching(interval_ms: float) -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before_s)
+
+
+@contextlib.contextmanager
+def opening(connections: int) -> Iterator[None]:
+    """Raise the limit of open files to what so many connections need, as far as the system permits, until the block ends.
+
+    Many systems begin with 1024 open files, and let a process have more if it asks for them.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = [one for one in (connections + _OTHER_FILES, hard) if one != resource.RLIM_INFINITY]
+    raises = soft != resource.RLIM_INFINITY and soft < min(limits)
+    if raises:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits), hard))
+    try:
+        yield
+    finally:
+        if raises:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.contextmanager
