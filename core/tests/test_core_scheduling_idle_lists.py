@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import nullcontext
 from typing import ClassVar
 
 import pytest
@@ -259,8 +260,16 @@ def test_who_comes_while_a_request_runs_is_served_after_it(pipe):
     assert idle_in(pipe) == [instance]
 
 
-def test_closing_while_a_request_runs_lets_it_end_and_those_that_wait(pipe):
-    (instance,) = scheduler_of(pipe).instances
+@pytest.mark.parametrize("is_hit", [False, True])
+def test_closing_while_a_request_runs_lets_it_end_and_those_that_wait(
+    pipe, is_hit, monkeypatch, request
+):
+    """Also where an interrupt hits the caller that has just put its instance on the list of before."""
+    if is_hit:
+        request.getfixturevalue("takes_turns")
+    scheduler = scheduler_of(pipe)
+    (instance,) = scheduler.instances
+    instance.mean_s = 1e-6
     futures = []
 
     def during(batch):
@@ -268,13 +277,19 @@ def test_closing_while_a_request_runs_lets_it_end_and_those_that_wait(pipe):
         closing = threading.Thread(target=pipe.close)
         closing.start()
         futures.append(closing)
-        while scheduler_of(pipe)._node.refusing is None:
+        while scheduler._node.refusing is None:
             pass
 
+    def hit(*_):
+        raise KeyboardInterrupt
+
     instance.backend.during = during
-    request = {"data": 1}
-    pipe(request)
-    assert request["result"] == 1
+    asked = {"data": 1}
+    if is_hit:
+        monkeypatch.setattr(scheduler, "_look", hit)
+    with pytest.raises(KeyboardInterrupt) if is_hit else nullcontext():
+        pipe(asked)
+    assert ("result" in asked) is not is_hit
     assert futures[0].result(30)["result"] == 2
     futures[1].join(30)
     assert Step.closed == [instance.backend]
