@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 from headrace_trt import BuildSettings, convert_precision, fold_image_input, onnx_model
 from headrace_trt.logs import collecting, logger_for
-from headrace_trt.network import make_network
+from headrace_trt.network import make_network, prepare_model
 from headrace_trt.onnx_model import load_model
 from headrace_trt.tools.capability import capability, save_parts
 from headrace_trt.tools.comparing import reference
@@ -161,6 +161,17 @@ def test_sparse_weights_are_filled_up(rtx, tmp_path, precision, flat):
     assert {"model": "FLOAT", "fp16": "HALF"}[precision] in network.tensor_types()
     y = reference(load_model(path), {"x": np.float32([[1, 2, 3, 4]])})["y"]
     np.testing.assert_array_equal(y, [[0, 3, -8, 0]])
+
+
+@pytest.mark.parametrize("settings", [{"precision": "fp16"}, {"mean": (5.0,)}])
+def test_a_model_of_plugins_alone_gets_onnx_s_operators(tmp_path, settings):
+    ports = [helper.make_tensor_value_info(name, T.FLOAT, [1, 3, 4, 4]) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Own", ["x"], ["y"], "own", domain="own")], "graph", ports[:1], ports[1:]
+    )
+    own = [helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=own, ir_version=8), tmp_path / "m.onnx")
+    onnx.checker.check_model(prepare_model(BuildSettings(model=tmp_path / "m.onnx", **settings)))
 
 
 def test_a_model_that_no_message_holds(rtx, small_net, tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
     if settings.model is None:
         return None
     from headrace_trt.image_input import fold_image_input
-    from headrace_trt.onnx_model import forget_unknown_axes, load_model
+    from headrace_trt.onnx_model import add_default_operators, forget_unknown_axes, load_model
 
     folds = settings.mean is not None or settings.std is not None or settings.image_input
     if settings.precision == "model" and not folds:
@@ -74,6 +74,7 @@ def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
         forget_unknown_axes(model)
         return model
     model = load_model(settings.model)
+    add_default_operators(model)
     _warn_of_doubles(model)
     forget_unknown_axes(model)
     if settings.precision in ("int8", "fp8"):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "add_default_operators",
     "all_graphs",
     "content_hash",
     "external_files",
@@ -34,6 +35,9 @@ __all__ = [
 _CHUNK_BYTES = 1 << 20
 _FREE_WEIGHTS = 4
 """The version of ONNX's format from which weights need not be inputs of the graph."""
+
+_DEFAULT_OPSET: Final = 13
+"""The version of ONNX's operators in a model that names none."""
 
 MOST_BYTES: Final = 1_900_000_000
 """A protobuf message holds less than 2 GB; larger models are files with their weights beside them."""
@@ -157,6 +161,12 @@ def unlist_weights(model: onnx.ModelProto) -> None:
     for value in [value for value in graph.input if value.name in weights]:
         graph.input.remove(value)
     model.ir_version = max(model.ir_version, _FREE_WEIGHTS)
+
+
+def add_default_operators(model: onnx.ModelProto) -> None:
+    """Let a model that only has operators of other domains, such as plugins, use ONNX's own: casts, say."""
+    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid("", _DEFAULT_OPSET))
 
 
 def forget_unknown_axes(model: onnx.ModelProto) -> bool:
