@@ -329,7 +329,7 @@ def test_only_one_of_no_greater_priority_makes_way(oldest, newcomer, elsewhere, 
         limits=SimpleNamespace(queue_size=1),
         quota=SimpleNamespace(shed=shed),
         afterwards=afterwards,
-        settle_waiting=lambda error, entries: (
+        fail_waiting=lambda error, entries: (
             settled.extend(entries),
             errors_told.append(str(error)),
         ),

@@ -55,7 +55,9 @@ class Presence:
     def __init__(self) -> None:
         self.gone = False
         self.away: set[object] = set()
-        self.changed: Callable[[], object] = bool
+        self.changed: Callable[[], object] = (
+            bool  # `bool()` and `tuple()` do nothing until a node sets these
+        )
         self.ends: list[Callable[[], object]] = []
         self.entries: Callable[[], Sequence[Any]] = tuple
 

@@ -105,8 +105,8 @@ def _explained_expression(call: Call) -> dict[str, Any]:
 def _asks_for(roots: Iterable[Element], named: Iterable[NamedPlan] = ()) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], set[str]]
     found = {(one.distribution, one.version): set() for one in named if one.distribution}
-    for spec in (element.spec for element in elements_of(roots)):
-        found.setdefault((spec.distribution, spec.version), set()).add(spec.name)
+    for offer in (element.offer for element in elements_of(roots)):
+        found.setdefault((offer.distribution, offer.version), set()).add(offer.name)
     return [
         {"distribution": distribution, "version": version, "backends": sorted(names)}
         for (distribution, version), names in sorted(found.items())
@@ -218,8 +218,8 @@ def describe_element(element: Element, built: dict[int, Any] | None = None) -> d
     kept = about if element.cls.builds_elsewhere and isinstance(about, dict) else {}
     described = {
         "name": element.name,
-        "distribution": element.spec.distribution,
-        "version": element.spec.version,
+        "distribution": element.offer.distribution,
+        "version": element.offer.version,
         "options": options,
         "range": list(element.range if backend is None else (backend.min, backend.max)),
         "built": about,

@@ -1,6 +1,6 @@
 """Processes: the fork and the exit of this one, and starting another one that ends with this one.
 
-This is the only module with calls that some platforms lack.
+Calls that some platforms lack stand here, and in `headrace._build.channel`, which only `Process` imports.
 """
 
 from __future__ import annotations

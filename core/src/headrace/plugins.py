@@ -227,7 +227,7 @@ def _only_node(config: headrace.PipelineConfig) -> NodePlan:
 
 
 def _element(planned: PlannedElement) -> Element:
-    spec, registered = planned.spec, planned.spec.cls is not None
+    offer, registered = planned.offer, planned.offer.cls is not None
     children = tuple(map(_element, planned.children))
-    by = (spec.distribution, spec.version)
-    return Element(spec.name, planned.cls, planned.options, *by, registered, children)
+    by = (offer.distribution, offer.version)
+    return Element(offer.name, planned.cls, planned.options, *by, registered, children)

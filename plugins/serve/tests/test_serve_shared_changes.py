@@ -14,7 +14,7 @@ import httpx
 import pytest
 import tritonclient.grpc as triton
 
-from headrace_serve.errors import ToldError, UnavailableError
+from headrace_serve.errors import RelayedError, UnavailableError
 from headrace_serve.everywhere import Everywhere
 from headrace_serve.shared_changes import SharedChanges
 
@@ -142,7 +142,7 @@ def test_nothing_is_waited_for_where_the_supervisor_has_ended(when):
         everywhere.end()
         return await joining
 
-    with pytest.raises((UnavailableError, ToldError), match="shutting down"):
+    with pytest.raises((UnavailableError, RelayedError), match="shutting down"):
         asyncio.run(main())
 
 

@@ -95,12 +95,12 @@ class Measuring:
                     setattr(backend, name, run)
 
     def asks(self, element: Element) -> bool:
-        """Tell whether ``times`` or probes ask now for what is reported of an element that was built elsewhere."""
+        """Tell whether ``times`` or probes ask now for the runs of an element that was built in another process."""
         asked = self._times is not None or any(map(self._probes.hears, _REPORTED))
         return asked and id(element) in self._paths
 
     def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
-        """Take what `Reports` has kept of an element that was built elsewhere."""
+        """Take the runs of an element that was built in another process, as `Reports` has kept them there."""
         for event, below, about in reports:  # none of an element without a path, see `asks`
             path = self._paths[id(element)] + below
             if self._times is not None and event == "element_done":
@@ -111,7 +111,7 @@ class Measuring:
 
 
 class Reports:
-    """Keeps what the backends of an element do that was built elsewhere, for `Measuring.report` where its container is.
+    """Keeps the runs of backends in another process, until `Measuring.report` takes them in the container's process.
 
     Attributes:
         probes: This object as the only probe.

@@ -15,7 +15,7 @@ from headrace._scheduling.probes import Probes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._engine.blueprint import Dispatcher, NamedQueue
+    from headrace._engine.blueprint import DagDispatcher, NamedQueue
     from headrace._scheduling.instance import Timings
 
     ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]
@@ -177,7 +177,7 @@ class Commons:
     """
 
     queues: dict[str, NamedQueue] = field(default_factory=dict)
-    dispatchers: list[Dispatcher] = field(default_factory=list)
+    dispatchers: list[DagDispatcher] = field(default_factory=list)
     registered: dict[str, Backend] = field(default_factory=dict)
     probes: Probes = field(default_factory=Probes)
     times: ElementTimes | None = None

@@ -83,7 +83,7 @@ class Problems:
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
         """Give the known name most like a wrong one; None once there are many problems.
 
-        Each comparison takes time, and a user with a hundred problems mends the first ones first.
+        Each comparison takes time, and a user with a hundred problems corrects the first ones first.
         """
         return nearest(name, known) if len(self) < SUGGESTED else None
 

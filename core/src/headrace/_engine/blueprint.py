@@ -51,7 +51,7 @@ class NamedQueue(Protocol):
         """Give what ``stats()`` shows of the queue."""
 
 
-class Dispatcher(Protocol):
+class DagDispatcher(Protocol):
     """A backend in the front of the pipeline that hands requests over to the graph.
 
     Attributes:
@@ -166,7 +166,7 @@ class Blueprint:
     probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
     listen: Callable[[Any], None] = lambda _: None
     queues: Mapping[str, NamedQueue] = field(default_factory=dict)
-    dispatchers: Sequence[Dispatcher] = ()
+    dispatchers: Sequence[DagDispatcher] = ()
     close: Callable[[], Sequence[Exception]] = lambda: ()
     config: Any = None
     change: Callable[[str, Mapping[str, Any]], Change] = _fixed

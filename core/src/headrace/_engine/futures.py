@@ -11,7 +11,7 @@ from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._scheduling.admission import inside
+from headrace._scheduling.admission import endless_wait
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import RUNNING, Entry
 from headrace._scheduling.locks import Watchers, drained, took_token
@@ -225,7 +225,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         """
         node = cycle_of(self)
         if node is not None:
-            raise inside(node)
+            raise endless_wait(node)
 
     def places(self) -> Sequence[tuple[Node, object]]:
         """Give the nodes that the request needs; see `headrace._scheduling.threads`."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from headrace._graph.entries import EntriesOfOne, count
 from headrace._graph.request import GraphRequest, start
 from headrace._graph.traversal import Failure, Traversal, finish
-from headrace._scheduling.admission import inside
+from headrace._scheduling.admission import endless_wait
 from headrace._scheduling.base import refuse_inside
 from headrace._scheduling.batch import entry_here
 from headrace._scheduling.calls import reentrant, withdrawn_by
-from headrace._scheduling.entry import DONE, NOBODY, Entry, checked_weight, fail, restore
+from headrace._scheduling.entry import DONE, NOBODY, Entry, checked_weight, raise_failure, restore
 from headrace._scheduling.locks import Signal, took_token
 from headrace._scheduling.node import deliver
 from headrace._scheduling.process_threads import errands
@@ -148,8 +148,8 @@ def _run_entries(visit: Visit, quota: Quota, *, internal: bool) -> None:
     if any(entry.state != DONE for entry in elements.entries):
         visit.step.scheduler.call_many(elements.entries, internal=internal)
     elif not internal:
-        fail(visit.request, visit.step.scheduler.refusal(visit.request))
-    fail(visit.request, elements.gather())
+        raise_failure(visit.request, visit.step.scheduler.refusal(visit.request))
+    raise_failure(visit.request, elements.gather())
 
 
 class _Waiter:
@@ -178,7 +178,7 @@ def may_wait(route: Route, entry: Entry) -> bool:
     """
     for step in route.steps:
         if step.scheduler.held_by_this_thread():
-            error = inside(step.name)
+            error = endless_wait(step.name)
             step.scheduler.count_refused(entry.request, error)
             entry.refuse(error)
             return False
@@ -210,7 +210,7 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
             node = cycle_of(waiter)
             if node is not None:
                 for one in begun:
-                    one.end(inside(node))
+                    one.end(endless_wait(node))
             if begun:
                 waiter.signal.sleep()
     except BaseException as interrupt:
@@ -291,7 +291,7 @@ class _Companion:
             while self._given is None and not self._over:
                 node = cycle_of(self)
                 if node is not None:
-                    self._request.end(inside(node))
+                    self._request.end(endless_wait(node))
                 self._signal.sleep()
         given, self._given = self._given, None
         return given

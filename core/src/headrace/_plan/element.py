@@ -94,7 +94,7 @@ class Element:
     Attributes:
         name: The name, as written.
         call: The part of the expression that it was made of.
-        spec, cls: The backend that the name means, with its class. For a name that stands for an instance,
+        offer, cls: The backend that the name means, with its class. For a name that stands for an instance,
             those of the instance.
         options: The checked options.
         origins: Where the value of each option comes from: ``inline``, ``node``, ``global``,
@@ -113,7 +113,7 @@ class Element:
 
     name: str
     call: Call
-    spec: Offer
+    offer: Offer
     cls: type[Backend]
     options: Options | None = None
     origins: dict[str, str] = field(default_factory=dict)

@@ -51,13 +51,13 @@ class Resolver(Planning):
         # A definition of the configuration with the name of a backend has been reported as an error: here it
         # wins, so that its uses are not reported as ambiguous as well.
         own = any(not d.distribution for d in defined)
-        specs = [] if own else registry.find(call.name, self.files)
+        backends = [] if own else registry.find(call.name, self.files)
         # Before `Register(Upper)[Upper]` is done, its node means the backend by that name.
-        if not defined and not (specs and self.registers(call.name)) and self.refuse_cycle(call):
+        if not defined and not (backends and self.registers(call.name)) and self.refuse_cycle(call):
             return None
-        if len(defined) == 1 and not specs:
+        if len(defined) == 1 and not backends:
             return self._expand(call, defined[0], scope)
-        offers = [*defined, *specs]
+        offers = [*defined, *backends]
         if not offers:
             self._unknown(call, scope)
         cls = self.load(call, offers) if offers else None
@@ -67,7 +67,7 @@ class Resolver(Planning):
             near = self._nearest(call, scope) if call.phases else None
             self.plan_all(call.children[core_word(near or "")._names :], scope)
             return None
-        return self._backend(call, specs[0], cls, scope)
+        return self._backend(call, backends[0], cls, scope)
 
     def _goes_on(self, call: Call, scope: Scope) -> bool:
         """Check that an element is not nested too deep, and that the expression has not become too large.
@@ -152,7 +152,9 @@ class Resolver(Planning):
         if target is None:
             self.plan_all(children, scope)
             return None
-        element = Element(call.name, call, target.spec, target.cls, named=named, range=target.range)
+        element = Element(
+            call.name, call, target.offer, target.cls, named=named, range=target.range
+        )
         if not children:
             if target.is_bare and not (scope.gets_name or call is scope.slot):
                 message = f"{call.name!r} needs what it depends on: {call.name}[...]"
@@ -230,12 +232,14 @@ class Resolver(Planning):
 
     # Names of backends.
 
-    def _backend(self, call: Call, spec: Offer, cls: type[Backend], scope: Scope) -> Element | None:
+    def _backend(
+        self, call: Call, offer: Offer, cls: type[Backend], scope: Scope
+    ) -> Element | None:
         word = word_of(cls)
         args_only = word._registers_names  # a node's key `name` is meant for its backends
-        reader = OptionsReader(call, cls.Options, self, spec.plugin, scope.lenient, args_only)
+        reader = OptionsReader(call, cls.Options, self, offer.plugin, scope.lenient, args_only)
         options, origins = reader.read()
-        element = Element(call.name, call, spec, cls, options, origins, frames=scope.frames)
+        element = Element(call.name, call, offer, cls, options, origins, frames=scope.frames)
         phases = call.phases
         if word._joins:
             phases = joined(phases, lambda one: _joins(one) and not self.named(one.name, scope))
@@ -271,7 +275,7 @@ class Resolver(Planning):
         self.problems.extend([replace(problem, **place_of(call))])
         meant = registry.find(near or "", self.files) if problem.suggestion else []
         # A wrong name must import nothing. As long as the class is not loaded, any key may be its option.
-        if self.problems.apart or not meant or not all(spec.is_loaded for spec in meant):
+        if self.problems.apart or not meant or not all(offer.is_loaded for offer in meant):
             self.parameters.unresolved += 1
             return
         with suppress(PluginError, AttributeError):
@@ -285,7 +289,7 @@ class Resolver(Planning):
         local = [name for frame in scope.frames for name in frame]
         other = [*self.registered, *self.definitions, *registry.names(self.files)]
         near = self.problems.nearest(call.part, [*local, *other])
-        ways = [f"{spec.plugin}:{near}" for spec in registry.find(near or "", self.files)]
+        ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
         return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
 
 

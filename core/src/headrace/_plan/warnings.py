@@ -127,7 +127,7 @@ def _computing(root: Element, *, threads: bool = True) -> Iterator[Element]:
         threads: Whether elements inside ``BackgroundThread`` and ``Process`` are given as well.
     """
     for element in root.walk(lambda one: threads or not _elsewhere(one)):
-        if element.named is None and not element.children and element.spec.distribution != _CORE:
+        if element.named is None and not element.children and element.offer.distribution != _CORE:
             yield element
 
 
@@ -182,4 +182,4 @@ def _keys_at_end(plan: PipelinePlan, name: str) -> set[str] | None:
 def _says_what_it_writes(element: Element) -> bool:
     """Tell whether ``writes`` of a class can be relied on: the class states it, or is a plugin's."""
     stated = any("writes" in vars(cls) for cls in element.cls.__mro__ if cls is not Backend)
-    return stated or (bool(element.spec.path) and not element.children)
+    return stated or (bool(element.offer.path) and not element.children)

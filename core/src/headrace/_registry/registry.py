@@ -222,8 +222,8 @@ class Registry:
         plugin, _, part = name.rpartition(":")
         nearest_first = self._candidates(part, files, table)
         if plugin:
-            return [spec for specs in nearest_first for spec in specs if spec.plugin == plugin]
-        return next((specs for specs in nearest_first if specs), [])
+            return [one for offers in nearest_first for one in offers if one.plugin == plugin]
+        return next((offers for offers in nearest_first if offers), [])
 
     def _candidates(self, name: str, files: Files, table: str) -> list[list[Offer]]:
         """Give what core, imported files, the process and plugins have under a name, in this order."""

@@ -113,16 +113,16 @@ def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None
     if node.lost:
         return node.no_instance()
     if waits and not node.has_idle and held_here(node):
-        return inside(node.name)
+        return endless_wait(node.name)
     return None
 
 
-def refuse(node: Node, entries: Sequence[Entry]) -> None:
+def refuse_endless(node: Node, entries: Sequence[Entry]) -> None:
     """Fail those of the entries that wait, as they would wait for an instance for ever. Under the lock."""
-    node.settle_waiting(inside(node.name), [e for e in entries if e.state in (QUEUED, OUTSIDE)])
+    node.fail_waiting(endless_wait(node.name), [e for e in entries if e.state in (QUEUED, OUTSIDE)])
 
 
-def inside(node: str) -> ContractError:
+def endless_wait(node: str) -> ContractError:
     """Make the error of a call that needs an instance whose thread waits for that same call."""
     what = "a backend called its own pipeline, which waits for the instance that it holds"
     hint = "Call another pipeline, or compose the backends in one expression."
@@ -180,7 +180,7 @@ def _shed(node: Node, oldest: Entry | None, priority: int, waiting: int) -> bool
         return True
     if oldest is None or here > priority:
         return False
-    node.settle_waiting(error, [oldest])
+    node.fail_waiting(error, [oldest])
     return True
 
 

@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import is_abandoned
-from headrace._scheduling.admission import enter, interrupted, refuse
+from headrace._scheduling.admission import enter, interrupted, refuse_endless
 from headrace._scheduling.assignment import SUSTAINED
 from headrace._scheduling.calls import calls_run, errand, reentrant, reset, withdrawn_by
 from headrace._scheduling.driving import Driver
@@ -101,7 +101,8 @@ class SchedulerBase:
             is_free = instance in node.free
             if is_free:
                 node.free.remove(instance)
-            # Else a thread holds the instance, or has popped it and is about to: this thread gives it back later.
+            # Else another thread holds the instance, or has popped it and is about to hold it: that thread gives it
+            # back later, unless it has done so already and the instance was away then.
             if is_free or (instance.away and instance.retired is None):
                 node.give_back(instance)
             self._driver.dispatch(None)
@@ -299,7 +300,7 @@ class SchedulerBase:
                     self._driver.fail(Work(instance, mine), interrupted(node, running=False))
             for entry in entries:
                 if entry.state == NEW:
-                    node.end(entry, interrupted)
+                    node.fail(entry, interrupted)
             self._driver.dispatch(None)
 
     def _wait(
@@ -331,7 +332,7 @@ class SchedulerBase:
                     caller.ident = work.instance.ident = main_thread.ident or 0
                 parks = caller.parked = work is None and caller.pending > 0
                 if parks and not (idle and node.has_idle) and cycle_of(caller) is not None:
-                    refuse(node, entries)
+                    refuse_endless(node, entries)
                     parks = caller.parked = caller.pending > 0
             if caller.ident != me:
                 return work
@@ -347,7 +348,7 @@ class SchedulerBase:
         finally:
             reset(waiting, me, outer)
             node.callers.discard(caller)
-            caller.end()
+            caller.keep_signal()
         return None
 
     def _withdraw(self, entries: Sequence[Entry]) -> bool:
@@ -356,6 +357,6 @@ class SchedulerBase:
         abandoned = False
         with node.section, node.lock:
             for entry in entries:
-                abandoned = node.end(entry, interrupted) or abandoned
+                abandoned = node.fail(entry, interrupted) or abandoned
             self._driver.dispatch(None)
         return abandoned

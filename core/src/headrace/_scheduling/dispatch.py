@@ -135,7 +135,7 @@ class Dispatcher(Assignment):
             if not self._fail_late(entries, now):
                 work = self._begin(instance, entries, take, now)
                 if node.outside:
-                    node.let_in()
+                    node.admit_outside()
                 return work
         self.release(work)
         return self.dispatch(me)
@@ -153,7 +153,7 @@ class Dispatcher(Assignment):
         # looks at `outside`; a thread that has put an entry into `outside` then looks at the quota, here.
         # Either the first thread sees the entry, or the second one sees the room.
         if node.outside:
-            node.let_in()
+            node.admit_outside()
         node.enough = 0  # if no entry waits, or no instance is free, the next arrival dispatches
         if queue.count:
             node.collect()
@@ -186,7 +186,7 @@ class Dispatcher(Assignment):
                 enough = min(enough, self._enough)
                 continue
             if node.outside:
-                node.let_in()
+                node.admit_outside()
             if outcome is not None and mine is None and self._runs(me, outcome):
                 mine = outcome
             elif outcome is not None:
@@ -225,7 +225,7 @@ class Dispatcher(Assignment):
             take, again_at = self._taken(instance, now)
         except ContractError as failed:
             # The policy cannot decide: if these entries did not fail here, they would wait for ever.
-            node.settle_waiting(failed, list(node.queue))
+            node.fail_waiting(failed, list(node.queue))
             return None
         if take > 0:
             entries = node.queue.head(take)
@@ -305,7 +305,7 @@ class Dispatcher(Assignment):
         late = False
         for entry in entries:
             if entry.deadline is not None and entry.deadline <= now:
-                self._node.end(entry, deadline_error)
+                self._node.fail(entry, deadline_error)
                 late = True
         return late
 
@@ -319,7 +319,7 @@ class Dispatcher(Assignment):
         (first,) = node.queue.head(1)
         if entries[:1] != [first]:
             return self._claim(instance, [first], first.weight, now)
-        node.settle_waiting(refused, entries)
+        node.fail_waiting(refused, entries)
         return None
 
     def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
@@ -353,7 +353,7 @@ class Dispatcher(Assignment):
     def begin(self, work: Work) -> None:
         """Let a thread that has woken up begin a batch; entries that came meanwhile join it where they may."""
         self.top_up(work)
-        self._node.let_in()
+        self._node.admit_outside()
         if self._node.queue.count and self._node.has_idle:
             self.dispatch(None)  # an entry was left for this batch, and could not join it
 
@@ -371,7 +371,7 @@ class Dispatcher(Assignment):
         try:
             more, _ = self._taken(instance, now, entries)
         except ContractError as failed:
-            node.settle_waiting(failed, list(node.queue))
+            node.fail_waiting(failed, list(node.queue))
             return
         joining = node.queue.head(more) if more > 0 else []
         weights = [entry.weight for entry in (*entries, *joining)]

@@ -125,7 +125,7 @@ class Driver(Dispatcher):
 
     def expire(self, entry: Entry) -> None:
         """Fail an entry whose deadline has passed, unless the entry is DONE. Under the lock."""
-        self._node.end(entry, partial(deadline_error, begun=entry.state == RUNNING))
+        self._node.fail(entry, partial(deadline_error, begun=entry.state == RUNNING))
         self.dispatch(None)
 
     def leave(self, caller: Caller) -> None:

@@ -199,7 +199,7 @@ def restore(request: Request, data: Any, raised: BaseException) -> None:
             request.pop("result", None)
 
 
-def fail(request: Request, error: BaseException | None) -> None:
+def raise_failure(request: Request, error: BaseException | None) -> None:
     """Raise the error of a request, if it has one."""
     if error is None:
         return

@@ -36,7 +36,7 @@ from headrace._portable import is_abandoned
 from headrace._scheduling.base import SchedulerBase, refuse_inside
 from headrace._scheduling.batch import judged, run_alone, wrapped
 from headrace._scheduling.calls import errand
-from headrace._scheduling.entry import DATA_ALONE, MISSING, fail, refuses_change, restore
+from headrace._scheduling.entry import DATA_ALONE, MISSING, raise_failure, refuses_change, restore
 from headrace._scheduling.instance import BARGE_S, RETURNING, SWIFT_S
 from headrace._scheduling.locks import holds_a_lock, main_thread, may_lock, near_stack_end, no_room
 from headrace._scheduling.process_threads import errands
@@ -165,7 +165,7 @@ class FastPath(SchedulerBase):
             return self._call_slowly(request, data, weight, internal, home, rest)
         if error is not None:
             try:
-                fail(request, error)
+                raise_failure(request, error)
             finally:
                 del error  # see `Entry.take_error`
         return rest
@@ -226,7 +226,7 @@ class FastPath(SchedulerBase):
             self._recovered(instance, request, raised, idle)
             raise
         try:
-            fail(request, error)
+            raise_failure(request, error)
         finally:
             del error  # see `Entry.take_error`
         return rest  # type: ignore[no-any-return]
@@ -318,7 +318,7 @@ class FastPath(SchedulerBase):
         except BaseException:
             errands.run(self._leave, leader)
             raise
-        leader.end()
+        leader.keep_signal()
 
     def _leave(self, leader: Caller) -> None:
         """Give back the instances of a thread that was interrupted while it ran batches of other callers."""
@@ -332,7 +332,7 @@ class FastPath(SchedulerBase):
         """Dispatch after an instance was given back, perhaps to an idle list that was replaced meanwhile."""
         node = self._node
         with node.section, node.lock:
-            node.ended(instance)
+            node.batch_ended(instance)
             if instance.retired is None:
                 node.collect(idle)
             return self._driver.dispatch(leader)

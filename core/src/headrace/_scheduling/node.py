@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.errors import ClosedError
 
 
-take = deque.popleft
+_take = deque.popleft
 _log = logging.getLogger("headrace.scheduling")
 
 
@@ -172,7 +172,7 @@ class Node(FreeInstances):
         """Whether `bounded` has reached ``queue_size``."""
         return self.bounded >= self.limits.queue_size
 
-    def let_in(self) -> None:
+    def admit_outside(self) -> None:
         """Let entries that wait for room into the queue, first come first served."""
         while self.outside:
             entry = next(iter(self.outside))
@@ -211,7 +211,7 @@ class Node(FreeInstances):
         if entry.room is not None:
             entry.room.wake()
         blocked = owner if self.reporter is None and isinstance(owner, Blocked) else None
-        if blocked is None or not blocked.ends(entry, self.afterwards):
+        if blocked is None or not blocked.took_outcome(entry, self.afterwards):
             if self.reporter is not None:
                 self.reporter.settled(entry)
             self._unnotified[entry] = None
@@ -224,14 +224,14 @@ class Node(FreeInstances):
         waiting = [entry for entry in group if entry.state in (QUEUED, OUTSIDE)]
         group.clear()
         if waiting:
-            self.settle_waiting(CancelledError(), waiting)
+            self.fail_waiting(CancelledError(), waiting)
 
-    def settle_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
+    def fail_waiting(self, error: BaseException, entries: Sequence[Entry]) -> None:
         """Fail entries that wait, each with an error of its own."""
         for entry in entries:
-            self.end(entry, lambda _, **__: own_error(error))
+            self.fail(entry, lambda _, **__: own_error(error))
 
-    def end(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
+    def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
         """Fail an entry wherever it is, unless it is DONE; tell whether a backend goes on with its request.
 
         Args:
@@ -251,7 +251,7 @@ class Node(FreeInstances):
         """Fail an entry whose request makes way for a newer one where it entered. Called without any lock."""
         with self.section, self.lock:
             if entry.state == QUEUED:  # else the entry runs by now, and takes no room
-                self.settle_waiting(error, [entry])
+                self.fail_waiting(error, [entry])
                 self.dispatch(None)  # the entries behind it move up
 
     # Notifying.
@@ -281,7 +281,7 @@ class Node(FreeInstances):
         try:
             while self.settled:
                 # One step of the interpreter pops the entry and names it: no interrupt loses the entry.
-                (entry,) = map(take, (self.settled,))
+                (entry,) = map(_take, (self.settled,))
                 if self.reporter is not None:
                     self.reporter.answers(entry)
                 self._notify_one(entry)
@@ -326,9 +326,9 @@ class Node(FreeInstances):
             if not instance.away:
                 self.free.append(instance)
         if instance.retired is not None or self.retire is not None:
-            self.ended(instance)
+            self.batch_ended(instance)
 
-    def ended(self, instance: Instance) -> None:
+    def batch_ended(self, instance: Instance) -> None:
         """Tell the thread that closes an instance, if one waits to do so, that its batch has ended."""
         if instance.retired is not None:
             instance.retired.wake()
@@ -359,7 +359,7 @@ class Node(FreeInstances):
             self.free.remove(instance)
         instance.ident = 0
         instance.holder = None
-        self.ended(instance)
+        self.batch_ended(instance)
         if instance.retired is not None:
             return
         if self.reporter is not None:
@@ -370,8 +370,8 @@ class Node(FreeInstances):
         entries = [*self.queue, *self.outside]
         if living:
             entries = [e for e in entries if self.max is not None and e.weight > self.max]
-        self.settle_waiting(self.no_instance(), entries)
-        self.let_in()
+        self.fail_waiting(self.no_instance(), entries)
+        self.admit_outside()
 
     def no_instance(self) -> InstanceLostError:
         """Make the error of requests for which no living instance is left."""

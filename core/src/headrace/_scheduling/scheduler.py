@@ -23,7 +23,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import is_abandoned
-from headrace._scheduling.admission import enter, held_here, refuse, unfit, withdrawn
+from headrace._scheduling.admission import enter, held_here, refuse_endless, unfit, withdrawn
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.entry import DONE, ENTERED, NOBODY, OUTSIDE, RUNNING, WAITING
 from headrace._scheduling.fast_path import FastPath
@@ -91,7 +91,7 @@ class Scheduler(FastPath):
                 node.dispatch(None)
         if outside and waits_for_room is not None and waits_for_room():  # it would wait for ever
             with node.section, node.lock:
-                refuse(node, [entry for entry in outside if entry.state == OUTSIDE])
+                refuse_endless(node, [entry for entry in outside if entry.state == OUTSIDE])
         for entry in outside:
             entry.room.sleep()  # type: ignore[union-attr]
 
@@ -137,7 +137,7 @@ class Scheduler(FastPath):
             for entry in entries:
                 if entry.state in WAITING:
                     if isinstance(entry.owner, Caller):  # it wakes, and finds its request over
-                        self._node.end(entry, withdrawn)
+                        self._node.fail(entry, withdrawn)
                     else:
                         self._take_back(entry)
             self._driver.dispatch(None)
@@ -145,7 +145,7 @@ class Scheduler(FastPath):
     def _take_back(self, entry: Entry) -> bool:
         """End an entry whose owner wants no outcome; True if a backend still runs on it. Under the lock."""
         entry.owner, entry.group = NOBODY, None
-        return self._node.end(entry, withdrawn)
+        return self._node.fail(entry, withdrawn)
 
     def place(self, entry: Entry | None) -> tuple[Node, object]:
         """Give where an entry waits or runs, for `headrace._scheduling.threads`."""
@@ -206,7 +206,7 @@ class Scheduler(FastPath):
             for entry in [*node.queue, *node.outside]:
                 error = unfit(node, entry)
                 if error is not None:
-                    node.settle_waiting(error, [entry])
+                    node.fail_waiting(error, [entry])
             self._driver.dispatch(None)
             if node.reporter is not None:
                 for state, instances in (("retired", old), ("ready", new.instances)):
@@ -246,9 +246,9 @@ class Scheduler(FastPath):
             node.collect(old)
             if node.refusing is None:
                 node.refusing = error
-            node.settle_waiting(error, list(node.outside))
+            node.fail_waiting(error, list(node.outside))
             if not drain:
-                node.settle_waiting(error, list(node.queue))
+                node.fail_waiting(error, list(node.queue))
             self._driver.dispatch(None)
 
     def refusal(self, request: Request) -> ClosedError | None:
@@ -284,10 +284,10 @@ class Scheduler(FastPath):
         with node.section, node.lock:
             node.dead = True
             node.retire = retire
-            node.settle_waiting(error, [*node.queue, *node.outside])
+            node.fail_waiting(error, [*node.queue, *node.outside])
             for instance in node.every:
                 for entry in instance.entries or ():
-                    node.end(entry, left_open)
+                    node.fail(entry, left_open)
                 if instance.holder is not None:
                     node.afterwards.extend(instance.presence.ends)
 

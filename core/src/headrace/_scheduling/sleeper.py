@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace._portable import caused, is_abandoned
-from headrace._scheduling.admission import enter, held_here, interrupted, refuse
+from headrace._scheduling.admission import enter, held_here, interrupted, refuse_endless
 from headrace._scheduling.calls import reset
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
 from headrace._scheduling.locks import Signal
@@ -108,7 +108,7 @@ class Sleeper(Blocked):
         entry.raise_error()
         return rest
 
-    def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
+    def took_outcome(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
         """Have the caller woken, or the request moved on, once this thread has left the lock of the node.
 
         A caller that is woken under the lock waits for the interpreter until this thread runs its next batch.
@@ -177,7 +177,7 @@ class Sleeper(Blocked):
             if entry.state != NEW:
                 return
             if self.withdrawn:
-                node.end(entry, interrupted)
+                node.fail(entry, interrupted)
             else:
                 enter(node, (entry,), internal=internal)
             node.arrived(entry)
@@ -194,7 +194,7 @@ class Sleeper(Blocked):
                 and not node.has_idle
                 and (held_here(node, self.ident) or cycle_of(self, self.ident) is not None)
             ):
-                refuse(node, [entry])
+                refuse_endless(node, [entry])
 
     def _withdraw(self) -> bool:
         """Fail the entry at whichever node the request is; True if a backend still runs on the request."""
@@ -205,7 +205,7 @@ class Sleeper(Blocked):
             node = scheduler._node
             with node.section, node.lock:
                 if entry.state != DONE:
-                    abandoned = node.end(entry, interrupted)
+                    abandoned = node.fail(entry, interrupted)
                     node.dispatch(None)
             if not self.over:  # another thread moves the request on, or is about to set `over`
                 self._signal.sleep()

@@ -72,7 +72,7 @@ class Blocked:
     __slots__ = ()
     ident: int
 
-    def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
+    def took_outcome(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
         """Take the outcome of an entry of this thread, under the lock of its node.
 
         Functions that this appends to ``afterwards`` are called once the lock is left.
@@ -126,7 +126,7 @@ class Caller(Blocked):
             return ((self.node, self),)
         return ()
 
-    def ends(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
+    def took_outcome(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
         """Count one outcome."""
         self.pending -= 1
         self.release()
@@ -140,7 +140,7 @@ class Caller(Blocked):
             self.signal.wake()
             self.parked = False
 
-    def end(self) -> None:
+    def keep_signal(self) -> None:
         """Keep the signal for the next wait of this thread."""
         kept_signals[self.ident] = self.signal
 

@@ -145,7 +145,7 @@ class _Turns:
                 self.sample.add(1000 * (arrival - before))
                 before = arrival
         del self._ends[:count]
-        # Of two batches that end at about the same time, the one that is told of first may have ended last.
+        # Of two batches that end at about the same time, the one that is reported first may have ended last.
         first = min((ended for ended, _ in self._ends), default=inf)
         self._arrivals = arrivals[bisect_right(arrivals, first) :]
 

@@ -52,8 +52,8 @@ __all__ = [
     "NotJsonError",
     "NotReceivedError",
     "Refusal",
+    "RelayedError",
     "ServeError",
-    "ToldError",
     "UnauthenticatedError",
     "UnavailableError",
     "UnknownModelError",
@@ -216,7 +216,7 @@ class Refusal:
     retry: bool = False
 
 
-class ToldError(HeadraceError):
+class RelayedError(HeadraceError):
     """A change failed in another worker process, which has sent the answer for the client.
 
     Attributes:
@@ -258,7 +258,7 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         debug: Whether the client gets the text of every error; if False, the answer for an error inside the
             pipeline names only node, backend and code.
     """
-    if isinstance(error, ToldError):
+    if isinstance(error, RelayedError):
         return error.refusal
     if isinstance(error, ItemError):
         inner = refusal(error.error, debug=debug)

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError, InputError, OverloadedError
-from headrace_serve.errors import Refusal, ToldError, UnavailableError, refusal
+from headrace_serve.errors import Refusal, RelayedError, UnavailableError, refusal
 from headrace_serve.shared_memory import allowed
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Everywhere:
         Raises:
             InputError: The change is too long.
             OverloadedError: Too many changes of this process wait for their turn.
-            ToldError: A worker process could not make the change.
+            RelayedError: A worker process could not make the change.
             UnavailableError: The supervisor has ended.
         """
         if self._ended:
@@ -122,7 +122,7 @@ class Everywhere:
             if answer.done():
                 self._asked.pop(number, None)
         if refused is not None:
-            raise ToldError(refused)
+            raise RelayedError(refused)
 
     def take(self, message: Message) -> None:
         """Take a message of the supervisor; called in any thread."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace import Backend
     from headrace_testing.conformance.subject import Subject
 
-_WORDS = "what words tell"
+_IN_WORDS = "written in words"
 
 SECTIONS = ("Reads", "Writes", "Batch", "Raises", "Source")
 
@@ -228,7 +228,7 @@ def docstring_batch(subject: Subject) -> str | None:
 
 
 def _is(documented: tuple[int, int | str | None], range_: tuple[int, int | None]) -> bool:
-    return documented[0] == range_[0] and documented[1] in (range_[1], _WORDS)
+    return documented[0] == range_[0] and documented[1] in (range_[1], _IN_WORDS)
 
 
 def _depends(text: str, options: Iterable[str]) -> bool:
@@ -240,7 +240,7 @@ def _depends(text: str, options: Iterable[str]) -> bool:
 
 
 def _range_of(text: str) -> tuple[int, int | str | None] | None:
-    """Read a range; its end is `_WORDS` where it is written in words."""
+    """Read a range; its end is `_IN_WORDS` where it is written in words."""
     at_least = _AT_LEAST.match(text)
     if at_least is not None:
         word = next(filter(None, at_least.groups()), "1")
@@ -253,7 +253,7 @@ def _range_of(text: str) -> tuple[int, int | str | None] | None:
         return 1, int(up_to[1])
     begin = _FROM.match(text)
     if begin is not None:
-        return int(begin[1] or 1), _WORDS
+        return int(begin[1] or 1), _IN_WORDS
     one = _ONE.match(text)
     if one is not None:
         number = 1 if one[1].lower() == "one" else int(one[1])
