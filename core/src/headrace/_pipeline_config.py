@@ -107,11 +107,7 @@ class PipelineConfig:
         return plain | {key: _plain(written.value) for key, written in document.top.items()}
 
     def _changed(self, node: str, changes: Mapping[str, Any]) -> PipelineConfig:
-        """Give this configuration with other keys of one node; it is read and checked as a whole."""
-        return _checked_config(self._document_changed(node, changes), self._allow_import)
-
-    def _document_changed(self, node: str, changes: Mapping[str, Any]) -> Document:
-        """Give the document of this configuration with changes of one node.
+        """Give this configuration with changes of one node; it is read and checked as a whole.
 
         Args:
             node: The node.
@@ -119,7 +115,7 @@ class PipelineConfig:
                 from the working directory.
 
         Raises:
-            ConfigError: There is no such node, or a key cannot be changed.
+            ConfigError: There is no such node, a key cannot be changed, or a value is wrong.
             TypeError: ``changes`` is no mapping.
         """
         if not isinstance(changes, Mapping):
@@ -156,7 +152,8 @@ class PipelineConfig:
         problems.raise_if_any()
         if isinstance(table, Table):
             keys = {**document.top, node: Table.of(keys, table.base, table.file)}
-        return Document(keys, document.imports, document.file)
+        changed = Document(keys, document.imports, document.file)
+        return _checked_config(changed, self._allow_import)
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf, isnan
 from operator import index
 from typing import TYPE_CHECKING
@@ -301,13 +302,15 @@ class Dispatcher(Assignment):
         return ContractError(f"the policy {type(policy).__name__} {what}", node=self._node.name)
 
     def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
-        """Fail the entries whose deadline has passed; tell whether there were any."""
-        late = False
-        for entry in entries:
-            if entry.deadline is not None and entry.deadline <= now:
-                self._node.fail(entry, deadline_error)
-                late = True
-        return late
+        """Fail the entries whose deadline has passed; tell whether there were any. Call `dispatch` next."""
+        late = [entry for entry in entries if entry.deadline is not None and entry.deadline <= now]
+        for entry in late:
+            self.expire(entry)
+        return bool(late)
+
+    def expire(self, entry: Entry) -> None:
+        """Fail an entry whose deadline has passed, unless the entry is DONE. Call `dispatch` next."""
+        self._node.fail(entry, partial(deadline_error, begun=entry.state == RUNNING))
 
     def _refuse(
         self, instance: Instance, entries: list[Entry], refused: BatchRangeError, now: float

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from headrace._portable import caused
 from headrace._scheduling import batch as _batch
-from headrace._scheduling.admission import deadline_error, interrupted
+from headrace._scheduling.admission import interrupted
 from headrace._scheduling.calls import errand
 from headrace._scheduling.dispatch import Dispatcher
-from headrace._scheduling.entry import DONE, RUNNING
+from headrace._scheduling.entry import DONE
 from headrace._scheduling.threads import Work, Workers
 from headrace.errors import BackendError
 
@@ -97,11 +97,8 @@ class Driver(Dispatcher):
                 return
             with node.section, node.lock:
                 caller.parked = False
-                if not caller.runs:
-                    now = node.clock()
-                    for entry in entries:
-                        if entry.deadline is not None and entry.deadline <= now:
-                            self.expire(entry)
+                if not caller.runs and self._fail_late(entries, node.clock()):
+                    self.dispatch(None)
                 work = self._take_up(caller)
                 parks = caller.parked = work is None and caller.pending > 0
 
@@ -122,11 +119,6 @@ class Driver(Dispatcher):
             self.resign(caller)
             work = self.dispatch(caller)
         return work
-
-    def expire(self, entry: Entry) -> None:
-        """Fail an entry whose deadline has passed, unless the entry is DONE. Under the lock."""
-        self._node.fail(entry, partial(deadline_error, begun=entry.state == RUNNING))
-        self.dispatch(None)
 
     def leave(self, caller: Caller) -> None:
         """Take its batch, and its duty to look at the queue, from an interrupted caller. Under the lock."""

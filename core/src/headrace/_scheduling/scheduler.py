@@ -164,6 +164,7 @@ class Scheduler(FastPath):
     def _expire(self, entry: Entry) -> None:
         with self._node.section, self._node.lock:
             self._driver.expire(entry)
+            self._driver.dispatch(None)
 
     # New instances in place of the old ones, while requests wait and run. Not called by the main thread.
 

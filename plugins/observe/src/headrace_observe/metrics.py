@@ -32,7 +32,7 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
         ready: The value of ``Pipeline.ready``.
     """
     nodes: Mapping[str, Any] = stats["nodes"]
-    yield _one("headrace_ready", "gauge", "Whether requests are accepted.", float(ready))
+    yield "headrace_ready", "gauge", "Whether requests are accepted.", [({}, float(ready))]
     states: list[Sample] = [({"state": one}, float(stats["state"] == one)) for one in STATES]
     yield "headrace_state", "gauge", "The state of the pipeline: 1 for its current state.", states
     yield _per_node(nodes, "headrace_requests_waiting", "gauge", "Requests that wait.", "waiting")
@@ -74,10 +74,6 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
             errors[short] = errors.get(short, 0) + one["errors"]
         rows = [({"probe": name}, count) for name, count in errors.items()]
         yield "headrace_probe_errors", "counter", "Errors of probes.", rows
-
-
-def _one(name: str, kind: str, text: str, value: float) -> Table:
-    return name, kind, text, [({}, value)]
 
 
 def _per_node(nodes: Mapping[str, Any], name: str, kind: str, text: str, key: str) -> Table:

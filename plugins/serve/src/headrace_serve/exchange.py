@@ -127,10 +127,9 @@ class Exchange:
         found: dict[str, str] = self.scope.get("path_params", {})
         return found
 
-    def header(self, name: bytes, default: str = "") -> str:
-        """Give the value of a header, by its name in lower case; if it is there several times, the last value."""
-        found = self._headers.get(name)
-        return default if found is None else found.decode("latin-1")
+    def header(self, name: bytes) -> str:
+        """Give the value of a header, by its name in lower case: of several the last, ``""`` where there is none."""
+        return self._headers.get(name, b"").decode("latin-1")
 
     @property
     def headers(self) -> dict[str, str]:

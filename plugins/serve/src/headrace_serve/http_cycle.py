@@ -105,7 +105,7 @@ class Cycle(RequestResponseCycle):
         self.pieces: list[bytes] = []
 
     async def run_asgi(self, app: Any) -> None:
-        """Have our application answer, which answers in any case or the client is gone; what it raises becomes 500.
+        """Have our application answer, as it does unless the client is gone; what it raises all the same becomes 500.
 
         The task is taken out of the set here: a callback at its end would cost one more turn of the loop.
         """
@@ -118,8 +118,8 @@ class Cycle(RequestResponseCycle):
             else:
                 await self.send_500_response()
         finally:
-            # The connection refers to this, and so does the scope, under a key of ours. A cycle of references would
-            # keep the request until the garbage collector comes by, which would have to come for every seventieth.
+            # The connection refers to this object, and so does the scope, under a key of ours. A cycle of references
+            # would keep the request until the garbage collector runs, and have it run once in seventy requests.
             self.on_response = _nothing
             del self.scope
             self._tasks.discard(self.task)

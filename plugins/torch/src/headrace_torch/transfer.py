@@ -91,7 +91,7 @@ def copied_back(tensors: Sequence[torch.Tensor], place: Place) -> list[torch.Ten
     return [one.clone() for one in staged]
 
 
-def as_numpy(tensor: torch.Tensor, key: str = "data") -> Any:
+def as_numpy(tensor: torch.Tensor) -> Any:
     """Return a CPU tensor as a numpy array on the same memory.
 
     Raises:
@@ -101,4 +101,4 @@ def as_numpy(tensor: torch.Tensor, key: str = "data") -> Any:
         return tensor.detach().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError) as error:
         what = f"numpy has no such array ({error})"
-        raise refused(what, "a dtype that numpy has", tensor, key) from None
+        raise refused(what, "a dtype that numpy has", tensor) from None

@@ -25,7 +25,7 @@ tactics = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_he
 
 
 @tactics.command("show")
-def tacticsshow(file: File, as_json: Json = False) -> None:
+def tactics_show(file: File, as_json: Json = False) -> None:
     """Show which tactics a file chooses and excludes."""
     from headrace_trt.tools.tactic_tools import show_tactics
 

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from headrace_trt.building import BuiltPlan
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.engine import Engine
     from headrace_trt.settings import BuildSettings
 
-__all__ = ["DEFAULT_CACHE_BYTES", "build_engine", "what_is_asked"]
+__all__ = ["DEFAULT_CACHE_BYTES", "build_engine", "load_built", "what_is_asked"]
 
 DEFAULT_CACHE_BYTES = 20 << 30
 
@@ -91,8 +93,6 @@ def _content(path: Path) -> Any:
 
 
 def _plugin_content(name: str) -> Any:
-    from pathlib import Path
-
     path = Path(name).expanduser()
     if path.is_file():
         return file_identity(path)
@@ -183,6 +183,46 @@ def build_engine(  # noqa: PLR0913 - all by name
         return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
 
     return _recording(settings.tactics, build, kept, cancelled)
+
+
+def load_built(
+    kept: CachedPlan,
+    settings: BuildSettings,
+    library: Library,
+    cuda: Cuda,
+    ordinal: int,
+    weight_streaming_bytes: int | None,
+) -> Engine:
+    """Make the engine of a plan that `build_engine` has given, with the weights of the model if it was stripped.
+
+    Args:
+        kept: The plan.
+        settings: The settings from which it was built.
+        library: The TensorRT to run it with.
+        cuda: The CUDA runtime.
+        ordinal: The number of the device.
+        weight_streaming_bytes: Bytes of weights that stay on the device; None: all.
+
+    Raises:
+        SetupError: The plan does not fit this library or device.
+    """
+    from headrace_trt.engine import load_plan
+    from headrace_trt.network import prepare_model
+
+    weights: Any = None
+    if settings.strip and settings.model is not None:
+        weights = prepare_model(settings) or settings.model
+    return load_plan(
+        library,
+        cuda,
+        kept.plan,
+        label=str(kept.path),
+        ordinal=ordinal,
+        # The plan is trusted: this user built it, now or earlier, and its hash shows that it is unchanged.
+        trust=settings.version_compatible,
+        weights=weights,
+        weight_streaming_bytes=weight_streaming_bytes,
+    )
 
 
 def _recording(

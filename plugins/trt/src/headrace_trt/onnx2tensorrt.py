@@ -98,9 +98,7 @@ def _engine(
     cuda: Cuda,
     ordinal: int,
 ) -> Engine:
-    from headrace_trt.engine import load_plan
-    from headrace_trt.network import prepare_model
-    from headrace_trt.obtaining import build_engine
+    from headrace_trt.obtaining import build_engine, load_built
     from headrace_trt.plugin_libraries import load_plugins
 
     device = cuda.describe(ordinal)
@@ -116,20 +114,8 @@ def _engine(
         progress=context.progress,
         allow_import=context.allow_import,
     )
-    weights: Any = None
-    if settings.strip and settings.model is not None:
-        weights = prepare_model(settings) or settings.model
-    engine = load_plan(
-        library,
-        cuda,
-        found.plan,
-        label=str(found.path),
-        ordinal=ordinal,
-        # The plan is trusted: this user built it, now or earlier, and its hash shows that it is unchanged.
-        trust=settings.version_compatible,
-        weights=weights,
-        weight_streaming_bytes=options.weight_streaming_bytes,
-    )
+    streaming_bytes = options.weight_streaming_bytes
+    engine = load_built(found, settings, library, cuda, ordinal, streaming_bytes)
     types = found.sidecar.get("network_types") or ()
     engine.verify(settings.precision, types)
     engine.about = {

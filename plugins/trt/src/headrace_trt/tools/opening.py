@@ -63,25 +63,11 @@ def engine_of_settings(
     Raises:
         SetupError: There is no device, or the build fails.
     """
-    from headrace_trt.network import prepare_model
-    from headrace_trt.obtaining import build_engine
+    from headrace_trt.obtaining import build_engine, load_built
 
     found = find_library(settings.library)
     cuda = load_cuda()
     ordinal = device_of(device, cuda)
     cuda.set_device(ordinal)
     kept = build_engine(settings, library=found, device=cuda.describe(ordinal), **where)
-    weights: Any = None
-    if settings.strip and settings.model is not None:
-        weights = prepare_model(settings) or settings.model
-    engine = load_plan(
-        found,
-        cuda,
-        kept.plan,
-        label=str(kept.path),
-        ordinal=ordinal,
-        trust=settings.version_compatible,
-        weights=weights,
-        weight_streaming_bytes=weight_streaming_bytes,
-    )
-    return engine, cuda
+    return load_built(kept, settings, found, cuda, ordinal, weight_streaming_bytes), cuda
