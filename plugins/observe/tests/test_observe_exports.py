@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.server
 import io
 import itertools
@@ -40,6 +41,7 @@ import headrace
 import headrace_observe
 from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
 from headrace_cli.app import app
+from headrace_observe import otel
 from headrace_observe.commands import top as commands_top
 from headrace_observe.commands.top import rows_of, scrape
 
@@ -671,12 +673,49 @@ def test_metrics_are_those_of_stats(monkeypatch):
         for metric in scope.metrics
     }
     main = ("headrace.node", "main")
-    assert found["headrace.requests"][main, ("headrace.outcome", "ok")] == 7
-    assert found["headrace.requests_waiting"][main,] == 0
+    own = ("headrace.pipeline", max(key[-1][1] for key in found["headrace.ready"]))
+    assert found["headrace.requests"][main, ("headrace.outcome", "ok"), own] == 7
+    assert found["headrace.requests_waiting"][main, own] == 0
     units = {metric.name: metric.unit for metric in scope.metrics}
     assert len(units) == len(scope.metrics)  # no two of one name
     assert (units["headrace.instance_busy"], units["headrace.instance_busy_time"]) == ("1", "s")
     assert set(units.values()) == {"1", "s", "{request}", "{batch}", "{error}"}
     assert units["headrace.requests_waiting"] == units["headrace.requests"] == "{request}"
     assert units["headrace.batch_duration"] == "s"
+    provider.shutdown()
+
+
+def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones(monkeypatch):
+    from opentelemetry import metrics as metrics_api
+
+    monkeypatch.setattr(otel, "_PIPELINES", {})  # other tests may still have theirs
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    monkeypatch.setattr(metrics_api, "get_meter", provider.get_meter)
+
+    def started(node, **settings):
+        config = {"global": {"probes": ["OpenTelemetry(spans=false)"], **settings}}
+        pipe = headrace.pipe({**config, node: {"backend": "S[Identity,Identity]"}})
+        pipe({"data": node})
+        return pipe
+
+    def read(name="headrace.requests"):
+        found = reader.get_metrics_data()
+        for resource in found.resource_metrics if found else []:
+            metrics = {metric.name: metric.data for metric in resource.scope_metrics[0].metrics}
+            points = [point.attributes for point in metrics[name].data_points]
+            return {one["headrace.node"]: one["headrace.pipeline"] for one in points}
+        return {}
+
+    first, second = started("a"), started("b")
+    assert read() == {"a": 0, "b": 1}
+    first.close()
+    del first
+    gc.collect()
+    assert read() == {"b": 1}
+    second.close()
+    del second
+    gc.collect()
+    with started("c", timings=True):
+        assert read() == read("headrace.element_mean") == {"c": 0}
     provider.shutdown()

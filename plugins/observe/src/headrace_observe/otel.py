@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 import weakref
 from collections import deque
@@ -18,7 +20,7 @@ from headrace_observe.extras import library
 from headrace_observe.metrics import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace.hookspecs import BatchRecord
 
@@ -39,6 +41,18 @@ _COUNTED = {
 
 _MOST_FAILED = 1000
 """The most errors of the provider that wait to be counted."""
+
+_PIPELINES: dict[int, weakref.ref[headrace.Pipeline]] = {}
+"""The pipelines of the process that give metrics, each under the smallest number that was free."""
+
+_METER: list[Any] = [None]
+"""The meter that has the instruments."""
+
+_OFFERED: set[str] = set()
+"""The metrics that have an instrument of that meter."""
+
+_OFFERING = threading.RLock()
+"""Held while a pipeline is added."""
 
 _LOOK_S = 60.0
 """Seconds between two readings of the wall clock. Between them all times have the same offset, so spans keep their
@@ -92,7 +106,6 @@ class OpenTelemetry:
             MissingDependencyError: opentelemetry-api is not installed.
         """
         self._api = library("opentelemetry.trace", "otel", "the probe OpenTelemetry")
-        self._pipeline: weakref.ref[headrace.Pipeline] | None = None
         self._numbers = iter(range(1, 2**63))
         # A request is identified by its node and its dict's identity, because `Forward` passes a dict on to another
         # node.
@@ -119,14 +132,9 @@ class OpenTelemetry:
 
     def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
         """Register the pipeline's statistics as metrics; a weak reference does not keep the pipeline alive."""
-        self._pipeline = weakref.ref(pipeline)
         if self._metrics:
             api = library("opentelemetry.metrics", "otel", "the probe OpenTelemetry")
-            _offer(api, api.get_meter("headrace", headrace.__version__), self._stats)
-
-    def _stats(self) -> tuple[Mapping[str, Any], bool] | None:
-        pipeline = self._pipeline() if self._pipeline is not None else None
-        return None if pipeline is None else (pipeline.stats(), pipeline.ready)
+            _offer(api.get_meter("headrace", headrace.__version__), pipeline)
 
     # What the pipeline calls.
 
@@ -274,30 +282,48 @@ def _carried(request: Any) -> dict[str, str] | None:
     return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
-def _offer(api: Any, meter: Any, look: Callable[[], tuple[Mapping[str, Any], bool] | None]) -> None:
-    """Make an asynchronous instrument for every metric; once the pipeline is gone, the instruments give nothing."""
-    found = look()
-    if found is None:
-        return
-    instruments = {name: (kind, text) for name, kind, text, _ in tables(found[0], ready=found[1])}
-    for name, (kind, text) in instruments.items():
+def _offer(meter: Any, pipeline: headrace.Pipeline) -> None:
+    """Add a pipeline to those whose statistics the asynchronous instruments of the process give.
 
-        def observe(_: Any, name: str = name) -> Iterator[Any]:
-            now = look()
-            if now is None:
-                return
-            for one, _kind, _text, samples in tables(now[0], ready=now[1]):
+    An instrument is made once, for all pipelines: of a second one with the same name a meter takes no notice.
+
+    Args:
+        meter: The meter of the global provider, or the stand-in that the API gives until there is a provider.
+        pipeline: The pipeline; a weak reference does not keep it alive.
+    """
+    with _OFFERING:
+        number = next(one for one in itertools.count() if one not in _PIPELINES)
+        _PIPELINES[number] = weakref.ref(pipeline, lambda _: _PIPELINES.pop(number, None))
+        # A stand-in passes its instruments on to the provider's meter once there is one.
+        known = _METER[0]
+        same = known is not None and meter in (known, getattr(known, "_real_meter", None))
+        if known is None or not (same or hasattr(meter, "_real_meter")):
+            _METER[0] = meter
+            _OFFERED.clear()
+        for name, kind, text, _ in tables(pipeline.stats(), ready=pipeline.ready):
+            if name not in _OFFERED:
+                _OFFERED.add(name)
+                _make_instrument(_METER[0], name, kind, text)
+
+
+def _make_instrument(meter: Any, name: str, kind: str, text: str) -> None:
+    api = library("opentelemetry.metrics", "otel", "the probe OpenTelemetry")
+
+    def observe(_: Any) -> Iterator[Any]:
+        for number, reference in [*_PIPELINES.items()]:
+            pipeline = reference()
+            if pipeline is None:
+                continue
+            for one, _kind, _text, samples in tables(pipeline.stats(), ready=pipeline.ready):
                 if one == name:
                     for labels, value in samples:
                         named = {f"headrace.{label}": text for label, text in labels.items()}
-                        yield api.Observation(value, named)
+                        yield api.Observation(value, {"headrace.pipeline": number, **named})
 
-        counted = _COUNTED.get(name, _COUNTED.get(name.rpartition("_")[2], "1"))
-        unit = "s" if name.endswith("_seconds") else counted
-        # OpenTelemetry names counters of seconds "...time", as in system.cpu.time.
-        ending = "_time" if kind == "counter" and unit == "s" else ""
-        dotted = name.replace("_", ".", 1).removesuffix("_seconds") + ending
-        make = (
-            meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
-        )
-        make(dotted, callbacks=[observe], unit=unit, description=text)
+    counted = _COUNTED.get(name, _COUNTED.get(name.rpartition("_")[2], "1"))
+    unit = "s" if name.endswith("_seconds") else counted
+    # OpenTelemetry names counters of seconds "...time", as in system.cpu.time.
+    ending = "_time" if kind == "counter" and unit == "s" else ""
+    dotted = name.replace("_", ".", 1).removesuffix("_seconds") + ending
+    make = meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
+    make(dotted, callbacks=[observe], unit=unit, description=text)
