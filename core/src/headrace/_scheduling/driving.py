@@ -11,6 +11,7 @@ from headrace._scheduling.admission import interrupted
 from headrace._scheduling.calls import errand
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.entry import DONE
+from headrace._scheduling.process_threads import errands
 from headrace._scheduling.threads import Work, Workers
 from headrace.errors import BackendError
 
@@ -46,7 +47,9 @@ class Driver(Dispatcher):
         self._timer = timer
         self.run = _batch.run
         name, limit = f"headrace-{node.name}", len(node.instances)
-        self.workers = Workers(name, limit, self._call_runner, self._start)
+        self.workers = Workers(
+            name, limit, self._call_runner, lambda runner: errands.add((self._start, runner))
+        )
         node.dispatch = self.dispatch
         self.use((batch_policy, dispatch_policy))
 
@@ -188,10 +191,7 @@ class Driver(Dispatcher):
             self.dispatch(None)
 
     def _start(self, runner: Runner) -> None:
-        """Have the thread of a runner started once the lock is left."""
-        self._node.afterwards.append(partial(self._start_now, runner))
-
-    def _start_now(self, runner: Runner) -> None:
+        """Start the thread of a runner, in a helper: what is raised in a thread that starts one may hit the new one."""
         node = self._node
         try:
             runner.start()

@@ -82,10 +82,12 @@ class Helpers:
         return bool(self._idle) or self._starting_since is not None
 
     def attend(self) -> None:
-        """Start a thread for jobs that were given with `add` alone, since an interrupt came before `watch`."""
+        """Start a thread for jobs that were given with `add` alone; where none can be started, run them here."""
         if not self.empty():
-            with suppress(RuntimeError):  # none can be started; the next section tries again
+            with suppress(RuntimeError):
                 self.watch()
+            if not self.ready and self._alive <= {threading.get_ident()}:
+                self.leave()
 
     def watch(self) -> None:
         """Start a helper thread for the next job if none is idle.
@@ -112,7 +114,7 @@ class Helpers:
                 raise
 
     def leave(self) -> None:
-        """Let the calling helper thread run the jobs that wait, and be none any more: something else needs it.
+        """Let the calling thread run the jobs that wait, and count as no helper: something else needs it.
 
         This thread leaves `_alive` first and looks for jobs then; a thread that gives a job puts it into the
         queue first and looks at `_alive` then. Either this thread finds the job, or `watch` raises there.

@@ -172,7 +172,7 @@ class Workers:
     Args:
         name: The name of the threads.
         post: Lets a runner look at the backlog; False when its thread has ended.
-        start: Starts a new runner once the lock is left.
+        start: Has a helper start a new runner, once the lock is left.
 
     Attributes:
         parked: The runners that have nothing to do.
