@@ -207,7 +207,7 @@ def test_an_interrupt_of_the_giving_up_says_that_a_backend_may_still_run(monkeyp
 def test_a_thread_that_waits_again_has_the_signal_that_it_had_before():
     first = Caller(-7)
     assert Caller(-7).signal is not first.signal
-    first.end()
+    first.keep_signal()
     assert Caller(-7).signal is first.signal
 
 
