@@ -229,6 +229,21 @@ def test_close_from_a_thread_that_runs_a_batch_refuses_entry_and_returns_at_once
     assert gate.closed == 1
 
 
+class Contended(list):
+    """A list of which another thread takes what is left between a look at it and `pop`."""
+
+    def pop(self, *index):
+        self.clear()
+        return super().pop(*index)
+
+
+def test_of_two_threads_that_begin_to_close_at_a_time_both_come_back():
+    pipe = headrace.pipe({"backend": "Identity"})
+    pipe._engine.closes = Contended(pipe._engine.closes)
+    pipe.close()
+    assert pipe.stats()["state"] == "closed"
+
+
 def test_close_from_a_callback_comes_back(gate):
     gate.shut = False
     pipe = headrace.pipe({"backend": "Gate"})

@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 from headrace import errors
+from headrace._graph.caller import _Waiter
 from headrace._graph.request import GraphRequest, start
 from headrace._scheduling.batch import entry_here
 from headrace._scheduling.entry import NOBODY, Entry
@@ -1075,3 +1076,14 @@ def test_what_a_node_refuses_names_no_backend_and_instance_of_those_who_call_it(
         pipe(request)
     error = caught.value
     assert (error.node, error.backend, error.instance, error.weight) == ("b", None, None, 5)
+
+
+def test_an_outcome_that_is_delivered_twice_counts_once():
+    """A thread that an exception hits in the midst of the delivery delivers again."""
+    first, second = Entry({}), Entry({})
+    waiter = _Waiter([first, second])
+    waiter.finished(first)
+    waiter.finished(first)
+    assert not waiter.signal.sleep(0)
+    waiter.finished(second)
+    assert waiter.signal.sleep(0)

@@ -20,7 +20,7 @@ from headrace._graph.caller import run_from_front
 from headrace._graph.graph import Graph
 from headrace._process import close_at_exit
 from headrace._scheduling.calls import reentrant
-from headrace._scheduling.locks import Signal, taking
+from headrace._scheduling.locks import Signal, drained, taking
 from headrace._scheduling.probes import Probes
 from headrace._scheduling.process_threads import errands, shared_timer
 from headrace.errors import ClosedError, DeadlineExceededError, SetupError
@@ -295,8 +295,8 @@ class Engine:
             if self._closing is None:
                 self._closing = ClosedError()
             closing = self._closing
-        while self.closes:
-            self.closes.pop()()
+        for begin_to_close in drained(self.closes.pop):
+            begin_to_close()
         for scheduler in reversed(self._schedulers):
             scheduler.refuse(closing, drain=drain)
         if self.needs_this_thread():

@@ -25,6 +25,8 @@ from headrace._scheduling.threads import cycle_of, noted
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace._graph.graph import Graph
     from headrace._graph.route import Ends, Route
     from headrace._graph.traversal import Visit
@@ -155,8 +157,8 @@ def _run_entries(visit: Visit, quota: Quota, *, internal: bool) -> None:
 class _Waiter:
     """The owner of the requests for which one thread waits together."""
 
-    def __init__(self, pending: int) -> None:
-        self._pending = list(range(pending))  # the thread that pops 0 has ended the last request
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._pending = set(entries)
         self.signal = Signal()
         self.requests: list[GraphRequest] = []
 
@@ -165,8 +167,13 @@ class _Waiter:
         return [place for request in self.requests for place in request.places()]
 
     def finished(self, entry: Entry) -> None:
-        """Count one request that is over; the last one wakes the waiting thread."""
-        if self._pending.pop() == 0:
+        """Take note that a request is over; the last one wakes the waiting thread.
+
+        Two threads that end the last two requests both discard theirs first and look then: at least one of them
+        finds the set empty, and a second wake is harmless.
+        """
+        self._pending.discard(entry)
+        if not self._pending:
             self.signal.wake()
 
 
@@ -198,7 +205,7 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
             a full queue does.
     """
     fresh = [(route, entry) for route, entry in items if may_wait(route, entry)]
-    waiter = _Waiter(len(fresh))
+    waiter = _Waiter(entry for _, entry in fresh)
     begun = [GraphRequest(graph, route, entry, waiter) for route, entry in fresh]
     try:
         call = withdrawn_by(lambda: sum([one.give_up() for one in begun]) > 0)
