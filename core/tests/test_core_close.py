@@ -17,6 +17,7 @@ import pytest
 
 import headrace
 from headrace._build.parts import Parts, _Closing
+from headrace._engine import teardown
 from headrace.errors import BackendError, ClosedError
 from headrace_testing import Blocking
 
@@ -242,6 +243,22 @@ def test_of_two_threads_that_begin_to_close_at_a_time_both_come_back():
     pipe._engine.closes = Contended(pipe._engine.closes)
     pipe.close()
     assert pipe.stats()["state"] == "closed"
+
+
+def test_of_two_threads_that_wait_for_a_step_that_hangs_one_has_the_rest_closed(monkeypatch):
+    """Side by side two threads would close a node before its instances."""
+    taken = []
+    monkeypatch.setattr(teardown.errands, "run", taken.append)
+
+    class SeenLate(teardown._Pass):
+        """Each thread looks before it could see that the other one is here, too."""
+
+        left_behind = property(lambda _: False, lambda *_: None)
+
+    hangs = SeenLate([("a", lambda: None)])
+    hangs.leave_behind()
+    hangs.leave_behind()
+    assert taken == [hangs.run]
 
 
 def test_close_from_a_callback_comes_back(gate):

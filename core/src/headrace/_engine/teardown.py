@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace._scheduling.locks import Signal, Watchers, drained, taking
+from headrace._scheduling.locks import Signal, Watchers, drained, taking, took_token
 from headrace._scheduling.process_threads import errands
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class _Pass:
         self.interrupt: BaseException | None = None
         self._steps = deque(steps)
         self._current: str | None = None
+        self._handing_over = [None]  # the thread that pops the None has another thread go on
         self._watchers = Watchers()
 
     def run(self) -> None:
@@ -64,8 +65,8 @@ class _Pass:
 
     def leave_behind(self) -> None:
         """Log the step that hangs, and let another thread take the steps after it."""
-        if self.left_behind:
-            return
+        if not took_token(self._handing_over):
+            return  # another thread that waited as long does so
         self.left_behind = True
         _log.warning(
             "closing %s has not ended in time; it is left behind, the rest is closed without it",
