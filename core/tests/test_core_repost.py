@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 import headrace
 from headrace import errors
+from headrace._graph import graph as graph_module
 
 
 def backend(name, function, **attributes):
@@ -495,6 +497,26 @@ def test_requests_on_their_way_are_not_caught_by_a_repost_that_they_do_not_know(
             "node_name": "check",
             "result": 4,
         }
+
+
+def test_a_route_worked_out_while_a_reload_links_the_nodes_anew_is_not_kept(monkeypatch):
+    """A request has read the old links; the new ones are in place before its route is put into the table."""
+    config = {"a": {"backend": "Inc", "next": "b"}, "b": {"backend": "Inc"}}
+    with headrace.pipe(config) as pipe:
+        graph = pipe._engine.graph
+        old = graph._links
+        new = {name: replace(one, reposts=("a",)) for name, one in old.items()}
+        make = graph_module.Route
+
+        def slow(*args):
+            monkeypatch.setattr(graph_module, "Route", make)
+            graph.link(new)
+            return make(*args)
+
+        graph.link(old)
+        monkeypatch.setattr(graph_module, "Route", slow)
+        graph.route_from("b")
+        assert graph.route_from("b").start.links is new["b"]
 
 
 def test_a_reload_that_fails_at_the_last_moment_leaves_no_repost_behind():

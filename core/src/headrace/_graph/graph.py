@@ -49,7 +49,6 @@ class Graph:
         """Link the nodes anew; requests that are on their way keep the route with which they began."""
         self._links = links
         self.roots = roots(links)
-        self._routes: dict[str, Route] = {}
         # A request may end without a result at a node that an `or` follows. The rule belongs to the
         # scheduler, so it holds for all second doors to it as well.
         lenient = {
@@ -60,6 +59,7 @@ class Graph:
         self._lenient = {name for name in links if id(self._schedulers[name]) in lenient}
         for scheduler in self._schedulers.values():
             scheduler.needs_result(id(scheduler) not in lenient)
+        self._routes: dict[str, Route] = {}
         self.only = self.route_from(self.roots[0]) if len(self.roots) == 1 else None
 
     def route_of(self, request: Request) -> Route:
@@ -84,9 +84,12 @@ class Graph:
 
     def route_from(self, name: str) -> Route:
         """Give the route of a request that enters at a node."""
-        route = self._routes.get(name)
+        # `link` replaces the links first and then the table of routes; this looks up the table first and then the
+        # links. So what is put into the new table is a route of the new links, in whichever order the two run.
+        routes = self._routes
+        route = routes.get(name)
         if route is None:
-            route = self._routes[name] = Route(name, self._links, self._schedulers, self._lenient)
+            route = routes[name] = Route(name, self._links, self._schedulers, self._lenient)
         return route
 
     def may_repost(self, links: Mapping[str, Links], timeout_s: float) -> bool:
