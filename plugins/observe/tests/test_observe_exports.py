@@ -302,7 +302,8 @@ def test_every_extra_that_an_error_names_brings_the_library():
         assert brought.get(module, module) in names, (module, extra)
 
 
-def test_only_the_loopback_is_listened_on_unless_asked(probe):
+def test_only_the_loopback_is_listened_on_unless_asked(probe, monkeypatch):
+    monkeypatch.setattr(socket, "getfqdn", None)  # no name server is asked, which may not answer
     with served():
         assert probe[0]._server.server_address[0] == "127.0.0.1"
     with pytest.raises(ConfigError, match="host"):  # an empty variable is nobody's wish for all
@@ -719,3 +720,49 @@ def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones
     with started("c", timings=True):
         assert read() == read("headrace.element_mean") == {"c": 0}
     provider.shutdown()
+
+
+FORKS = """
+import os, sys, urllib.request, warnings
+import headrace
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+warnings.simplefilter("ignore")
+reader = InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider([reader]))
+probes = [f"Prometheus(port={sys.argv[1]})", "OpenTelemetry(spans=false)"]
+
+def started(node):
+    return headrace.pipe({"global": {"probes": probes}, node: {"backend": "Identity"}})
+
+def seen():
+    found = reader.get_metrics_data()
+    return [
+        point.attributes["headrace.node"]
+        for resource in (found.resource_metrics if found else [])
+        for metric in resource.scope_metrics[0].metrics
+        if metric.name == "headrace.batches"
+        for point in metric.data.data_points
+    ]
+
+told, tell = os.pipe()
+wait, go_on = os.pipe()
+with started("parent"):
+    if not os.fork():
+        os.close(go_on)
+        os.write(tell, repr(seen()).encode())
+        os.read(wait, 1)  # until the parent has ended
+        os._exit(0)
+    print(os.read(told, 99).decode(), seen())
+with started("second"):
+    print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/ready", timeout=60).status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_neither_keeps_the_port_nor_gives_the_metrics_of_its_parent():
+    command = [sys.executable, "-c", FORKS, str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == ("[] ['parent']\n200\n", 0), done.stderr

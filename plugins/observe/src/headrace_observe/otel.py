@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 import weakref
@@ -51,8 +52,18 @@ _METER: list[Any] = [None]
 _OFFERED: set[str] = set()
 """The metrics that have an instrument of that meter."""
 
-_OFFERING = threading.RLock()
+_OFFERING = [threading.RLock()]
 """Held while a pipeline is added."""
+
+
+def _forget_in_child() -> None:
+    """Drop the pipelines of the parent in a forked child, whose metric readers go on; its counts are the parent's."""
+    _PIPELINES.clear()
+    _OFFERING[0] = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 _LOOK_S = 60.0
 """Seconds between two readings of the wall clock. Between them all times have the same offset, so spans keep their
@@ -291,7 +302,7 @@ def _offer(meter: Any, pipeline: headrace.Pipeline) -> None:
         meter: The meter of the global provider, or the stand-in that the API gives until there is a provider.
         pipeline: The pipeline; a weak reference does not keep it alive.
     """
-    with _OFFERING:
+    with _OFFERING[0]:
         number = next(one for one in itertools.count() if one not in _PIPELINES)
         _PIPELINES[number] = weakref.ref(pipeline, lambda _: _PIPELINES.pop(number, None))
         # A stand-in passes its instruments on to the provider's meter once there is one.

@@ -9,6 +9,7 @@ import socket
 import threading
 import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -130,10 +131,28 @@ class _Server(ThreadingHTTPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
+        _SERVERS.add(self)
+
+    def server_bind(self) -> None:
+        """Bind without the look-up of the host's name in HTTPServer, which may wait for a name server."""
+        TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log at DEBUG, because most errors here are clients that went away; the base class prints to stderr."""
         _log.debug("a request of %s failed", client_address, exc_info=True)
+
+
+_SERVERS: weakref.WeakSet[_Server] = weakref.WeakSet()
+
+
+def _stop_in_child() -> None:
+    """Close the sockets that a forked child has of its parent: it answers nobody, and would keep the ports."""
+    for server in [*_SERVERS]:
+        server.socket.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stop_in_child)
 
 
 class _Handler(BaseHTTPRequestHandler):
