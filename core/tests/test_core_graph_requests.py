@@ -8,15 +8,18 @@ import inspect
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 import headrace
 from headrace import errors
 from headrace._graph.caller import _Waiter
+from headrace._graph.entries import entry_at
 from headrace._graph.request import GraphRequest, start
 from headrace._scheduling.batch import entry_here
 from headrace._scheduling.entry import NOBODY, Entry
+from headrace._scheduling.probes import Probes, Reporter
 from headrace._scheduling.threads import batches_run
 
 
@@ -1087,3 +1090,31 @@ def test_an_outcome_that_is_delivered_twice_counts_once():
     assert not waiter.signal.sleep(0)
     waiter.finished(second)
     assert waiter.signal.sleep(0)
+
+
+def once(value):
+    """Make an attribute that another thread sets to None right after it was read once."""
+    looks = [value]
+    return property(lambda _: looks.pop() if looks else None, lambda *_: None)
+
+
+def test_a_reload_may_take_the_timeout_of_a_node_away_between_two_looks_at_it():
+    class Door:
+        scheduler = SimpleNamespace(checked_again=lambda _: 1)
+        timeout_ms = once(60_000.0)
+
+    assert entry_at(Door(), {"data": 1}).deadline > 0
+
+
+def test_a_probe_may_be_detached_between_two_looks_at_it():
+    with headrace.pipe({"backend": "Inc"}) as pipe:
+        node = pipe._engine._nodes["main"].scheduler._node
+        reporter = Reporter(node.name, node.clock, Probes())
+        plain = type(node)
+        node.__class__ = type("Detached", (plain,), {"reporter": once(reporter)})
+        assert node.keeps_main_thread_away is False
+        node.__class__ = type("Detached", (plain,), {"reporter": once(reporter)})
+        node.settled.append(Entry({"data": 1}))
+        node.notify()
+        assert not node.settled
+        node.__class__ = plain

@@ -55,8 +55,9 @@ def entry_at(
     quota: Quota | None = None,
 ) -> Entry:
     """Make the entry of a request at a node; the entry of a wrong request is done, with its error."""
-    if node.timeout_ms is not None:
-        own = time.monotonic() + node.timeout_ms / 1000
+    timeout_ms = node.timeout_ms  # a reload may change it at any moment
+    if timeout_ms is not None:
+        own = time.monotonic() + timeout_ms / 1000
         deadline = own if deadline is None else min(own, deadline)
     entry = Entry(request, owner, 1, deadline, priority, quota)
     try:

@@ -148,7 +148,8 @@ class Node(FreeInstances):
     @property
     def keeps_main_thread_away(self) -> bool:
         """Whether the main thread may call no probe of this node: a signal handler must not interrupt it there."""
-        return self.reporter is not None and not self.reporter.probes.reentrant
+        reporter = self.reporter  # another thread may take it away
+        return reporter is not None and not reporter.probes.reentrant
 
     # Entries.
 
@@ -282,8 +283,9 @@ class Node(FreeInstances):
             while self.settled:
                 # One step of the interpreter pops the entry and names it: no interrupt loses the entry.
                 (entry,) = map(_take, (self.settled,))
-                if self.reporter is not None:
-                    self.reporter.answers(entry)
+                reporter = self.reporter  # another thread may take it away
+                if reporter is not None:
+                    reporter.answers(entry)
                 self._notify_one(entry)
                 entry = None
         except IndexError:  # another thread was quicker
