@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 
+from headrace import _process
 from headrace._scheduling.base import ONE_AT_A_TIME
 
 FAILS_LATE_S = 600.0
@@ -387,3 +388,38 @@ def test_in_a_forked_child_every_call_says_why_it_is_closed(held):
         """
     )
     assert out == "0 quick\n"
+
+
+def test_a_pipeline_that_is_built_during_the_exit_keeps_no_other_from_being_closed(monkeypatch):
+    """Another thread adds it in the midst of the look at those that are open."""
+
+    class One:
+        closed = False
+
+        def busy(self):
+            return False
+
+        def close(self, *, drain, timeout):
+            self.closed = True
+
+    ones, late = [One() for _ in range(3)], One()
+    monkeypatch.setattr(_process, "_open", type(_process._open)())
+    for one in ones:
+        _process.close_at_exit(one)
+
+    looked = []
+
+    def trace(frame, event, _):
+        if event == "call" and "weakref" in frame.f_code.co_filename:
+            looked.append(frame.f_code)
+            if looked.count(frame.f_code) == 2:  # a generator goes on after its first item
+                sys.settrace(None)
+                _process.close_at_exit(late)
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        _process._at_exit()
+    finally:
+        sys.settrace(before)
+    assert all(one.closed for one in ones)

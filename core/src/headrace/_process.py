@@ -44,7 +44,8 @@ class Closable(Protocol):
         """Adapt to a child process after a fork, in which no thread of the parent exists."""
 
 
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""All that is to be closed, by its identity."""
 
 
 def usable_cpus() -> int:
@@ -104,12 +105,17 @@ def use_cpus(text: str) -> None:
 
 def close_at_exit(closable: Closable) -> None:
     """Close ``closable`` before the interpreter ends, if it is still there."""
-    _open.add(closable)
+    _open[id(closable)] = closable
+
+
+def _still_open() -> list[Any]:
+    # `valuerefs` copies in one step: another thread may add what it has just built meanwhile.
+    return [one for one in (ref() for ref in _open.valuerefs()) if one is not None]
 
 
 def _at_exit() -> None:
     until = time.monotonic() + EXIT_S
-    every = list(_open)
+    every = _still_open()
     # Pipelines without a running batch are closed first, so that one that hangs cannot use up their time.
     for closable in sorted(every, key=lambda one: one.busy()):
         closable.close(drain=False, timeout=max(0.0, until - time.monotonic()))
@@ -153,7 +159,7 @@ def _in_child() -> None:
     process_threads.after_fork()
     locks.after_fork()
     calls.handed_over.after_fork()
-    for closable in list(_open):
+    for closable in _still_open():
         closable.after_fork()
     _open.clear()
 
