@@ -11,11 +11,13 @@ import os
 import pickle
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import types
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -1126,6 +1128,65 @@ def test_a_start_that_hangs_is_left_by_ctrl_c_and_leaves_nothing(starts, tmp_pat
         os.killpg(done.pid, signal.SIGINT)  # as a terminal does: the process inside gets it, too
         assert done.wait(60) != 0
         _wait_until_gone(number)
+
+
+MEETS = """
+import os, socket
+import headrace
+
+@headrace.register("Meets")
+class Meets(headrace.Backend):
+    class Options(headrace.Options):
+        port: int
+    def init(self, options, context):
+        self.index = context.instance_index
+        print(f"started {os.getpid()}", flush=True)
+        with socket.create_connection(("127.0.0.1", options.port), 30) as connection:
+            assert connection.recv(1)
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = self.index
+
+@headrace.register("Never")
+class Never(headrace.Backend):
+    def init(self, options, context):
+        raise ValueError("no such model")
+    def forward(self, batch):
+        pass
+"""
+
+
+@pytest.fixture
+def meeting(tmp_path):
+    """Give a configuration whose three instances are built only once all three are in their ``init``."""
+    path = tmp_path / "meets.py"
+    path.write_text(MEETS, encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as met:
+        server.settimeout(60)
+
+        def meet():
+            for guest in [met.enter_context(server.accept()[0]) for _ in range(3)]:
+                guest.sendall(b"1")
+
+        host = threading.Thread(target=meet, daemon=True)
+        host.start()
+        yield {"import": [str(path)], "port": server.getsockname()[1], "instance_num": 3}
+        host.join(60)
+
+
+def test_the_processes_of_all_instances_start_at_the_same_time(meeting):
+    with headrace.pipe({**meeting, "backend": "Process[Meets]"}) as pipe:
+        assert pipe({"data": 0})["result"] in range(3)
+
+
+def test_the_processes_of_instances_that_are_not_built_end(meeting, capfd):
+    with pytest.raises(SetupError, match="no such model"):
+        headrace.pipe({**meeting, "backend": "S[Process[Meets],Never]"})
+    numbers = [line.split()[1] for line in capfd.readouterr().out.splitlines()]
+    assert len(numbers) == 3
+    for number in numbers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(number), 0)
 
 
 def test_what_cannot_be_sent_and_nobody_reads_stays_here():

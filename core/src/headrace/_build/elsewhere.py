@@ -6,6 +6,7 @@ is called: in another process, on another machine, or in this process.
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 from functools import partial
@@ -60,10 +61,10 @@ class ChildPlan:
         build = builder.build
         keys = None if builder.node is None else builder.node.keys
         packed, allow_import = io.BytesIO(), build.plan.allow_import
-        here = (builder.measuring, element, at.index or 0)
-        self._here: tuple[Measuring, Element, int] | None = here
+        self._index = at.index or 0
+        self._here: tuple[Measuring, Element] | None = (builder.measuring, element)
         spans = builder.measuring.span(element, 0) is not None
-        content = (builder.name, keys, at.index or 0, element, build.threads, allow_import, spans)
+        content = (builder.name, keys, element, build.threads, allow_import, spans)
         try:
             _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(content)
         except Exception as error:
@@ -93,11 +94,17 @@ class ChildPlan:
     def report(self, runs: list[Any]) -> None:
         """Let probes and ``stats()`` know what `BuiltElsewhere.measured` has given, in the container's process."""
         if self._here is not None:
-            measuring, element, index = self._here
-            measuring.report(element, index, runs)
+            measuring, element = self._here
+            measuring.report(element, self._index, runs)
 
     def _label(self) -> str:
         return self.name
+
+    def _of_instance(self, index: int) -> ChildPlan:
+        """Give the plan of the same child for another instance of its node."""
+        other = copy.copy(self)
+        other._index = index
+        return other
 
     def build(self, *, own_thread: bool = True) -> BuiltElsewhere:
         """Build the child in this process.
@@ -119,7 +126,7 @@ class ChildPlan:
         except Exception as error:
             what = f"something in {self.expression} is not known here: {error_text(error)}"
             raise SetupError(what, hint=IMPORTABLE) from error
-        name, keys, index, element, threads, allow_import, spans = content
+        name, keys, element, threads, allow_import, spans = content
         if own_thread:
             give_threads(element)
         else:
@@ -132,7 +139,7 @@ class ChildPlan:
         commons = Commons(probes=reports.probes) if spans else Commons()
         builder = ElementBuilder(Build(plan, ChildPlan, commons, threads=threads), node, parts)
         try:
-            at = At.begin(parts, index=index)
+            at = At.begin(parts, index=self._index)
             child = at.end.around(builder.element(element, at), element)
         except BaseException:
             parts.close()

@@ -233,14 +233,19 @@ class Supervisor:
         """Whether no process is started any more."""
         return self._failure is not None or self._closing
 
+    def begin(self) -> None:
+        """Start the first process."""
+        errand(self._thread.start)
+
     def start(self, cancelled: Callable[[], bool]) -> Child:
-        """Start the first process, and wait until X is built there.
+        """Start the first process unless `begin` has, and wait until X is built there.
 
         Raises:
             SetupError: X could not be built, the process ended, or the build was given up.
         """
         try:
-            errand(self._thread.start)
+            if self._thread.ident is None:
+                self.begin()
             with self._changed:
                 while self.current is None and self._failure is None:
                     self._changed.wait(LOOK_S)

@@ -19,7 +19,7 @@ from headrace.words._exchange import Exchange, is_over, last_deadline, lend
 from headrace.words._supervisor import Child, Restarts, Supervisor, how_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
@@ -37,7 +37,8 @@ class Process(Word):
     X has an interpreter, an interpreter lock and a memory of its own. Use it for Python code that computes
     and holds the lock, for a library that several instances cannot share in one process, and for one that
     may crash or hang. ``init``, every ``forward`` and ``close`` of X happen in the main thread of that
-    process; the thread that runs the batch in this process sends it and waits for the answer.
+    process; the thread that runs the batch in this process sends it and waits for the answer. The processes
+    of all instances of a node start at the same time.
 
     X gets copies of the keys that it reads, and what it wrote comes back; large arrays and ``bytes`` travel
     through shared memory. What X changes in place without writing it to a key, changes in its copy alone.
@@ -117,6 +118,9 @@ class Process(Word):
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
         """Keep the identity of the element: the instances of one ``Process`` find each other by it."""
         self._word = id(element)
+        # An instance that is built later has the same element, unless `init` of another backend asks for it.
+        alike = at.index is not None and not building.asking
+        self._alike = building.keys.instance_num if alike else 0
 
     def init(self, options: Options, context: InitContext) -> None:
         """Start the process, build X there, and take over its range.
@@ -124,14 +128,20 @@ class Process(Word):
         Raises:
             SetupError: X could not be built, or the process ended.
         """
-        (plan,) = context.children
+        plan: Any = context.children[0]
         self.exchanging = threading.Lock()
         self._borrower: int | None = None
         self._siblings: Siblings = context.shared.get_or_create(("process", self._word), Siblings)
-        name = f"headrace-{context.node_name}-{context.instance_index}-process"
-        first = {"plan": plan, "levels": _levels(), "cpus": options.cpus}
-        restarts = Restarts(options.restart_limit)
-        self.supervisor = Supervisor(name, first, restarts, self._presence, self._siblings.look)
+        first = {"levels": _levels(), "cpus": options.cpus}
+
+        def supervise(index: int) -> Supervisor:
+            name = f"headrace-{context.node_name}-{index}-process"
+            message = {**first, "plan": plan._of_instance(index)}
+            restarts = Restarts(options.restart_limit)
+            return Supervisor(name, message, restarts, Presence(), self._siblings.look)
+
+        self.supervisor = self._siblings.supervisor(context.instance_index, self._alike, supervise)
+        self.supervisor.presence = self._presence
         self._child = self.supervisor.start(context.cancelled)
         self._presence.ends.append(self.supervisor.kill)
         self._take(self._child.about, options, plan)
@@ -286,7 +296,27 @@ class Siblings:
     def __init__(self) -> None:
         self.members: list[Process] = []
         self.waiting = 0
+        self._early: dict[int, Supervisor] | None = None
         self._changed = threading.Condition()
+
+    def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
+        """Give the supervisor of one instance, made by ``make(index)``.
+
+        The first call makes those of all ``alike`` instances and begins their processes, which then start at the
+        same time. The supervisors that no instance asks for are closed by `close`.
+        """
+        if self._early is None:
+            self._early = {}
+            for one in range(alike):
+                self._early[one] = make(one)
+                self._early[one].begin()
+        return self._early.pop(index, None) or make(index)
+
+    def close(self) -> None:
+        """End the processes that were started for instances that have not been built."""
+        for one in (self._early or {}).values():
+            one.kill()
+            one.close()
 
     def look(self) -> None:
         """Wake the threads in `borrow`: a process has become idle, has come back, or will not come back."""
