@@ -600,6 +600,34 @@ def test_a_batch_axis_that_cannot_be_is_told_at_setup(start, recurrent, options,
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("inside", "outside", "options", "said"),
+    [
+        (["t", "n", 2], ["t", "n", 2], {"batch_axis": {"x": 1}}, "batch_axis = {y = 1}"),
+        (["n", "t", 2], ["t", "n", 2], {}, "batch_axis = {y = 1}"),
+        (["n", "t", 2], [None, "n", 2], {}, "batch_axis = {y = 1}"),
+        ([None, "t", 2], ["t", None, 2], {}, "batch_axis = {y = 0}"),
+        (["n", "t", 2], ["t", "n", 2], {"batch_axis": {"y": 1}}, None),
+        (["n", "t", 2], ["t", "n", 2], {"batch_axis": {"y": 0}}, None),
+        (["n", "t", 2], ["t", "n", 2], {"unbatched": ["y"]}, None),
+        (["n", "t", 2], ["m", "t", 2], {}, None),
+        (["n", "n", 2], ["n", "n", 2], {}, None),
+        (["n", "t", 2], [3, "n", 2], {}, None),
+    ],
+)
+def test_an_output_whose_first_axis_has_the_name_of_another_is_refused(
+    start, one_to_one, inside, outside, options, said
+):
+    """Where a batch is as long as that axis, each request would get a part of everybody's output."""
+    path = one_to_one(inside, op="Transpose", out_shape=outside, perm=[1, 0, 2])
+    if said is None:
+        start(path, **options)
+        return
+    with pytest.raises(SetupError, match="by the names of its axes") as caught:
+        start(path, **options)
+    assert said in str(caught.value)
+
+
 def test_a_name_with_and_without_batch_axis_is_told_by_the_function_too(recurrent):
     both = {"unbatched": ["state"], "batch_axis": {"state": 1}}
     with pytest.raises(SetupError, match="in `unbatched` and in"):

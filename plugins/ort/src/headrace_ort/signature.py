@@ -120,7 +120,8 @@ def read_signature(
 
     Raises:
         SetupError: A name is unknown, an axis in ``batch_axis`` does not exist or is not the batch, numpy cannot hold
-            a type, or no input has a batch axis while ``unbatched`` is empty.
+            a type, the first axis of an output has the name of another axis, or no input has a batch axis while
+            ``unbatched`` is empty.
     """
     takes, gives = list(session.get_inputs()), list(session.get_outputs())
     named, axes = frozenset(unbatched), dict(batch_axis or {})
@@ -156,6 +157,7 @@ def read_signature(
                 f"`batch_axis` says {port.name} = {port.axis}, and {port.text()} is fixed there to "
                 f"another length than the batch, {'any' if rows is None else rows}"
             )
+    _refuse_other_axes(takes, gives, axes, inputs, results)
     return Signature(tuple(inputs), tuple(results), rows)
 
 
@@ -178,6 +180,37 @@ def _is_batch(node: Any, axes: Mapping[str, int], rows: int | None) -> bool:
     """Return whether the axis of an output is, or may be, as long as the batch."""
     length = _axis(node.shape[axes.get(node.name, 0)]) if node.shape else None
     return length is None or length == rows
+
+
+def _refuse_other_axes(
+    takes: Sequence[Any],
+    gives: Sequence[Any],
+    axes: Mapping[str, int],
+    inputs: Sequence[Port],
+    results: Sequence[Port],
+) -> None:
+    """Refuse outputs whose first axis is another one than the batch by the names that the model gives its axes.
+
+    By their lengths that shows only in batches that are not as long as that axis; the others would be cut along it.
+    """
+    batches: set[str] = set()
+    others: set[str] = set()
+    for node, port in zip(takes, inputs, strict=True):
+        for axis, name in enumerate(node.shape):
+            if isinstance(name, str):
+                (batches if port.batched and axis == port.axis else others).add(name)
+    for node, port in zip(gives, results, strict=True):
+        if not port.batched or node.name in axes:
+            continue
+        first, *rest = node.shape or [None]
+        within = [axis for axis, name in enumerate(rest, 1) if name in batches]
+        if isinstance(first, int) or first in batches or not (within or first in others):
+            continue
+        raise SetupError(
+            f"by the names of its axes, the first axis of output {_listed([node])} is not the batch axis",
+            hint=f"Say which one it is, `batch_axis = {{{port.name} = {within[0] if within else 0}}}`, or "
+            "name it in `unbatched` if it has none.",
+        )
 
 
 def _axis(length: object) -> int | None:
