@@ -135,6 +135,18 @@ def test_where_a_walk_may_go_on_is_a_dashed_arrow(reposting):
     assert [p.get("stroke-dasharray") for p in paths] == [None, "4 3", "4 3"]
 
 
+def test_a_node_that_an_expression_calls_is_a_dashed_arrow_once():
+    config = {
+        "lines": {"backend": "HasKey(k)[Z,S[Z,Identity]]", "next": "done"},
+        "words": {"backend": "Identity"},
+        "done": {"backend": "Forward[node.words]"},
+        "define": {"Z": "Forward[node.words]"},
+    }
+    text = FORMATS["dot"](headrace.explain(config))
+    called = re.findall(r'"(\w+)" -> "(\w+)" \[label="Forward", style=dashed\]', text)
+    assert called == [("lines", "words"), ("done", "words")]
+
+
 def test_the_tree_says_where_a_walk_may_go_on(tmp_path):
     path = tmp_path / "page.toml"
     text = '[a]\nbackend = "S[Identity,Repost[b]]"\n[b]\nbackend = "Identity"\n'

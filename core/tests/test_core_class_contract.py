@@ -17,6 +17,10 @@ class Typed(TypedDict):
     data: int
 
 
+class Keyed(headrace.Options):
+    key: str = "mask"
+
+
 def right(self, batch):
     for request in batch:
         request["result"] = request["data"]
@@ -56,6 +60,7 @@ WRONG = {
     "reads_none": ({"reads": None}, "reads is None"),
     "reads_numbers": ({"reads": (1,)}, r"reads is \(1,\)"),
     "reads_class": ({"reads": int}, "reads is"),
+    "reads_option": ({"reads": ("{key}",)}, r"reads has \{key\}, and there is no option 'key'"),
     "takes_text": ({"takes": "two"}, "takes is 'two'"),
     "takes_negative": ({"takes": -1}, "takes is -1"),
     "takes_bool": ({"takes": True}, "takes is True"),
@@ -74,7 +79,7 @@ WRONG = {
 }
 RIGHT = [
     {},
-    {"reads": Typed, "writes": ("result", "{key}")},
+    {"reads": Typed, "writes": ("result", "{key}"), "Options": Keyed},
     {"reads": ["data"], "takes": (1, None), "prefixes": ("or", "key=", "*")},
     {"takes": 2, "phases": 3},
     {"forward": lambda *args, **more: None, "init": lambda self, options, context, more=1: None},
@@ -114,8 +119,9 @@ async def later(data):
         ),
         (3, "an object of int is no backend\n  A backend is a class with forward(self, batch)"),
         (later, "the function 'later' is asynchronous"),
+        (lambda: 1, "the function '<lambda>' takes other arguments than it is given: too many"),
     ],
-    ids=["object", "number", "asynchronous"],
+    ids=["object", "number", "asynchronous", "arguments"],
 )
 def test_what_is_no_class_and_no_function_is_named_without_its_address(given, message):
     with pytest.raises(PluginError) as caught:

@@ -576,6 +576,7 @@ def test_a_branch_of_a_model_loader_may_have_several_suffixes(suffix):
         ("ModelLoader[(.onnx)NeedsA,(.trt)NeedsB]", {"model": "x.pt"}, "suffix"),
         ("ModelLoader[(.onnx)NeedsA]", {}, "missing_option"),
         ("ModelLoader[NeedsA]", {"model": "x.onnx"}, "prefix"),
+        ("ModelLoader[(.onnx)NeedsA,(.trt,.ONNX)NeedsB]", {"model": "x.onnx"}, "prefix"),
         ("ModelLoader[(.onnx)NeedsA,(.trt)NeedsB(no=1)]", {"model": "x.onnx"}, "unknown_option"),
     ],
 )
@@ -893,6 +894,22 @@ def test_an_instance_that_owns_its_thread_is_run_there_with_its_dependency(backe
             assert pipe({"data": 5})["result"] == 5
     assert len(seen) == 1
     assert threading.get_ident() not in seen
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_an_instance_that_init_has_narrowed_is_never_called_with_more_than_it_takes(most):
+    class Narrowed(headrace.Backend):
+        def init(self, options, context):
+            self.max = most
+
+        def forward_with_dep(self, batch, dependency):
+            seen.append(len(batch))
+            return dependency(batch)
+
+    headrace.register("Narrowed", Narrowed, replace=True)
+    with headrace.pipe({"backend": "IoC[Narrowed;Narrowed[Identity]]", "max": 4}) as pipe:
+        pipe([{"data": number} for number in range(4)])
+    assert max(seen) == most
 
 
 @pytest.mark.parametrize(

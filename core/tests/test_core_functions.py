@@ -277,6 +277,7 @@ def test_a_call_that_is_nothing_to_call_is_told_when_it_is_built():
     for path, message in (
         ("math:pi", "a float, not callable"),
         ("asyncio:sleep", "asynchronous"),
+        ("textwrap:shorten", "takes other arguments than it is given: missing.* 'width'"),
         ("collections.abc:Mapping.nothing", "has no 'Mapping.nothing'"),
     ):
         with pytest.raises((SetupError, ConfigError), match=message):

@@ -160,6 +160,16 @@ def test_a_loop_has_the_range_of_what_it_runs():
         assert [r["runs"] for r in pipe([{"data": 1}, {"data": 2}])] == [1, 2]
 
 
+def test_a_restart_at_an_unknown_node_names_the_key_restart():
+    register("Astray", lambda r: r.update(result=1, restart="nowhere"))
+    config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "Astray"}}
+    with headrace.pipe(config) as pipe:
+        for request, key in (({}, "restart"), ({"node_name": "x"}, "node_name")):
+            with pytest.raises(errors.InputError) as caught:
+                pipe({"data": 1, **request})
+            assert caught.value.key == key
+
+
 def test_a_restart_that_names_no_node_is_none():
     register("NoMore", lambda r: r.update(result=r["data"] + 1, restart=None))
     config = {"entrypoint": "Restart[DagDispatcher]", "a": {"backend": "NoMore"}}

@@ -186,6 +186,17 @@ def test_what_is_wrong_with_definitions_is_reported_once_used_or_not(define, use
     assert (found.code, found.path) == (code, path)
 
 
+@pytest.mark.parametrize("key", ["backend", "init", "node_entrypoint"])
+@pytest.mark.parametrize(("text", "code"), [("A[", "syntax"), ("S[Nope]", "unknown_backend")])
+def test_what_is_wrong_in_global_is_reported_where_every_node_has_its_own(key, text, code):
+    whole = "IoC[InstancesRegister[X],Register[DI[Batching,InstanceDispatcher]];Forward[node.n]]"
+    node = {"backend": "X"} if key == "backend" else {key: whole}
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"n": node, "global": {key: text}})
+    assert [(one.code, one.path) for one in caught.value.problems] == [(code, f"global.{key}")]
+    headrace.PipelineConfig.load({"n": node, "global": {key: node[key]}})
+
+
 def test_an_unused_definition_with_an_open_slot_is_right():
     assert run("X", define={"Z": "A[B,Two]", "W": "HasKey(k)", "V": "Dep"}) == "X"
 

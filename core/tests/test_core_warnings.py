@@ -71,6 +71,7 @@ def codes(config):
         {"backend": "Z(width=3)", "define": {"Z": "S[Sized]"}, "width": 4},
         {"global": {"width": 4}, "a": {"backend": "Sized(3)"}, "b": {"backend": "Sized(3)"}},
         {"global": {"width": 4}, "main": {"backend": "Sized", "width": 5}},
+        {"backend": "ModelLoader(model=x.a)[(.a)Identity,(.b)S[Sized]]", "width": 4},
     ],
 )
 def test_an_option_that_is_overruled_wherever_it_could_count_is_told(config):
@@ -90,6 +91,8 @@ def test_an_option_that_is_overruled_wherever_it_could_count_is_told(config):
         {"global": {"width": 4}, "a": {"backend": "Sized(3)"}, "b": {"backend": "Sized"}},
         {"backend": "Reflect[part,Identity]", "part": "Sized"},
         {"backend": "Fallback[Elsewhere,Sized(3)]", "width": 4},
+        {"backend": "S[ModelLoader(model=x.a)[(.a)Identity,(.b)Sized],Sized]", "width": 4},
+        {"backend": "ModelLoader(model=x.a)[(.b)Sized(3),(.a)Sized]", "width": 4},
     ],
 )
 def test_an_option_that_counts_somewhere_is_not(config):

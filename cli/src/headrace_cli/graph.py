@@ -6,14 +6,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Box = tuple[int, int, int, int]
 """Left, top, width and height, in pixels."""
 
 
 class Edge(NamedTuple):
-    """An arrow from one node to another, with its label; the arrow of a `Repost` is dashed."""
+    """An arrow from one node to another, with its label; the arrow of a `Repost` or `Forward` is dashed."""
 
     source: str
     target: str
@@ -41,17 +41,27 @@ def _short(node: dict[str, Any]) -> str:
 
 
 def _edges(found: dict[str, Any]) -> list[Edge]:
-    """Give the edges of ``next``, of a ``map`` that reaches further back, and of `Repost`."""
+    """Give the edges of ``next``, of a ``map`` that reaches further back, of `Repost` and of `Forward`."""
     nodes = found["nodes"]
     edges: list[Edge] = []
     for name, node in nodes.items():
         edges += [Edge(name, to, _label(nodes[to], name)) for to in node["next"]]
         sources = node["links"].get("map", {})
         edges += [Edge(s, name, _label(node, s)) for s in sources if name not in nodes[s]["next"]]
-    reposts = [
-        (name, to) for name, node in nodes.items() for to in node["links"].get("reposts", ())
-    ]
-    return edges + [Edge(name, to, "Repost", dashed=True) for name, to in reposts]
+    for name, node in nodes.items():
+        edges += [Edge(name, to, "Repost", dashed=True) for to in node["links"].get("reposts", ())]
+        trees = [node[key] for key in ("tree", "init", "node_entrypoint") if key in node]
+        called = [to for to in _called(trees) if to in nodes and to != name]
+        edges += [Edge(name, to, "Forward", dashed=True) for to in dict.fromkeys(called)]
+    return edges
+
+
+def _called(trees: list[dict[str, Any]]) -> Iterator[str]:
+    """Give the nodes that elements of expressions call, in the order of writing."""
+    for tree in trees:
+        if tree.get("instance", "").startswith("node."):
+            yield tree["instance"].removeprefix("node.")
+        yield from _called(tree["children"])
 
 
 def _label(node: dict[str, Any], source: str) -> str:

@@ -16,7 +16,7 @@ from headrace._build.parts import At, Commons, Parts
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
 from headrace._config.shape import NodeKeys
 from headrace._engine.blueprint import LOOK_S
-from headrace._plan.declared import of_children, states_range
+from headrace._plan.declared import of_children
 from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_run, takes_dependency
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
@@ -291,7 +291,10 @@ class ElementBuilder:
         bound = Bound(self._lookup(element, at), dependency)
         if bound.leaves:
             at.end.exit(bound, element)
-        if not states_range(element.cls):
+        if (bound.min, bound.max) == (
+            1,
+            None,
+        ):  # neither the class nor `init` of the instance states one
             bound.min, bound.max = dependency.min, dependency.max
             bound._note_range()
         return bound

@@ -139,12 +139,13 @@ class Parameters:
     Attributes:
         asked: The keys that would have set an option of some element.
         effective: The paths of the keys whose value some element has.
-        overruled: By path of a key, the key and the elements whose option has a value from elsewhere.
+        overruled: By path of a key, the key and why each element with that option does not use its value.
         unresolved: How many texts and names of the node could not be understood. A key that no known
             backend has may belong to one of these, so it is reported only where it looks like a
             misspelt key of a node.
         brought: How many elements come from definitions, and from parameters reflected in others.
         excused: How many branches of the node cannot be built here: any key may be an option of these.
+        idle: Whether what is planned now is a branch that will not be built.
     """
 
     node: str
@@ -157,6 +158,7 @@ class Parameters:
     unresolved: int = 0
     excused: int = 0
     brought: int = 0
+    idle: bool = False
 
     def key(self, key: str) -> Found | None:
         """Give a key of the node itself; see `written_key`."""
@@ -188,10 +190,11 @@ class Parameters:
         inside = [one for one in args if one.origin == "definition"]
         ranked = [*(one for one in args if one.origin == "inline"), *keys, *inside]
         for one in keys:
-            if one is ranked[0]:
+            if one is ranked[0] and not self.idle:
                 self.effective.add(one.source.path)
             else:
-                self.overruled.setdefault(one.source.path, (one, []))[1].append(names[0])
+                why = "is not chosen" if self.idle else "has a value from a nearer place"
+                self.overruled.setdefault(one.source.path, (one, []))[1].append(f"{names[0]} {why}")
         return ranked[0] if ranked else None
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
@@ -243,8 +246,7 @@ def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
         overruled.setdefault(path, (found, []))[1].extend(names)
     for path, (found, names) in overruled.items():
         if path not in effective:
-            shown = " and ".join(dict.fromkeys(names))
-            what = f"nothing uses {found.key!r}: {shown} has a value from a nearer place"
+            what = f"nothing uses {found.key!r}: {' and '.join(dict.fromkeys(names))}"
             hint = 'Nearest is ( ) in the expression, then "Name::key", then key, then [global].'
             warnings.add("unused_option", what, hint=hint, **found.place(at_key=True))
 

@@ -129,17 +129,23 @@ class Planner(Resolver):
         return {**standard, **homes}
 
     def _check_definitions(self) -> None:
-        """Check every definition of the configuration on its own, whether it is used or not.
+        """Check every definition on its own, and every expression of ``[global]`` that no node takes.
 
         What cannot be built here is no problem of a definition that a `Fallback` has tried for that.
         """
-        node, outer = next(iter(self.shape.nodes), "main"), self.problems
+        nodes, shared, outer = self.shape.nodes, self.shape.globals, self.problems
         self.problems = Problems()
+        texts: list[tuple[Any, Source]] = []
         for name in self.shape.definitions:
             (one,) = self.definitions[name]
-            source = replace(one.source, origin="definition", expanding=(name,))
-            with self.within(Parameters(node, Shape(), NodeKeys())):
-                self.by_itself(one.path, source)
+            texts.append((one.path, replace(one.source, origin="definition", expanding=(name,))))
+        for key in ("backend", "init", "node_entrypoint"):
+            if key in shared and nodes and all(key in table for table in nodes.values()):
+                one_of_all = key_of("global", key, shared[key], "global")
+                texts.append((one_of_all.value, one_of_all.source))
+        for text, source in texts:
+            with self.within(Parameters(next(iter(nodes), "main"), Shape(), NodeKeys())):
+                self.by_itself(text, source)
         found, self.problems = self.problems, outer
         outer.extend(one for one in found if one not in self.excused)
 

@@ -89,6 +89,7 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
         yield f"it has no method forward(self, batch){derives}"
     for name, given in _METHODS.items():
         method = authored(getattr(cls, name, None))
+        own = authored(inspect.getattr_static(cls, name, None))  # not bound to the class
         if method is None:
             continue
         if not callable(method):
@@ -97,37 +98,40 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
             yield f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
         elif inspect.isgeneratorfunction(method):
             yield f"{name} is a generator, which does nothing when it is called"
-        elif not _takes(authored(inspect.getattr_static(cls, name, None)), ("self", *given)):
+        elif inspect.isfunction(own) and _mismatch(own, "self", *given):
             yield f"{name} takes other arguments: write def {name}({', '.join(('self', *given))})"
 
 
-def _takes(method: Any, given: tuple[str, ...]) -> bool:
-    """Tell whether a method can be called with so many arguments; True where its signature is not known."""
+def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
+    """Say why a function cannot be called so; None where it can be, or where its signature is not known."""
     try:
-        inspect.signature(method, follow_wrapped=False).bind(*given)
-    except (TypeError, ValueError):
-        return not inspect.isfunction(method)
-    return True
+        inspect.signature(function, follow_wrapped=False).bind(*given, **named)
+    except (TypeError, ValueError) as error:  # a ValueError says that the signature is not known
+        return str(error) if isinstance(error, TypeError) else None
+    return None
 
 
 def _wrong_declarations(cls: type[Any]) -> Iterator[str]:
+    options = getattr(cls, "Options", Options)
+    if not (isinstance(options, type) and issubclass(options, Options)):
+        yield f"Options is {shown(options)}, no subclass of headrace.Options"
+        options = Options
     for name, usual in (("reads", "data"), ("writes", "result")):
         keys = getattr(cls, name, ())
         if not (isinstance(keys, property) or _is_typed_dict(keys) or _are_texts(keys)):
             example = keys if isinstance(keys, str) else usual
             yield f'{name} is {shown(keys)}, not a tuple of keys: write {name} = ("{example}",)'
+        for key in keys if _are_texts(keys) else ():
+            if key[0] + key[-1] == "{}" and key[1:-1] not in options.model_fields:
+                yield f"{name} has {key}, and there is no option {key[1:-1]!r}"
     if not _are_texts(getattr(cls, "prefixes", ())):
         yield f'prefixes is {shown(cls.prefixes)}, not a tuple of texts like ("or", "key=")'
     if not _is_arity(getattr(cls, "takes", 0)):
         yield f"takes is {shown(cls.takes)}, neither a number of children nor (least, most or None)"
     if not is_count(getattr(cls, "phases", 1)):
         yield f"phases is {shown(cls.phases)}, not a number of at least 1"
-    range_wrong = range_problem(getattr(cls, "min", 1), getattr(cls, "max", None))
-    if range_wrong is not None:
-        yield range_wrong
-    options = getattr(cls, "Options", Options)
-    if not (isinstance(options, type) and issubclass(options, Options)):
-        yield f"Options is {shown(options)}, no subclass of headrace.Options"
+    if wrong := range_problem(getattr(cls, "min", 1), getattr(cls, "max", None)):
+        yield wrong
 
 
 def _wrong_flags(cls: type[Any]) -> Iterator[str]:
@@ -145,9 +149,8 @@ def _wrong_flags(cls: type[Any]) -> Iterator[str]:
 def _is_arity(takes: Any) -> bool:
     if not isinstance(takes, (tuple, list)):
         return is_count(takes, 0)
-    if len(takes) != 2 or not is_count(takes[0], 0):
-        return False
-    return takes[1] is None or is_count(takes[1], takes[0])
+    within = len(takes) == 2 and is_count(takes[0], 0)
+    return within and (takes[1] is None or is_count(takes[1], takes[0]))
 
 
 def _are_texts(value: Any) -> bool:
@@ -220,11 +223,13 @@ def _wrong_results(got: str) -> ContractError:
     return ContractError(what, hint=hint)
 
 
-def is_async(function: Any) -> bool:
-    """Tell whether calling a function only gives a coroutine or an asynchronous generator."""
+def unfit(function: Any, further: Mapping[str, Any]) -> str | None:
+    """Say why a function cannot be called with data and further arguments by name; None where nothing says so."""
     called = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object
-    checks = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-    return any(check(one) for check in checks for one in called)
+    if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in called):
+        return "is asynchronous, and a backend is not awaited"
+    wrong = _mismatch(function, None, **further)
+    return wrong and f"takes other arguments than it is given: {wrong}"
 
 
 def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backend]:
@@ -232,9 +237,8 @@ def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backen
     if not callable(function) or isinstance(function, Backend):
         return as_backend(function)  # it raises the error
     named = getattr(function, "__name__", type(function).__name__)
-    if is_async(function):
-        what = f"the function {named!r} is asynchronous, and a backend is not awaited"
-        raise PluginError(what, hint="Register a function that returns its result.")
+    if wrong := unfit(function, {}):
+        raise PluginError(f"the function {named!r} {wrong}", hint="It is called as function(data).")
     body = {
         "__doc__": inspect.getdoc(function),
         "__module__": getattr(function, "__module__", None) or "builtins",

@@ -16,7 +16,7 @@ from headrace._backend import Backend, InitContext
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
-from headrace._registry.backends import FunctionBackend, is_async, no_data
+from headrace._registry.backends import FunctionBackend, no_data, unfit
 from headrace._registry.imports import HOW_TO_ALLOW
 from headrace.errors import SetupError
 
@@ -133,8 +133,8 @@ class Call(FunctionBackend, Word):
                 raise SetupError(what, hint=hint) from None
         if not callable(function):
             raise SetupError(f"{options.function!r} is a {type(function).__name__}, not callable")
-        if is_async(function):
-            raise SetupError(f"{options.function!r} is asynchronous, and a backend is not awaited")
+        if wrong := unfit(function, options.kwargs):
+            raise SetupError(f"{options.function!r} {wrong}")
         self.batched, self.named = options.batched, f"It calls {options.function}."
         self.function = partial(function, **options.kwargs) if options.kwargs else function
 

@@ -33,9 +33,6 @@ __all__ = ["Fallback", "ModelLoader"]
 _UNAVAILABLE = ("unknown_backend", "missing_plugin", "plugin", "missing_dependency", UNBUILDABLE)
 """A problem whose code begins with one of these means that a branch cannot be built here."""
 
-_Text = Annotated[str, BeforeValidator(path_as_text)]
-"""A text, for which a `pathlib.Path` may stand too."""
-
 _log = logging.getLogger("headrace.build")
 
 
@@ -60,7 +57,7 @@ class _Chosen(Word):
 class ModelLoader(_Chosen):
     """Choose the child by the suffix of the option ``model``: ``ModelLoader[(.onnx)A,(.trt,.plan)B]``.
 
-    The first child with a suffix that ends the name is chosen, whatever its case. Options of the others count as known.
+    The first child whose suffix, in any case, ends the name is chosen; `check` warns of options of the others alone.
 
     Reads:
         What the chosen child reads.
@@ -83,7 +80,9 @@ class ModelLoader(_Chosen):
     class Options(_Options):
         """Options of ModelLoader."""
 
-        model: _Text = Field(description="The model; its suffix chooses the child.")
+        model: Annotated[str, BeforeValidator(path_as_text)] = Field(
+            description="The model; its suffix chooses the child."
+        )
 
     takes = (1, None)
     prefixes = ("*",)
@@ -96,14 +95,12 @@ class ModelLoader(_Chosen):
         chosen = _by_suffix(use, model := getattr(element.options, "model", None))
         row = []
         for child in children:
-            if child is chosen:
-                planned = use.plan(child)
-            else:  # an option that this child refuses may have been written for the chosen one
-                planned = _plan_apart(use, child, ("missing_option", "option"))
-                if chosen is not None:
-                    label = _label_of(child, children)
-                    element.unavailable.setdefault(label, f"the model is {model}")
-                    continue
+            other = child is not chosen
+            planned = _plan_apart(use, child, idle=True) if other else use.plan(child)
+            if other and chosen is not None:
+                label = _label_of(child, children)
+                element.unavailable.setdefault(label, f"the model is {model}")
+                continue
             if planned is None or (chosen is None and not use.scope.lenient):
                 continue
             if not use.may_call(planned):
@@ -211,17 +208,18 @@ def _label_of(child: Call, children: Collection[Call]) -> str:
     return str(child) if [one.name for one in children].count(child.name) > 1 else child.name
 
 
-def _plan_apart(use: Use, child: Call, other: tuple[str, ...] = ()) -> Element | None:
-    """Plan a branch; put why it cannot be built into ``unavailable``, and drop problems of ``other`` codes."""
+def _plan_apart(use: Use, child: Call, *, idle: bool = False) -> Element | None:
+    """Plan a branch, ``idle`` if it will not be built; put why it cannot be built into ``unavailable``."""
     planning, parameters = use.planning, use.planning.parameters
-    outer, unresolved = planning.problems, parameters.unresolved
-    planning.problems = Problems(apart=True)
+    outer, unresolved, around = planning.problems, parameters.unresolved, parameters.idle
+    planning.problems, parameters.idle = Problems(apart=True), around or idle
     planned = use.plan(child)
     found, planning.problems = list(planning.problems), outer
     away = [one for one in found if one.code.startswith(_UNAVAILABLE)]
-    hard = [one for one in found if one not in away and one.code not in other]
+    theirs = ("missing_option", "option") if idle else ()  # perhaps written for the chosen branch
+    hard = [one for one in found if one not in away and one.code not in theirs]
     outer.extend(hard)
-    parameters.unresolved = unresolved + bool(hard)
+    parameters.unresolved, parameters.idle = unresolved + bool(hard), around
     if away:
         parameters.excused += 1  # a key that is unknown here may be an option of this branch
         planning.excused.extend(away)
@@ -236,15 +234,17 @@ def _by_suffix(use: Use, model: object) -> Call | None:
     bare = [child for child, suffixes in rows if not all(suffixes or [""])]
     for child in bare:
         use.add("prefix", f"a branch of {name} begins with suffixes: (.onnx){child.name}", child)
-    if bare or model is None:
+    known = [one.lower() for _, suffixes in rows for one in suffixes]
+    if twice := sorted({one for one in known if known.count(one) > 1}):
+        use.add("prefix", f"{name} has {', '.join(twice)} twice: only the first is ever chosen")
+    if bare or twice or model is None:
         return None
     for child, suffixes in rows:
         if str(model).lower().endswith(tuple(one.lower() for one in suffixes)):
             return child
-    known = ", ".join(one for _, suffixes in rows for one in suffixes)
     call, parameters = use.element.call, use.planning.parameters
     own = argument(call, "model", model) if "model" in dict(call.args.named) else None
     found = parameters.find((name,), "model", call.source, own)
-    place = {} if found is None else found.place()
-    use.add("suffix", f"{name} has no branch for the model {str(model)!r}: it has {known}", **place)
+    what = f"{name} has no branch for the model {str(model)!r}: it has {', '.join(known)}"
+    use.add("suffix", what, **(found.place() if found else {}))
     return None

@@ -11,7 +11,7 @@ from headrace._build.callees import child_call, no_result, run_some, select
 from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import unless_all_well
-from headrace.errors import ContractError, LimitError
+from headrace.errors import ContractError, InputError, LimitError
 from headrace.keys import NODE_NAME, REPOST, RESTART, Request
 
 if TYPE_CHECKING:
@@ -290,7 +290,12 @@ class Restart(Again):
         """
         entered = [{NODE_NAME: one[NODE_NAME]} if NODE_NAME in one else {} for one in batch]
         try:
-            return super().forward(batch)
+            outcomes = super().forward(batch)
+            for request, name, error in zip(batch, entered, outcomes or (), strict=False):
+                restarted = request.get(NODE_NAME) is not name.get(NODE_NAME)
+                if restarted and isinstance(error, InputError) and error.key == NODE_NAME:
+                    error.key = RESTART  # from there the wrong name has come
+            return outcomes
         finally:
             for request, name in zip(batch, entered, strict=True):
                 request.pop(NODE_NAME, None)
