@@ -96,9 +96,13 @@ def test_no_public_name_is_that_of_a_module_in_its_package():
         assert not names & {path.stem for path in package.iterdir()}, package.name
 
 
-def test_the_version_is_that_of_the_distribution():
-    text = (ROOT / "core" / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'version = "{headrace.__version__}"' in text
+def test_the_version_of_each_package_is_that_of_its_distribution():
+    found = [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]
+    assert len(found) > 8
+    for pyproject in found:
+        (package,) = (pyproject.parent / "src").iterdir()
+        version = importlib.import_module(package.name).__version__
+        assert f'\nversion = "{version}"\n' in pyproject.read_text(encoding="utf-8")
 
 
 def test_importing_headrace_loads_no_library_and_no_plugin():

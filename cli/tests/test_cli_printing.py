@@ -116,11 +116,11 @@ def test_lines_above_a_progress_bar_are_written_as_they_are(capsys):
 
     with progress_bar(2) as (advance, print_error):
         advance()
-        print_error("[red]" + "long " * 50)
+        print_error("[red]" + "long " * 50 + "line")
         advance()
     out, err = capsys.readouterr()
     assert out == ""
-    assert "[red]" + "long " * 50 in err
+    assert "[red]" + "long " * 50 + "line\n" in err  # older versions of rich cut what is blank at the end
 
 
 def test_what_holds_itself_is_cut_off():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["main"]
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "main"]
 
 
 def main() -> None:

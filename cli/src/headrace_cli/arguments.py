@@ -12,7 +12,7 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 EXITS = (
     "Exit status: 0 success, 1 failed requests, broken plugins or rules, 2 wrong configuration or "
-    "arguments, 130 Ctrl-C (a second one ends at once), 141 the reader of stdout went away."
+    "arguments, 130 Ctrl-C (a second one ends at once), 141 the reader of stdout went away, 143 SIGTERM."
 )
 
 Config = Annotated[

@@ -141,7 +141,7 @@ class Options(BaseModel):
             with ``positional = ("key",)``, ``HasKey(mask)`` means ``HasKey(key=mask)``.
     """
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=()
     )
 

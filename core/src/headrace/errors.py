@@ -124,7 +124,7 @@ class ConfigError(HeadraceError, ValueError):
 
     def __init__(self, problems: Sequence[Problem] | Problem | str = ()) -> None:
         found = Problem("config", problems) if isinstance(problems, str) else problems
-        self.problems = (found,) if isinstance(found, Problem) else tuple(found)
+        self.problems: tuple[Problem, ...] = (found,) if isinstance(found, Problem) else tuple(found)
         super().__init__()
 
     def __str__(self) -> str:
@@ -239,7 +239,7 @@ class InputError(RequestError, ValueError):
     got: str | None = None
 
     def __post_init__(self) -> None:
-        self.what = self.what or "the request is wrong"
+        self.what: str = self.what or "the request is wrong"
         super().__post_init__()
 
     def _what(self) -> str:
@@ -352,7 +352,7 @@ class RequestsFailed(HeadraceError):  # noqa: N818 - several requests, each with
     code = "requests_failed"
 
     def __init__(self, errors: Sequence[BaseException | None] = ()) -> None:
-        self.errors = list(errors)
+        self.errors: list[BaseException | None] = list(errors)
         super().__init__()
 
     def __str__(self) -> str:

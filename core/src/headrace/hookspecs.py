@@ -52,9 +52,9 @@ __all__ = [
     "hookspec",
 ]
 
-hookspec = pluggy.HookspecMarker("headrace")
+hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker("headrace")
 """Marks the hooks of this module; plugins do not need it."""
-hookimpl = pluggy.HookimplMarker("headrace")
+hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker("headrace")
 """The decorator of a plugin's own function, which has the name of a hook."""
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from headrace_testing.conformance import BackendConformance, Certificate, certify
     from headrace_testing.fakes import Blocking, Failing, FakeClock, Recording, Slow
 
+__version__ = "0.1.0"
+
 __all__ = [
     "BackendConformance",
     "Blocking",
@@ -27,6 +29,7 @@ __all__ = [
     "FakeClock",
     "Recording",
     "Slow",
+    "__version__",
     "certify",
 ]
 

@@ -105,7 +105,7 @@ class Count(Condition):
     """
 
     def __init__(self, n: int) -> None:
-        self.n = _whole(n, "n")
+        self.n: int = _whole(n, "n")
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Count the requests."""
@@ -120,7 +120,7 @@ class Weight(Condition):
     """
 
     def __init__(self, weight: int) -> None:
-        self.weight = _whole(weight, "weight")
+        self.weight: int = _whole(weight, "weight")
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Compare the waiting weight."""
@@ -161,7 +161,7 @@ class FreeInstances(Condition):
     """
 
     def __init__(self, n: int) -> None:
-        self.n = _whole(n, "n")
+        self.n: int = _whole(n, "n")
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Count the free instances."""

@@ -292,7 +292,7 @@ class Greedy(Sized):
         super().__init__(options)
         self._linger = self.options.batching_timeout / 1000
         # The scheduler need not ask `cut` then: an instance takes what waits, as far as it fits.
-        self.takes_what_waits = not (self._linger or self._sizes)
+        self.takes_what_waits: bool = not (self._linger or self._sizes)
 
     @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:

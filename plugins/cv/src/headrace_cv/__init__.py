@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from headrace_cv.tensors import Normalization, image_to_tensor, tensor_to_image
     from headrace_cv.transforms import LetterBoxTransform, boxes_to_image
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ImageHeader",
     "LetterBoxTransform",
     "Normalization",
+    "__version__",
     "boxes_to_image",
     "check_image_file",
     "convert_color",

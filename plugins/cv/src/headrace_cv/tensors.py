@@ -56,7 +56,7 @@ class Normalization:
         counts = {shape[0] for shape in lists}
         if len(counts) > 1:
             raise ValueError("mean and std have different lengths")
-        self.channels = next(iter(counts), None)
+        self.channels: int | None = next(iter(counts), None)
         divisor = np.asarray(1.0 if std is None else std, np.float64).reshape(-1, 1, 1)
         if not divisor.all():
             raise ValueError("std is 0")
@@ -71,7 +71,7 @@ class Normalization:
         self._centre = centre.astype(np.float32) if (abs(centre) < _FAR).all() else None
         self._scales = bool((self._factor != 1).any())
         self._shifts = bool((self._offset != 0).any())
-        self.changes = self._scales or self._shifts
+        self.changes: bool = self._scales or self._shifts
         # No value up to this absolute value becomes infinite in float32, rounding included.
         factor, offset = (float(abs(values).max()) for values in self._exact)
         self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0) - _FAR

@@ -52,7 +52,9 @@ class Benchmark:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._own = not isinstance(source, headrace.Pipeline)
-        self.pipeline = source if isinstance(source, headrace.Pipeline) else headrace.pipe(source)
+        self.pipeline: headrace.Pipeline = (
+            source if isinstance(source, headrace.Pipeline) else headrace.pipe(source)
+        )
         self._samples: list[dict[str, Any]] = []
         self._clock = clock
 

@@ -138,7 +138,7 @@ class ClosedLoop:
         total: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.about = {"kind": "closed", "clients": clients}
+        self.about: dict[str, Any] = {"kind": "closed", "clients": clients}
         self.clock_covers = CLOSED_CLOCK
         self.notes = [Notes() for _ in range(clients)]
         self._running = True

@@ -86,7 +86,7 @@ class Prometheus:
             ) from error
         self._server.look = self._look
         self._server.encode = lambda accept: _encoded(client, registry, accept)
-        self.port = int(self._server.server_address[1])
+        self.port: int = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": _QUIET_S},

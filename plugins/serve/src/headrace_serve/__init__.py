@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from headrace_serve.server import Server
     from headrace_serve.tls import Tls
 
-__all__ = ["Keys", "Limits", "ModelManager", "Server", "Tls", "asgi"]
+__version__ = "0.1.0"
+
+__all__ = ["Keys", "Limits", "ModelManager", "Server", "Tls", "__version__", "asgi"]
 
 _HOMES = {
     "Keys": "keys",

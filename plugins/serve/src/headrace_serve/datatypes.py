@@ -31,7 +31,7 @@ __all__ = [
     "of_dtype_name",
 ]
 
-DATATYPES: Final = {
+DATATYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype("?"),
     "UINT8": np.dtype("<u1"),
     "UINT16": np.dtype("<u2"),

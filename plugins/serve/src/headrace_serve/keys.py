@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pydantic
 
@@ -31,7 +31,7 @@ _PREFIX = "bearer "
 
 
 class _Key(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     sha256: str = pydantic.Field(pattern="^[0-9a-f]{64}$")
     rights: tuple[Right, ...] = ("infer", "describe")

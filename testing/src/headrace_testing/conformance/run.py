@@ -142,9 +142,9 @@ class ConformanceRun:
         self, cls: type[BackendConformance], *, promised: type[headrace.Backend] | None = None
     ) -> None:
         check_class(cls)
-        self.rules = rules()
-        self.subject = Subject(cls(), promised)
-        self.expected = dict(cls.expected_failures)
+        self.rules: Mapping[str, Rule] = rules()
+        self.subject: Subject = Subject(cls(), promised)
+        self.expected: dict[str, str] = dict(cls.expected_failures)
         self._inside = None if cls.inside is None else ConformanceRun(cls.inside)
         self._verdicts: dict[str, Verdict] = {}
         self._builds = _that_build(self.rules)
