@@ -120,7 +120,9 @@ def test_lines_above_a_progress_bar_are_written_as_they_are(capsys):
         advance()
     out, err = capsys.readouterr()
     assert out == ""
-    assert "[red]" + "long " * 50 + "line\n" in err  # older versions of rich cut what is blank at the end
+    assert (
+        "[red]" + "long " * 50 + "line\n" in err
+    )  # older versions of rich cut what is blank at the end
 
 
 def test_what_holds_itself_is_cut_off():

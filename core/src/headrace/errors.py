@@ -124,7 +124,7 @@ class ConfigError(HeadraceError, ValueError):
 
     def __init__(self, problems: Sequence[Problem] | Problem | str = ()) -> None:
         found = Problem("config", problems) if isinstance(problems, str) else problems
-        self.problems: tuple[Problem, ...] = (found,) if isinstance(found, Problem) else tuple(found)
+        self.problems: tuple[Problem, ...] = tuple([found] if isinstance(found, Problem) else found)
         super().__init__()
 
     def __str__(self) -> str:
