@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -13,7 +15,8 @@ import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
-from headrace_serve import Limits
+from headrace_serve import Limits, grpc_extensions
+from headrace_serve.grpc_messages import message
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="regions are files on Linux alone")
 
@@ -238,3 +241,13 @@ def test_the_extensions_name_what_is_allowed(client, triton):
 
     assert extensions() - extensions(allow=[]) == {"system_shared_memory"}
     assert extensions(allow=["repository"]) - extensions(allow=[]) == {"model_repository"}
+
+
+def test_the_status_of_regions_over_grpc_is_made_of_messages():
+    """Versions 5 of protobuf take no dict as a value of a map."""
+    row = {"name": "in", "key": "k", "offset": 0, "byte_size": BYTES}
+    service = SimpleNamespace(regions=SimpleNamespace(status=lambda name: [row]))
+    status, _ = grpc_extensions._ANSWERS["SystemSharedMemoryStatus"]
+    (one,) = asyncio.run(status(service, SimpleNamespace(name="")))["regions"].values()
+    assert one == message("inference.SystemSharedMemoryStatusResponse.RegionStatus")(**row)
+    assert not isinstance(one, dict)

@@ -36,7 +36,10 @@ def _method(name: str, service: Service, calls: Calls, answer: Any, right: Right
 
 async def _status(service: Service, request: Any) -> dict[str, Any]:
     rows = allowed(service.regions).status(request.name)
-    return {"regions": {row["name"]: row for row in rows}}
+    region = message("inference.SystemSharedMemoryStatusResponse.RegionStatus")
+    return {
+        "regions": {row["name"]: region(**row) for row in rows}
+    }  # protobuf 5 takes no dict in a map
 
 
 async def _register(service: Service, request: Any) -> dict[str, Any]:
