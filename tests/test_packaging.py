@@ -32,7 +32,10 @@ def test_a_wheel_holds_its_package_and_nothing_else(wheels):
         tops = {name.split("/")[0] for name in names}
         assert tops == {package, f"{package}-0.1.0.dist-info"}
         assert f"{package}/py.typed" in names
-        assert not [name for name in names if "/test_" in name and "/_templates/" not in name]
+        modules = [name.removesuffix(".py") for name in names if name.endswith(".py")]
+        assert not [name for name in modules if "/test_" in name]
+        # What is in a wheel can be imported by its name; `python -m compileall` fails at modules of templates.
+        assert all(part.isidentifier() for name in modules for part in name.split("/"))
 
 
 def test_the_template_is_in_the_wheel_of_the_command_and_in_a_wheel_made_of_its_sdist(

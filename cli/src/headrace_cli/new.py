@@ -34,6 +34,8 @@ _TOKEN = re.compile(
     r"{% raw %}(?P<raw>.*?){% endraw %}|{{ ?cookiecutter\.(?P<name>\w+) ?}}", re.DOTALL
 )
 _ROOT = "{{cookiecutter.distribution}}"
+_SUFFIX = {"_py": "py"}
+"""The suffix of the template's modules: where they had that of Python itself, ``python -m compileall`` would fail."""
 
 
 new = group(COMMANDS["new"])
@@ -76,7 +78,8 @@ def backend(
     """  # noqa: D301 - typer keeps the lines after a backspace character
     names = _names(name)
     _check_free(names)
-    files = {_render(path, names): _render(text, names) for path, text in _template()}
+    known = {**names, **_SUFFIX}
+    files = {_render(path, known): _render(text, known) for path, text in _template()}
     made = folder / names["distribution"]
     _write(made, files)
     if json:
@@ -158,7 +161,7 @@ def _template() -> Iterator[tuple[str, str]]:
 
 def _files(folder: Traversable, path: str) -> Iterator[tuple[str, str]]:
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.name == "__pycache__":  # an installer also compiles the modules of the template
+        if entry.name == "__pycache__":  # of modules that an older checkout had there
             continue
         if entry.is_dir():
             yield from _files(entry, f"{path}{entry.name}/")
