@@ -254,6 +254,8 @@ def test_strings_are_looked_at_in_a_request_that_runs_alone_too(start, one_to_on
     [
         (T.FLOAT, [1, 2], [1.0, 2.0]),
         (T.FLOAT, (0.5, 2), [0.5, 2.0]),
+        (T.FLOAT, [0.5, 1 << 64], [0.5, 2.0**64]),
+        (T.DOUBLE, [1, 1 << 1024], None),
         (T.UINT8, [1, 255], [1, 255]),
         (T.UINT8, [1, 256], None),
         (T.UINT64, [1, (1 << 64) - 1], [1, (1 << 64) - 1]),
@@ -415,6 +417,24 @@ def test_padding_has_a_value_and_a_multiple(start, one_to_one):
     assert short[0].tolist() == [0] + [-1] * 7
     assert long[1].tolist() == [0] * 5 + [-1] * 3
     assert results(backend, [{"data": np.zeros((2, 4), np.float32)}])[0].shape == (2, 4)
+
+
+def test_inputs_that_differ_in_an_axis_of_one_name_are_not_padded_to_one_length(start, save):
+    path = save(
+        [("Add", ["a", "b"], ["y"], {})],
+        [("a", T.FLOAT, ["n", "w"]), ("b", T.FLOAT, ["n", "w"])],
+        [("y", T.FLOAT, ["n", "w"])],
+    )
+    for multiple in (1, 4):
+        backend = start(path, ragged="pad", pad_multiple=multiple)
+        sizes = [(3, 3), (3, 2), (2, 2)]
+        batch = [
+            {key: np.ones(n, np.float32) for key, n in zip("ab", ab, strict=True)} for ab in sizes
+        ]
+        for requests, bad in ((batch, 1), ([dict(batch[1])], 0)):
+            outcomes = backend(requests)
+            assert [place for place, error in enumerate(outcomes) if error] == [bad]
+            assert (outcomes[bad].key, outcomes[bad].expected) == ("b", "3, as in 'a'")
 
 
 def test_what_onnx_runtime_refuses_is_a_backend_error_and_prints_nothing(start, save, capfd):

@@ -75,7 +75,8 @@ class OnnxTensor(headrace.Backend):
         onnxruntime = builds.import_runtime()
         from headrace_ort import collate, items, session, signature
 
-        self._collate, self._read = collate, items.read_item
+        self._collate = collate
+        self._read: Callable[..., Item] = items.read_item
         self._options = options
         self._place: Any = None
         log_level, opened = self._open(options, context)
@@ -92,6 +93,7 @@ class OnnxTensor(headrace.Backend):
         self.reads = tuple(dict.fromkeys(self._keys.values()))
         if options.ragged == "pad":
             collate.check_padding(self._signature.inputs, options.pad_value)
+            self._read = self._read_equal
         # If the model fixes the shape of all samples, `_alike` need not compare their shapes.
         batched = (port for port in self._signature.inputs if port.batched)
         self._refuses = options.ragged == "refuse" and any(port.exact is None for port in batched)
@@ -261,6 +263,14 @@ class OnnxTensor(headrace.Backend):
             for i, result in zip(members, results, strict=True):
                 batch[places[i]]["result"] = result
         return outcomes if len(places) < len(batch) or any(outcomes) else None
+
+    def _read_equal(self, request: Request, *about: Any) -> Item:
+        """Read a request whose arrays will be padded."""
+        from headrace_ort import items
+
+        item = items.read_item(request, *about)
+        items.check_equal_axes(item, self._signature, self._keys)
+        return item
 
     def _alike(
         self,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace_ort.signature import Port, Signature
 
-__all__ = ["Item", "as_array", "counted_rows", "numpy_dtype", "read_item"]
+__all__ = ["Item", "as_array", "check_equal_axes", "counted_rows", "numpy_dtype", "read_item"]
 
 _WIDENS = {"b": "b", "i": "iuf", "u": "iuf", "f": "f", "U": "O"}
 """For each kind of numpy dtype of Python values, the kinds to which they may be converted."""
@@ -96,6 +96,33 @@ def read_item(
             array = _with_rows(array, port, key, size)
         arrays[port.name] = array
     return Item(arrays, size, bool(sample))
+
+
+def check_equal_axes(item: Item, signature: Signature, keys: Mapping[str, str]) -> None:
+    """Refuse an item whose inputs differ in the length of an axis that has one name in the model.
+
+    ONNX Runtime does so where the model cannot run; but padding would make the lengths equal.
+
+    Raises:
+        InputError: Two inputs differ; the key is that of the second.
+    """
+    known: dict[str, tuple[int, str]] = {}
+    for port in signature.inputs:
+        if not port.batched:
+            continue
+        key = keys[port.name]
+        lengths = item.arrays[port.name].shape[1:]
+        for name, length in zip(port.sample_names, lengths, strict=True):
+            if name is None:
+                continue
+            first, of = known.setdefault(name, (length, key))
+            if first != length:
+                raise InputError(
+                    f"the axis {name!r} differs between inputs of this request",
+                    key=key,
+                    expected=f"{first}, as in {of!r}",
+                    got=str(length),
+                )
 
 
 def as_array(value: Any, port: Port, key: str = "data") -> Any:
@@ -214,7 +241,8 @@ def _is_plain(value: Any) -> bool:
 def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
     """Give Python numbers or strings as an array with unchanged values.
 
-    numpy alone would convert numbers beside a text to texts, and a mix of integers above and below 2**63 to floats.
+    numpy alone would convert numbers beside a text to texts, a mix of integers above and below 2**63 to floats, and
+    keep integers of more than 64 bits as objects.
     """
     if wanted.kind == "O":
         return np.asarray(value, object)
@@ -223,6 +251,9 @@ def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
         exact = np.asarray(value, object)
         if all(type(one) is int and 0 <= one < 1 << 64 for one in exact.flat):
             return exact.astype(wanted)
+    wide = array.dtype.kind == "O" and wanted.kind == "f"
+    if wide and all(type(one) in (int, float) for one in array.flat):
+        return array.astype(np.float64)
     return array
 
 

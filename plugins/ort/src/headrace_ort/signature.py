@@ -43,6 +43,7 @@ class Port:
             model does not declare.
         batched: Whether it has a batch axis.
         axis: The index of the batch axis.
+        names: The name that the model gives each dynamic axis; None where it gives none.
     """
 
     name: str
@@ -50,6 +51,12 @@ class Port:
     shape: tuple[int | None, ...]
     batched: bool
     axis: int = 0
+    names: tuple[str | None, ...] = ()
+
+    @property
+    def sample_names(self) -> tuple[str | None, ...]:
+        """The names of the axes without the batch axis."""
+        return (*self.names[: self.axis], *self.names[self.axis + 1 :])
 
     @property
     def sample_shape(self) -> tuple[int | None, ...]:
@@ -219,7 +226,8 @@ def _axis(length: object) -> int | None:
 
 def _port(node: Any, axes: Mapping[str, int], batched: bool) -> Port:
     shape = tuple(map(_axis, node.shape))
-    return Port(node.name, _DTYPES[_kind(node)], shape, batched, axes.get(node.name, 0))
+    names = tuple(name if isinstance(name, str) else None for name in node.shape)
+    return Port(node.name, _DTYPES[_kind(node)], shape, batched, axes.get(node.name, 0), names)
 
 
 def _kind(node: Any) -> str:
