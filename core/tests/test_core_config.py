@@ -1059,6 +1059,15 @@ def test_a_name_that_no_error_can_show_is_not_suggested(tmp_path):
     assert found.suggestion is None
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_a_link_to_nothing_is_not_suggested(tmp_path):
+    (tmp_path / "word.txt").symlink_to("gone.txt")
+    (tmp_path / "words.md").touch()
+    (found,) = problems({"backend": "Show", "model": str(tmp_path / "word.txt")})
+    assert found.message == f"Show: model: no such file: {str(tmp_path / 'word.txt')!r}"
+    assert found.suggestion == str(tmp_path / "words.md")
+
+
 def test_a_path_that_the_system_refuses_is_a_problem_of_its_option():
     (found,) = problems({"backend": "Show", "model": "x" * 5000})
     assert "it cannot be looked for: File name too long" in found.message

@@ -116,11 +116,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def nearest_file(path: Path) -> str | None:
     """Give the file beside a missing one that was perhaps meant: of a similar name, or of its name with ``.toml``.
 
-    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it.
+    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it. So is a link
+    to nothing.
     """
     try:
-        names = (one.name for one in islice(path.parent.iterdir(), 1000))
-        beside = [name for name in names if name.isprintable()]
+        found = islice(path.parent.iterdir(), 1000)
+        beside = [one.name for one in found if one.name.isprintable() and one.exists()]
     except OSError:
         return None
     alike = [one for one in beside if nearest(path.stem, [path.with_name(one).stem])]
