@@ -240,7 +240,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
-        """Show a progress bar if stderr is a terminal and stdout is none: its lines would tear the bar."""
+        """Show a progress bar if stderr is a terminal and stdout is none: its lines would break up the bar."""
         total = 0
         if sys.stderr.isatty() and not sys.stdout.isatty():
             total = sum(1 for _ in expand(arguments))

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,25 +210,29 @@ class _Reader:
         before = len(self.problems)
         level: list[tuple[str | None, Any]] = [(None, tables)]
         for _ in range(MAX_DEPTH + 2):
-            inner: dict[int, tuple[str | None, Any]] = {}
-            for path, part in level:
-                if isinstance(part, Mapping):
-                    for key, value in part.items():
-                        if isinstance(key, str):
-                            inner[id(value)] = (f"{path}.{key}" if path else key), value
-                        else:
-                            message = f"keys are texts, got {shown_value(key)}"
-                            self.problems.add("key", message, file=file, path=path)
-                elif isinstance(part, (list, tuple)):
-                    inner.update((id(item), (path, item)) for item in part)
-                elif isinstance(part, int) and int.__abs__(part) >= _TOO_BIG:
-                    message = f"a number has at most {MAX_DIGITS} digits"
-                    self.problems.add("number", message, file=file, path=path)
-            level = [*inner.values()]
+            inner = (one for path, part in level for one in self._inside(part, path, file))
+            level = [*{id(value): (path, value) for path, value in inner}.values()]
             if not level:
                 return len(self.problems) == before
         self.problems.add("nesting", f"nested more than {MAX_DEPTH} levels deep", file=file)
         return False
+
+    def _inside(
+        self, part: Any, path: str | None, file: str | None
+    ) -> Iterator[tuple[str | None, Any]]:
+        """Give what a part of a source holds, each with its path; report what is wrong with the part."""
+        if isinstance(part, Mapping):
+            for key, value in part.items():
+                if isinstance(key, str):
+                    yield (f"{path}.{key}" if path else key), value
+                else:
+                    message = f"keys are texts, got {shown_value(key)}"
+                    self.problems.add("key", message, file=file, path=path)
+        elif isinstance(part, (list, tuple)):
+            yield from ((path, item) for item in part)
+        elif isinstance(part, int) and int.__abs__(part) >= _TOO_BIG:
+            message = f"a number has at most {MAX_DIGITS} digits"
+            self.problems.add("number", message, file=file, path=path)
 
     def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
         """Take the value of a key out of ``own``: a list of texts, or a single text."""

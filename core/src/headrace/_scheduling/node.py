@@ -158,11 +158,6 @@ class Node(FreeInstances):
         if entry.state != QUEUED or (self.has_idle and self.queue.weight >= self.enough):
             self.dispatch(None)
 
-    def take_out(self, entry: Entry) -> None:
-        """Take an entry out of the queue, or from outside it; an entry in neither is left alone."""
-        self.outside.pop(entry, None)
-        self.queue.remove((entry,))
-
     @property
     def bounded(self) -> int:
         """How many requests wait, at this node or another, that entered at this node."""
@@ -239,7 +234,8 @@ class Node(FreeInstances):
             entry: An entry that waits, runs, or has not come yet.
             failure: Makes the error, called as ``failure(node, running=...)``.
         """
-        self.take_out(entry)
+        self.outside.pop(entry, None)
+        self.queue.remove((entry,))
         if entry.state == DONE:
             return False
         running = not entry.take_back()
