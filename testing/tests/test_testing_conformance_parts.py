@@ -133,6 +133,16 @@ def test_values_are_compared_by_type_and_content(a, b, differ):
     assert (difference(a, b, rtol=1e-6) is not None) is differ
 
 
+def test_values_that_hold_themselves_are_compared_as_far_as_they_go():
+    one, other, third = [1], [1], [2]
+    for value in (one, other, third):
+        value.append(value)
+    assert difference(one, other) is None
+    assert difference(one, third) == "at 0: 1 and 2"
+    assert difference([ValueError(1)], [ValueError(1)]) is None
+    assert "give their class an __eq__" in str(difference(object(), object()))
+
+
 @pytest.mark.parametrize(
     ("a", "b", "differ"),
     [
@@ -516,7 +526,7 @@ CHANGES = {
     "mask of new files": lambda: os.umask(0o077),
     "locale": lambda: locale.setlocale(locale.LC_ALL, "POSIX"),
     "hooks of exceptions and of the prompt": lambda: setattr(threading, "excepthook", print),
-    "stream of stderr": lambda: setattr(sys, "stderr", io.StringIO()),
+    "stream of stdin, stdout or stderr": lambda: setattr(sys, "stderr", io.StringIO()),
     "limit of logging.disable": lambda: logging.disable(logging.INFO),
     "thresholds of the garbage collector": lambda: gc.set_threshold(12345),
     "size of new threads' stacks": lambda: threading.stack_size(1 << 20),

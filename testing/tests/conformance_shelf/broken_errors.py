@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import contextlib
 import inspect
 
 from conformance_shelf.labels import breaks
@@ -202,3 +204,44 @@ class CountsCalls(Perfect):
         super().one(request)
         seen.append(request)
         request["result"] += again
+
+
+@breaks("errors-returned")
+class EndsAsATaskDoes(Perfect):
+    def forward(self, batch):
+        if any("data" not in request for request in batch):
+            raise asyncio.CancelledError
+        return super().forward(batch)
+
+
+@breaks("interrupts-pass")
+class MakesErrorsOfInterrupts(Perfect):
+    def one(self, request):
+        try:
+            super().one(request)
+        except InputError:
+            raise
+        except BaseException as error:
+            raise InputError("no number", key="data") from error
+
+
+@breaks("interrupts-pass")
+class GoesOnWithoutAResult(Perfect):
+    def one(self, request):
+        self.read(request)
+        with contextlib.suppress(BaseException):
+            super().one(request)
+        request.setdefault("result", None)
+
+
+@breaks("interrupts-pass")
+class StaysBusy(Perfect):
+    busy = False
+
+    def forward(self, batch):
+        if self.busy:
+            raise RuntimeError("it runs a batch already")
+        self.busy = True
+        outcomes = super().forward(batch)
+        self.busy = False
+        return outcomes

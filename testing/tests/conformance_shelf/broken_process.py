@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextvars
 import gc
@@ -270,3 +271,20 @@ class ProfilesNewThreads(Perfect):
     def init(self, options, context):
         super().init(options, context)
         threading.setprofile(lambda *event: None)
+
+
+@breaks("process-state-kept")
+class TalksToItself(Perfect):
+    def init(self, options, context):
+        super().init(options, context)
+        sys.stdout = sys.stderr
+
+
+@breaks("process-state-kept")
+class BringsItsLoops(Perfect):
+    class Policy(asyncio.DefaultEventLoopPolicy):
+        pass
+
+    def init(self, options, context):
+        super().init(options, context)
+        asyncio.set_event_loop_policy(self.Policy())

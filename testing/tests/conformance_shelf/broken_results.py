@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 from typing import ClassVar
 
 from conformance_shelf.broken_batch import Sorting, lists
@@ -258,4 +259,27 @@ class GivesAllOneList(Sorting):
         shared = []
         for request in good(batch):
             request["result"] = {"sorted": tuple(request["result"]), "notes": shared}
+        return outcomes
+
+
+class EndsWhenWaitedFor(threading.Thread):
+    def __init__(self, result):
+        super().__init__(daemon=True)
+        self.result, self.go = result, threading.Event()
+
+    def run(self):
+        self.go.wait()
+        self.result.append(0)
+
+    def join(self, timeout=None):
+        self.go.set()
+        super().join(timeout)
+
+
+@breaks("finished-when-answered", **lists)
+class LeavesItsWorkToAThread(Sorting):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        for request in good(batch):
+            EndsWhenWaitedFor(request["result"]).start()
         return outcomes

@@ -27,6 +27,10 @@ class BackendConformance:
             of that expression: rules that build or run the backend are judged there.
         rtol, atol: How far numbers with fractions in two results may differ and still count as
             equal: ``abs(a - b) <= atol + rtol * abs(b)``. All other values are compared exactly.
+        limit_s: How long one rule may take, in seconds, before it is broken because it did not end. What is
+            stuck in the main thread is interrupted as by Ctrl-C; where that is impossible, since a library waits
+            with the interpreter's lock held, the stacks of all threads are printed and the process ends.
+            ``math.inf`` for no limit.
     """
 
     expression: str = ""
@@ -35,6 +39,7 @@ class BackendConformance:
     inside: type[BackendConformance] | None = None
     rtol: float = 1e-5
     atol: float = 1e-6
+    limit_s: float = 600.0
 
     def unavailable(self) -> str | None:
         """Return what this machine lacks to run the backend (``"no CUDA device"``); None if nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,7 +39,17 @@ class ConformanceCollector(pytest.Collector):
         """The run that the tests of the class share."""
         if self._run is None:
             self._run = ConformanceRun(self.conformance)
+            self._run.exits = self._exits()
         return self._run
+
+    def _exits(self) -> int | None:
+        """Give the stderr of before pytest captured it; None where pytest itself prints stacks after a while."""
+        with contextlib.suppress(ValueError):  # pytest runs without its plugin about faults
+            if float(self.config.getini("faulthandler_timeout") or 0) > 0:
+                return None
+        plugin = sys.modules.get("_pytest.faulthandler")
+        key = getattr(plugin, "fault_handler_stderr_fd_key", None)
+        return 2 if key is None else self.config.stash.get(key, 2)
 
     def collect(self) -> Iterator[pytest.Item]:
         """Give a test per rule."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.outcome import Broken, ends_the_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,8 +72,10 @@ class Live:
         """Close all that was built, newest first; give the errors. A second call does nothing."""
         try:
             return list(self._built.close())
-        except SystemExit as error:  # of a backend: it must not end the kit
-            return [error]
+        except BaseException as error:
+            if ends_the_run(error):
+                raise
+            return [error]  # SystemExit of a backend, say: it must not end the kit
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance; give an exception or None per item."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 
@@ -15,6 +16,12 @@ class NotApplicable(Exception):  # noqa: N818 - no error: the contract promises 
 
 class NotJudged(Exception):  # noqa: N818 - no error: this machine lacks something
     """The rule cannot be judged on this machine; the text says why."""
+
+
+def ends_the_run(error: BaseException) -> bool:
+    """Return whether an exception is meant for whoever runs the rules: Ctrl-C, or what pytest ends a test with."""
+    pytest = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", KeyboardInterrupt)
+    return isinstance(error, (KeyboardInterrupt, pytest))
 
 
 PASSED = "passed"

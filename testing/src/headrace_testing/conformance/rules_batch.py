@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchRangeError, ContractError, SetupError
 from headrace_testing.conformance.live import MOST, USUAL_BATCH, weight_of
-from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.outcome import Broken, ends_the_run
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.subject import DISTINCT, replaced
 
@@ -78,9 +78,7 @@ def outcomes(subject: Subject) -> None:
     with Spy(live.root) as spy:
         live.call(live.take(subject.item))
     calls = spy.calls
-    with contextlib.suppress(
-        Exception, SystemExit
-    ):  # building again, and errors, have rules of their own
+    try:
         tried = subject.tried
         bad = tried.take(subject.item)
         for key in subject.declared("reads").required | {"data"}:
@@ -88,6 +86,9 @@ def outcomes(subject: Subject) -> None:
         with Spy(tried.root) as spy:
             tried.call(bad)
         calls = calls + spy.calls
+    except BaseException as error:  # building again, and errors, have rules of their own
+        if ends_the_run(error):
+            raise
     for before, _, given in calls:
         if given is None:
             continue
@@ -243,7 +244,9 @@ def errors_returned(subject: Subject) -> None:
             raise Broken(
                 f"backend(batch) raised {type(error).__name__}: {error}; errors are given back"
             ) from error
-        except SystemExit as error:
+        except BaseException as error:
+            if ends_the_run(error):
+                raise
             raise Broken(
                 f"backend(batch) raised {type(error).__name__}, which ends a thread"
             ) from error

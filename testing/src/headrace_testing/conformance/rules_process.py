@@ -48,7 +48,7 @@ def process_state_kept(subject: Subject) -> None:
 
     A whole life (`init`, `warm_up`, a batch, a bad request, `close`) leaves as they were: the environment, the
     working directory, the import path, handlers of signals and of the root logger with its level, the loggers of
-    Headrace, builtins, hooks of exceptions, stderr, warning filters, switches of the interpreter, the locale, the mask of new files, the
+    Headrace, builtins, hooks of exceptions, stdin, stdout and stderr, warning filters, switches of the interpreter, the policy of event loops, the locale, the mask of new files, the
     thread's processors and the signals that it blocks. It does not
     seed the common random numbers of Python or numpy, and prints nothing to stdout, where `headrace run`
     writes results. What a library sets once, when it is first loaded, is not counted.
@@ -67,10 +67,10 @@ def _life_from(subject: Subject, seed: int) -> dict[str, str]:
     try:
         # The settings of earlier lives are undone, because this life would otherwise set the same again.
         restore(subject.settings_before)
-        before = settings()
         for _, _, plant in generators.values():
             plant(seed)
         with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+            before = settings()
             warnings.filterwarnings("ignore", ".*")  # which is no filter that a backend would set
             filters = list(warnings.filters)
             live = subject.build()
@@ -79,7 +79,7 @@ def _life_from(subject: Subject, seed: int) -> dict[str, str]:
             subject.done(live)
             if list(warnings.filters) != filters:
                 raise Broken("a life of it leaves other warning filters")
-        after = settings()
+            after = settings()
         ends = {name: str(get()) for name, (get, _, _) in generators.items()}
     finally:
         restore(present)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace_testing.conformance.host import cuda_runtime
+from headrace_testing.conformance.host import cuda_runtime, is_on_device
 from headrace_testing.conformance.live import USUAL_BATCH, weight_of
 from headrace_testing.conformance.memory import same_memory, shares_memory
 from headrace_testing.conformance.outcome import Broken
@@ -32,6 +34,9 @@ _ROTATED = 16
 _TURNS = 3
 """The number of batches whose results are read as soon as they are returned."""
 
+_PATIENCE_S = 1.0
+"""How long to wait for threads that a backend has started; a library may keep its own for ever."""
+
 _LATER = 8
 """How many batches follow a batch whose results must not change."""
 
@@ -50,11 +55,13 @@ def _batches(subject: Subject, live: Live) -> list[list[int]]:
 def finished_when_answered(subject: Subject) -> str | None:
     """A caller reads its result at once, in any thread and on any stream.
 
-    Work that `forward` leaves unfinished in the memory of a device must be finished before the callers get
-    their results: by a function that `init` has given to `context.at_batch_end`. Another thread copies
-    results on a device to the host as soon as the callers have them, and again once the same requests have
-    run once more, the backend is closed and the device has nothing left to do: both copies are equal.
+    Another thread copies the results as soon as the callers have them. Those of the last batch are equal to the copies still, once
+    the threads that the backend has started have ended (or a second has passed): work that `forward` leaves to a
+    thread ends before `forward` does. Work that it leaves unfinished in the memory of a device must be finished
+    by a function that `init` has given to `context.at_batch_end`: results there are copied again once the same
+    requests have run once more, the backend is closed and the device has nothing left to do.
     """
+    others = set(threading.enumerate())
     try:
         live = subject.build()
     except Exception:  # noqa: BLE001 - the rule `life-cycle-again` reports it
@@ -62,22 +69,45 @@ def finished_when_answered(subject: Subject) -> str | None:
     copied: list[tuple[Any, Any]] = []
     for _ in range(_TURNS):
         results = live.results(live.take(subject.item))
-        on_device = [one for result in results for one in arrays_on_device(result)]
-        copies = in_thread(functools.partial(kept, on_device))
-        copied += zip(on_device, copies, strict=True)
+        parts = [part for result in results for part in arrays_on_device(result) or [result]]
+        copied += zip(parts, in_thread(functools.partial(_copies, parts)), strict=True)
+    on_device = [pair for pair in copied if is_on_device(pair[0])]
+    last = [pair for pair in copied[-len(parts) :] if subject.differ(*pair) is None]
+    _wait_for_threads(set(threading.enumerate()) - others)
+    if not on_device:
+        _must_be_finished(
+            subject, last, "after threads of the backend have ended; let forward wait for them"
+        )
     live.results(live.take(subject.item))
     with contextlib.suppress(Broken):  # that rule also reports a `close` that fails
         subject.done(live)
-    if copied:
-        _wait_for_devices()
-    for array, copy in copied:
-        found = subject.differ(array, copy)
+    if not on_device:
+        return "no result is on a device"
+    _wait_for_devices()
+    how = "by the time of close; finish it in a function given to context.at_batch_end"
+    _must_be_finished(subject, on_device, how)
+    return f"{len(on_device)} arrays on a device"
+
+
+def _must_be_finished(subject: Subject, copied: list[tuple[Any, Any]], how: str) -> None:
+    for part, copy in copied:
+        found = subject.differ(part, copy)
         if found is not None:
+            what = said(part) if is_on_device(part) else "a result"
             raise Broken(
-                f"{said(array)} is not finished when its callers are answered, by the time of close it "
-                f"differs: {found}; finish it in a function given to context.at_batch_end"
+                f"{what} is not finished when its callers are answered, it differs ({found}) {how}"
             )
-    return f"{len(copied)} arrays on a device" if copied else "no result is on a device"
+
+
+def _wait_for_threads(threads: set[threading.Thread]) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    for thread in threads:
+        with contextlib.suppress(RuntimeError):  # another thread is just starting it
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+def _copies(parts: list[Any]) -> list[Any]:
+    return [kept(part) for part in parts]
 
 
 def _wait_for_devices() -> None:

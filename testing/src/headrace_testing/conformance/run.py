@@ -21,6 +21,7 @@ from headrace_testing.conformance import (
     rules_class,
     rules_docs,
     rules_errors,
+    rules_interrupts,
     rules_keys,
     rules_left,
     rules_life,
@@ -30,6 +31,7 @@ from headrace_testing.conformance import (
 )
 from headrace_testing.conformance.base import BackendConformance
 from headrace_testing.conformance.certificate import Certificate
+from headrace_testing.conformance.limit import Limit
 from headrace_testing.conformance.outcome import (
     BLOCKED,
     EXPECTED_FAILURE,
@@ -42,6 +44,7 @@ from headrace_testing.conformance.outcome import (
     NotApplicable,
     NotJudged,
     Verdict,
+    ends_the_run,
 )
 from headrace_testing.conformance.subject import Subject
 
@@ -57,12 +60,17 @@ _MODULES = (
     rules_results,
     rules_keys,
     rules_errors,
+    rules_interrupts,
     rules_children,
     rules_life,
     rules_threads,
     rules_left,
     rules_process,
 )
+
+
+_CLOSING_S = 10.0
+"""How long a backend may take to close at the end, after a rule about it did not end."""
 
 
 def rules() -> Mapping[str, Rule]:
@@ -108,14 +116,13 @@ def check_class(cls: type[BackendConformance]) -> None:
         ("expected_failures", Mapping),
         ("rtol", Real),
         ("atol", Real),
+        ("limit_s", Real),
     ):
         value = getattr(cls, name)
         if not isinstance(value, kind):
             meant = "a dict" if kind is Mapping else "a number"
             raise TypeError(f"{name} of {cls.__name__} is {meant}, got {value!r}")
-    for name, limit in (("rtol", cls.rtol), ("atol", cls.atol)):
-        if not 0 <= limit < math.inf:
-            raise ValueError(f"{name} of {cls.__name__} is finite and at least 0, got {limit!r}")
+    _check_numbers(cls)
     if "backend" in cls.options:
         raise ValueError(
             f"options of {cls.__name__} has the key 'backend': what is certified is `expression`"
@@ -135,8 +142,21 @@ def check_class(cls: type[BackendConformance]) -> None:
             )
 
 
+def _check_numbers(cls: type[BackendConformance]) -> None:
+    for name, limit in (("rtol", cls.rtol), ("atol", cls.atol)):
+        if not 0 <= limit < math.inf:
+            raise ValueError(f"{name} of {cls.__name__} is finite and at least 0, got {limit!r}")
+    if not cls.limit_s > 0:
+        raise ValueError(f"limit_s of {cls.__name__} is more than 0, got {cls.limit_s!r}")
+
+
 class ConformanceRun:
-    """A run of the rules over one conformance class; used as a context manager."""
+    """A run of the rules over one conformance class; used as a context manager.
+
+    Attributes:
+        exits: The file descriptor to which the stacks of all threads are written before the process ends because a
+            rule never does and nothing can be interrupted; None to wait on.
+    """
 
     def __init__(
         self, cls: type[BackendConformance], *, promised: type[headrace.Backend] | None = None
@@ -146,6 +166,8 @@ class ConformanceRun:
         self.subject: Subject = Subject(cls(), promised)
         self.expected: dict[str, str] = dict(cls.expected_failures)
         self._inside = None if cls.inside is None else ConformanceRun(cls.inside)
+        self.exits: int | None = 2
+        self._late = False
         self._verdicts: dict[str, Verdict] = {}
         self._builds = _that_build(self.rules)
 
@@ -156,8 +178,9 @@ class ConformanceRun:
         self.close()
 
     def close(self) -> None:
-        """Close all that was built."""
-        self.subject.close()
+        """Close all that was built, as far as it ends."""
+        with contextlib.suppress(Broken), self._limit(_CLOSING_S if self._late else math.inf)():
+            self.subject.close()
         if self._inside is not None:
             self._inside.close()
 
@@ -190,19 +213,30 @@ class ConformanceRun:
                 detail = "it is listed in expected_failures, and holds: take it out there"
         return Verdict(rule.id, outcome, rule.reason, detail, reason)
 
+    def _limit(self, most_s: float = math.inf) -> Limit:
+        module = self.subject.kit.__class__.__module__
+        with contextlib.suppress(Exception):  # the rule `resolves` reports what is wrong
+            module = self.subject.cls.__module__
+        return Limit(min(self.subject.kit.limit_s, most_s), module, self.exits)
+
     def _check(self, rule: Rule) -> tuple[str, str]:
         """Check a rule; give its outcome and the detail."""
+        limit = self._limit()
         try:
-            with warnings.catch_warnings():
+            with limit(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the rule `warnings-left` listens to them
                 return PASSED, rule.check(self.subject) or ""
         except Broken as error:
+            self._late |= limit.over
             return FAILED, str(error)
         except NotApplicable as error:
             return NOT_APPLICABLE, str(error)
         except NotJudged as error:
             return NOT_JUDGED, str(error)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - any error of a backend breaks the rule
+        except BaseException as error:
+            if ends_the_run(error):
+                raise
+            # Any other error of a backend breaks the rule, SystemExit and asyncio's CancelledError too.
             return FAILED, f"{type(error).__name__}: {error}"
 
     def certificate(self) -> Certificate:

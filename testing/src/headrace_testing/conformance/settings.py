@@ -96,8 +96,18 @@ def _set_loggers(value: dict[str, tuple[Any, ...]]) -> None:
         one.propagate, one.disabled = propagate, disabled
 
 
-def _set_stderr(value: Any) -> None:
-    sys.stderr = value
+def _set_streams(value: tuple[Any, Any, Any]) -> None:
+    sys.stdin, sys.stdout, sys.stderr = value
+
+
+def _loop_policy() -> Any:
+    """Give the policy of event loops; None for that of the standard library, which is made at the first need."""
+    found = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+    return None if type(found).__module__.partition(".")[0] == "asyncio" else found
+
+
+def _set_loop_policy(value: Any) -> None:
+    sys.modules["asyncio.events"]._event_loop_policy = value  # type: ignore[attr-defined]
 
 
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -124,7 +134,11 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda: {name: one for name, one in vars(builtins).items() if name != "_"},
         vars(builtins).update,
     ),
-    "stream of stderr": (lambda: sys.stderr, _set_stderr),
+    "stream of stdin, stdout or stderr": (
+        lambda: (sys.stdin, sys.stdout, sys.stderr),
+        _set_streams,
+    ),
+    "policy of event loops": (_loop_policy, _set_loop_policy),
     "size of new threads' stacks": (threading.stack_size, threading.stack_size),
     "mask of new files": (_umask, _set_umask),
     "locale": (

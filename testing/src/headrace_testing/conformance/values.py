@@ -11,6 +11,7 @@ import cmath
 import contextlib
 import copy
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from headrace_testing.conformance.host import host_copy, is_on_device
 
 _TEXT = 120
 _LISTING = ("tolist", "to_pylist")
+_comparing = threading.local()
+"""Per thread the pairs of values whose parts are being compared: a value may hold itself."""
 
 
 def is_array(value: Any) -> bool:
@@ -79,8 +82,18 @@ def _walk(value: Any, seen: set[int], found: list[Any]) -> None:
 
 def difference(a: Any, b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> str | None:
     """Say where two values differ; None when they are equal."""
-    if a is b:
+    pairs: set[tuple[int, int]] = _comparing.__dict__.setdefault("pairs", set())
+    pair = (id(a), id(b))
+    if a is b or pair in pairs:
         return None
+    pairs.add(pair)
+    try:
+        return _difference(a, b, rtol, atol)
+    finally:
+        pairs.discard(pair)
+
+
+def _difference(a: Any, b: Any, rtol: float, atol: float) -> str | None:
     if isinstance(a, memoryview) or isinstance(b, memoryview):
         a, b = _bytes_of(a), _bytes_of(b)
     if is_array(a) and is_array(b):
@@ -211,7 +224,10 @@ def _of_objects(a: Any, b: Any, rtol: float, atol: float) -> str | None:
         return None
     ours, theirs = _fields(a), _fields(b)
     if ours is None or theirs is None:
-        return f"{said(a)} and {said(b)}"
+        told = getattr(type(a), "__eq__", None) is not object.__eq__
+        return f"{said(a)} and {said(b)}" + (
+            "" if told else ", which do not tell what they hold: give their class an __eq__"
+        )
     return _of_mappings(ours, theirs, rtol, atol)
 
 
@@ -222,5 +238,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
         return None
     names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
     found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    if isinstance(value, BaseException):
+        found["args"] = value.args
     found.update(getattr(value, "__dict__", {}))
     return found or None
