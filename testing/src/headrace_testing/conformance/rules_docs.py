@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace import Backend
     from headrace_testing.conformance.subject import Subject
 
-_IN_WORDS = "written in words"
+_IN_WORDS = "what words tell"
 
 SECTIONS = ("Reads", "Writes", "Batch", "Raises", "Source")
 
