@@ -23,11 +23,6 @@ broken("resolves", "ExpressionIsNone", expression=None)
 
 
 @breaks("attributes")
-class ReadsWhatNoOptionNames(Perfect):
-    reads = ("data", "{key}")
-
-
-@breaks("attributes")
 class WritesAList(Perfect):
     writes = ["result"]  # noqa: RUF012
 
