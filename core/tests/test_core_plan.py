@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from functools import partial
 
 import pytest
 from pydantic import Field
@@ -1340,3 +1342,41 @@ def test_what_a_node_gives_to_a_definition_or_does_not_names_the_node():
 def test_what_hands_items_to_a_queue_takes_any_number_of_them(word):
     config = {"a": {"backend": "X", "max": 4}, "b": {"backend": f"S[X,{word}]", "max": 8}}
     assert headrace.explain(config)["nodes"]["b"]["range"] == [1, 8]
+
+
+# Many nodes.
+
+
+def steps_of(load):
+    """Count the lines of planning and of graphs that are run, each turn of a comprehension included."""
+    count = 0
+
+    def step(frame, event, _):
+        nonlocal count
+        if not frame.f_code.co_filename.endswith(("links.py", "planner.py", "route.py")):
+            return None
+        count += event == "line"
+        return step
+
+    outer = sys.gettrace()
+    sys.settrace(step)
+    try:
+        load()
+    finally:
+        sys.settrace(outer)
+    return count
+
+
+@pytest.mark.parametrize("keys", ["", "map", "repost"])
+def test_planning_takes_as_many_steps_for_each_of_many_nodes_as_of_few(keys):
+    steps = []
+    for count in (40, 80):
+        nodes = {f"n{k}": {"backend": "Identity", "next": f"n{k + 1}"} for k in range(count)}
+        nodes[f"n{count}"] = {"backend": "Identity"}
+        if keys == "map":
+            for k in range(count):
+                nodes[f"n{k + 1}"]["map"] = f"n{k}[result:data]"
+        if keys == "repost":
+            nodes["n1"]["backend"] = "HasKey(again)[Repost[n0]]"
+        steps.append(steps_of(partial(headrace.PipelineConfig.load, nodes)) / count)
+    assert steps[1] < steps[0] * 1.1

@@ -309,23 +309,23 @@ def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
 
 
 def reached(
-    links: Mapping[str, Links], start: str, *, reposts: bool = False, calls: bool = False
+    links: Mapping[str, Links], *starts: str, reposts: bool = False, calls: bool = False
 ) -> set[str]:
-    """Give the nodes to which the node ``start`` leads, and itself."""
+    """Give the nodes ``starts``, and those to which they lead."""
 
     def ways(name: str) -> list[str]:
         one = links[name]
         found = [*one.next, *(one.reposts if reposts else ())]
-        if calls and not (name == start and _is_another_entry(links, one)):
+        if calls and not (name in starts and _is_another_entry(links, one)):
             found += one.calls
         return [following for following in found if following in links]
 
-    return closure(start, ways)
+    return closure(starts, ways)
 
 
-def closure(start: str, ways: Callable[[str], Iterable[str]]) -> set[str]:
-    """Give ``start`` and all to which it leads, where ``ways(name)`` gives what follows a name."""
-    found, todo = {start}, [start]
+def closure(starts: Iterable[str], ways: Callable[[str], Iterable[str]]) -> set[str]:
+    """Give ``starts`` and all to which they lead, where ``ways(name)`` gives what follows a name."""
+    found, todo = {*starts}, [*starts]
     while todo:
         new = set(ways(todo.pop())) - found
         found |= new

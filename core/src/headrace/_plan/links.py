@@ -67,6 +67,7 @@ class _Graph:
         places: By node and key, the place where the key was written.
         reposts: By node, the targets of the reposts in it, each with its `Repost`.
         complete: Whether all keys could be read.
+        before: By node, those that name it in their ``next``, in file order; set by `check`.
     """
 
     def __init__(self, shape: Shape, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
@@ -74,6 +75,7 @@ class _Graph:
         self.places: dict[str, dict[str, dict[str, Any]]] = {}
         self.reposts: dict[str, dict[str, Call]] = {}
         self.complete = True
+        self.before: dict[str, list[str]] = {name: [] for name in shape.nodes}
         self.links = {name: self._read(name, shape) for name in shape.nodes}
 
     def wrong(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
@@ -182,19 +184,20 @@ class _Graph:
                     if name not in links:
                         near = self.problems.nearest(name, links)
                         self.wrong(one.name, key, f"no node is called {name!r}", suggestion=near)
-        before = {name: [one.name for one in links.values() if name in one.next] for name in links}
-        cycle = _cycle(before)
+                    elif key == "next":
+                        self.before[name].append(one.name)
+        cycle = _cycle(self.before)
         if cycle is not None:
             self.wrong(cycle[0], "next", f"the nodes form a cycle: {' > '.join(cycle)}")
         if cycle is not None or not self.complete:
             return False
         for one in links.values():
-            self._check_predecessors(one, before)
+            self._check_predecessors(one)
         return all(name in links for one in links.values() for name in one.next)
 
-    def _check_predecessors(self, one: Links, all_before: Mapping[str, list[str]]) -> None:
+    def _check_predecessors(self, one: Links) -> None:
         """Check ``or`` and ``map`` of a node against its predecessors."""
-        before, wrong = all_before[one.name], partial(self.wrong, one.name)
+        before, wrong = self.before[one.name], partial(self.wrong, one.name)
         if one.otherwise and len(before) != 1:
             wrong("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
         if one.map is None:
@@ -213,8 +216,13 @@ class _Graph:
         for name in one.map:
             if name == one.name:
                 wrong("map", f"{name!r} is this node, which has yet to run")
-            elif name in all_before and not _always_before(name, one.name, all_before):
+            elif name not in before and name in self.before and not self._needed(name, one.name):
                 wrong("map", f"a request can reach {one.name!r} without passing {name!r}")
+
+    def _needed(self, name: str, node: str) -> bool:
+        """Tell whether every way from a root to ``node`` goes through ``name``."""
+        others = closure([node], lambda one: [n for n in self.before[one] if n != name])
+        return all(self.before[one] for one in others)
 
     # Checking the keys of nodes together with their expressions.
 
@@ -238,16 +246,12 @@ class _Graph:
     def check_reposts(self) -> None:
         """Check that every request that a `Repost` sends on can go on. The nodes must form no cycle."""
         links = self.links
-        after = {name: reached(links, name) for name in links}
-        reposted = {name: reached(links, name, reposts=True) for name in links}
-        ends = {name: {n for n in reposted[name] if not links[n].next} for name in links}
         for one in (links[name] for name, calls in self.reposts.items() if calls):
-            behind = after[one.name]
-            before = {name for name in links if one.name in after[name]}
-            together = {n for name in before for n in after[name]} - behind - before
+            behind, before = reached(links, one.name), closure([one.name], self.before.__getitem__)
+            together = reached(links, *before) - behind - before
             others, later = sorted(together | before - {one.name}), behind - {one.name}
             joins = [(n, name) for name in others for n in links[name].next if n in later]
-            apart = {end for name in together for end in ends[name]}
+            apart = {n for n in reached(links, *together, reposts=True) if not links[n].next}
             for target, call in self.reposts[one.name].items():
                 if one.each is not None:
                     what = f"node {one.name!r} runs once per element, which goes to no other node"
@@ -256,8 +260,8 @@ class _Graph:
                     waits = f"{joins[0][0]!r} waits for {one.name!r} and for {joins[0][1]!r}"
                     what = f"Repost[{target}] stands in a branch that joins again: {waits}"
                     hint = "Put it before the branches part, or after they have joined."
-                elif apart & ends[target]:
-                    where = f"at {min(apart & ends[target])!r}, and so may another branch"
+                elif shared := apart & reached(links, target, reposts=True):
+                    where = f"at {min(shared)!r}, and so may another branch"
                     why = "results are told apart by the node they end at"
                     what = f"after Repost[{target}] a request may end {where}: {why}"
                     hint = "Let the branches end at nodes of their own."
@@ -268,7 +272,7 @@ class _Graph:
     def check_waits(self, front: Element | None) -> None:
         """Report nodes and instances that may wait for each other for ever, since each lets in one caller at a time."""
         nearest = _waits(self.nodes, front, None)
-        ways = {key: closure(key, lambda one: nearest.get(one, ())) for key in nearest}
+        ways = {key: closure([key], lambda one: nearest.get(one, ())) for key in nearest}
         around = {key for key in ways if any(key in ways.get(one, ()) for one in nearest[key])}
         waits = _waits(self.nodes, front, around) if around else {}
         cycle = _cycle({key: list(others) for key, others in waits.items()})
@@ -390,9 +394,3 @@ def _cycle(before: Mapping[str, list[str]]) -> list[str] | None:
         start = found.index(min(found, key=list(before).index))
         return [*found[start:], *found[: start + 1]]
     return None
-
-
-def _always_before(name: str, node: str, before: Mapping[str, list[str]]) -> bool:
-    """Tell whether every way from a root to ``node`` goes through ``name``."""
-    others = {one: [n for n in names if n != name] for one, names in before.items()}
-    return name in before[node] or all(before[one] for one in closure(node, others.__getitem__))

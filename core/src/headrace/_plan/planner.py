@@ -161,6 +161,7 @@ class Planner(Resolver):
 
     def _planned_node(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the present node."""
+        earlier = len(self.made)
         policies, found = plan_policies(self), self.parameters.key("batch_policy")
         if policies is not None and found is not None:
             keys = with_args_of(policies[0], keys, origins, found.place(), self.problems)
@@ -177,7 +178,7 @@ class Planner(Resolver):
         if whole is None or policies is None:
             return None
         plan = NodePlan(self.node, keys, origins, whole, *policies, init, alias_of)
-        self._finish(plan)
+        self._finish(plan, earlier)
         return plan
 
     def _key(self, key: str, *, may_register: bool = True) -> Element | None:
@@ -221,8 +222,8 @@ class Planner(Resolver):
         made = self.registered.keys() & {f"node.{self.node}", f"{self.node}.0"}
         return self.parameters.key("backend") is not None and not made
 
-    def _finish(self, plan: NodePlan) -> None:
-        """Find the element through which the node is called, and check that it can be called."""
+    def _finish(self, plan: NodePlan, earlier: int) -> None:
+        """Find the element through which the node is called, and check it; ``earlier``: the length of `made` before."""
         name = f"node.{plan.name}"
         named = self.registered.setdefault(name, Named(name, plan.entrypoint, plan.name))
         if named.element is None:
@@ -233,8 +234,8 @@ class Planner(Resolver):
             plan.instance = first.element
         for root in reversed(plan.roots):
             give_threads_to_instances(root)
-        own = [n for n in self.registered.values() if n.node == plan.name and n.index is None]
-        check_used(self, own)
+        own = {n.name: n for n in (*self.made[earlier:], named) if n.node == plan.name}
+        check_used(self, [one for one in own.values() if one.index is None])
         *before, callee = way_to_called(named.element)
         for one in (element.named for element in before if plan.alias_of is None):
             # Its queue and instances would be those of the other node, and its own keys mean nothing.

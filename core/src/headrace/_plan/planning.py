@@ -118,14 +118,14 @@ class Planning(ABC):
         definitions: The definitions that each name may mean.
         cycles: The cycles of definitions that have been reported.
         registered: The registered instances, by name.
+        made: All that were registered, in order, those whose name was registered again included.
         queues: How many requests each queue holds that a word declares, by name.
         nodes: The nodes that are planned.
         all_parameters: By node, the keys of those whose planning has begun, finished or not; and of the front.
         excused: The problems for which a `Fallback` goes on to another branch.
         too_large: Whether definitions or parameters have brought more than `MAX_ELEMENTS`.
         _entered: The keys of the nodes that are being planned; each but the first was named by the one before.
-        _unfinished: The nodes whose planning has begun and not ended: a node that names one of them needs
-            itself.
+        _unfinished: The nodes whose planning has begun and not ended: one that names one of them needs itself.
         _homes: For each name that will be registered, the node that registers it; ``x.`` stands for ``x.0``,
             ``x.1``, ...
     """
@@ -137,6 +137,7 @@ class Planning(ABC):
     refused: str | None = None
     cycles: set[frozenset[str]] = field(default_factory=set)
     registered: dict[str, Named] = field(default_factory=dict)
+    made: list[Named] = field(default_factory=list)
     queues: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: dict[str, Parameters] = field(default_factory=dict)
@@ -286,6 +287,7 @@ class Planning(ABC):
         if known is not None and known.element is not None:
             self.add("twice", f"{named.name!r} is registered twice", call)
         self.registered[named.name] = named
+        self.made.append(named)
 
     def register_wrong(self, node: str, instance_num: int) -> None:
         """Register the names of a node as wrong that are not yet registered, so that their uses are no further errors."""
