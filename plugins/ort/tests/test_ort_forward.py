@@ -2,6 +2,7 @@ import importlib.util
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -417,6 +418,19 @@ def test_padding_has_a_value_and_a_multiple(start, one_to_one):
     assert short[0].tolist() == [0] + [-1] * 7
     assert long[1].tolist() == [0] * 5 + [-1] * 3
     assert results(backend, [{"data": np.zeros((2, 4), np.float32)}])[0].shape == (2, 4)
+
+
+@pytest.mark.parametrize("others", [[], [("y", T.FLOAT, ["n", 2])]], ids=len)
+def test_an_output_that_is_an_input_is_copied(start, save, others):
+    """ONNX Runtime 1.32 copies it by itself, 1.23 gives the array of the caller."""
+    port = ("x", T.FLOAT, ["n", 2])
+    backend = start(save([("Neg", ["x"], ["y"], {})], [port], [port, *others]))
+    backend._session = SimpleNamespace(run=lambda names, feeds, _: [feeds["x"] for _ in names])
+    data = np.float32([[1, 2]])
+    (result,) = results(backend, [{"data": data}])
+    result = result["x"] if others else result
+    np.testing.assert_array_equal(result, data)
+    assert not np.shares_memory(result, data)
 
 
 def test_inputs_that_differ_in_an_axis_of_one_name_are_not_padded_to_one_length(start, save):

@@ -319,6 +319,8 @@ class OnnxTensor(headrace.Backend):
         names = [port.name for port in signature.outputs]
         with self._on_device:
             outputs = self._session.run(names, feeds, self._run_options)
+        for place in signature.passed:
+            outputs[place] = outputs[place].copy()
         rows = self._collate.split_outputs(outputs, items, signature)
         if len(names) == 1:
             return [row[0] for row in rows]

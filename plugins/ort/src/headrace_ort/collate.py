@@ -175,7 +175,8 @@ def runner_of_samples(
         A function that runs a batch and returns whether it has done so. False: a request is no plain sample, or the
         output does not have the rows of the batch; the caller then runs the batch the general way.
     """
-    if len(signature.inputs) != 1 or len(signature.outputs) != 1 or signature.rows is not None:
+    one_each = len(signature.inputs) == len(signature.outputs) == 1
+    if not one_each or signature.rows is not None or signature.passed:
         return None
     (port,), (wanted,) = signature.inputs, signature.outputs
     shape, dtype = port.exact, numpy_dtype(port)

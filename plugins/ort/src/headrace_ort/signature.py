@@ -94,6 +94,12 @@ class Signature:
     outputs: tuple[Port, ...]
     rows: int | None
 
+    @functools.cached_property
+    def passed(self) -> tuple[int, ...]:
+        """The places of outputs that are inputs: for those ONNX Runtime may give the very array that it was given."""
+        takes = {port.name for port in self.inputs}
+        return tuple(place for place, port in enumerate(self.outputs) if port.name in takes)
+
     @property
     def one_at_a_time(self) -> bool:
         """Whether requests cannot share a run because an input or output without batch axis belongs to the whole run.
