@@ -18,6 +18,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import weakref
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -720,6 +721,42 @@ def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones
     with started("c", timings=True):
         assert read() == read("headrace.element_mean") == {"c": 0}
     provider.shutdown()
+
+
+def test_metrics_are_read_while_the_garbage_collector_removes_pipelines(monkeypatch):
+    class Gone:
+        ready = True
+
+        def stats(self):
+            return {"nodes": {}, "state": "ready"}
+
+    def remember(number):
+        one = Gone()
+        one.itself = one  # only the garbage collector frees it
+        alive.append(one)
+        pipelines[number] = weakref.ref(one, lambda _: pipelines.pop(number, None))
+
+    alive, pipelines, callbacks = [], {}, []
+    monkeypatch.setattr(otel, "_PIPELINES", pipelines)
+    meter = SimpleNamespace(
+        create_observable_gauge=lambda *_, **told: callbacks.extend(told["callbacks"])
+    )
+    otel._make_instrument(meter, "headrace_ready", "gauge", "Whether requests are accepted.")
+    before = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(2000):
+            remember(number)
+        gc.collect(0)
+        alive.clear()
+        gc.set_threshold(1000, 1, 1)
+        gc.enable()
+        (read,) = callbacks
+        next(iter(read(None)), None)
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
 
 
 FORKS = """

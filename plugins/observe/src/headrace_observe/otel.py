@@ -321,7 +321,9 @@ def _make_instrument(meter: Any, name: str, kind: str, text: str) -> None:
     api = library("opentelemetry.metrics", "otel", "the probe OpenTelemetry")
 
     def observe(_: Any) -> Iterator[Any]:
-        for number, reference in [*_PIPELINES.items()]:
+        # `copy` is one step. Tuples of `items()` may start the garbage collector before Python 3.12; it calls the
+        # function of a weak reference, which removes a pipeline.
+        for number, reference in _PIPELINES.copy().items():
             pipeline = reference()
             if pipeline is None:
                 continue
