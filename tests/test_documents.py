@@ -16,7 +16,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from headrace import errors
+from headrace import PipelineConfig, errors
 from headrace._config.shape import NodeKeys
 from headrace._registry.discovery import CORE_BACKENDS
 
@@ -45,6 +45,9 @@ DOCUMENTS = [
     ROOT / "docs" / "from_torchpipe.md",
     ROOT / "docs" / "production.md",
     ROOT / "docs" / "signals.md",
+    ROOT / "docs" / "several_inputs.md",
+    ROOT / "docs" / "testing.md",
+    ROOT / "docs" / "when_it_fails.md",
     ROOT / "docs" / "instances_and_cores.md",
     ROOT / "examples" / "functions" / "README.md",
 ]
@@ -251,6 +254,26 @@ def test_the_pipeline_for_a_gpu_of_the_readme_is_checked_where_there_is_none(tmp
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     wanted = {"ok": True, "problems": [], "warnings": [], "nodes": ["decode", "classify"]}
     assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
+
+
+SAYS = {
+    "unknown backend 'X'": {"backend": "X"},
+    "no backend in node 'n' has an option 'k'": {"n": {"backend": "Identity", "k": 1}},
+    "no such file: 'S[": "S[Identity]",
+    "Options stand in ( ), backends in [ ]": {"backend": "ResizeMat[64,64]"},
+    "join here, and there is no map": {
+        **{name: {"backend": "Identity", "next": "c"} for name in "ab"},
+        "c": {"backend": "Identity"},
+    },
+}
+
+
+@pytest.mark.parametrize("words", SAYS)
+def test_what_the_page_about_failures_quotes_is_what_the_error_says(words):
+    assert words in (ROOT / "docs" / "when_it_fails.md").read_text(encoding="utf-8")
+    with pytest.raises(errors.ConfigError) as caught:
+        PipelineConfig.load(SAYS[words])
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("command", commands())

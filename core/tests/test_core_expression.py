@@ -211,6 +211,7 @@ def test_refused_with_its_place(text):
         ("A[B x]", "expected ',', ';' or ']'"),
         ("A[]", "empty brackets"),
         ("A[1]", "expected a name"),
+        ("A[64,64]", "Options stand in ( ), backends in [ ]."),
         ('A("\u200b")', "Write it as \\u200b.\n"),
         ("A('\u200b')", "Write it as \\u200b between double quotes."),
         ('A("\ud800")', "A lone surrogate cannot be encoded"),

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -246,12 +247,14 @@ def test_another_format_is_refused_with_the_accepted_ones(kit, data):
 
 
 @pytest.mark.parametrize(
-    "data", [None, "text", 7, [1, 2], {"a": 1}, np.zeros((2, 2), np.uint8), np.zeros(9)]
+    "data",
+    [None, "a.jpg", Path("a.jpg"), 7, [1, 2], {"a": 1}, np.zeros((2, 2), np.uint8), np.zeros(9)],
 )
 def test_what_is_no_row_of_bytes_is_refused(kit, data):
     error = error_of(kit, data)
     assert "bytes" in error.expected
     assert type(data).__name__.removesuffix("Type") in error.got
+    assert ("read_bytes" in (error.hint or "")) == isinstance(data, (str, Path))
 
 
 def test_missing_data_is_named(kit):

@@ -144,8 +144,8 @@ class Scanner:
         pieces = self.pieces_of(word, start)
         if not (PLAIN_NAME.fullmatch(word) or (not self.literal and NAME.fullmatch(word))):
             hint = (
-                "A name is a letter or '_', then letters, digits and '_', '.', '-', '/'; a plugin and "
-                "':' may stand in front."
+                "Options stand in ( ), backends in [ ]. A name is a letter or '_', then letters, digits "
+                "and '_', '.', '-', '/'; a plugin and ':' may stand in front."
             )
             message = f"expected a name, got {shorten(word)!r}"
             raise self.refuse(message, start, start + len(word), hint=hint)

@@ -8,6 +8,7 @@ its picture, and be whole. The module needs the standard library only.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import zlib
@@ -70,6 +71,9 @@ def _exposed(data: Any) -> Any:
     return data
 
 
+_OF_A_PATH = "Send what the file holds: pathlib.Path(...).read_bytes()."
+
+
 def view_of_bytes(data: Any) -> memoryview:
     """Give ``data`` as a contiguous row of bytes; it is copied only if it has gaps or another format than ``B``.
 
@@ -85,7 +89,10 @@ def view_of_bytes(data: Any) -> memoryview:
         view = memoryview(_exposed(data))
     except Exception:  # noqa: BLE001 - a foreign array may raise anything
         got = "None" if data is None else type(data).__name__
-        raise InputError("this is no file in memory", expected=expected, got=got) from None
+        hint = _OF_A_PATH if isinstance(data, (str, os.PathLike)) else None
+        raise InputError(
+            "this is no file in memory", expected=expected, got=got, hint=hint
+        ) from None
     if view.ndim != 1 or view.format.lstrip("@=<>!") not in ("B", "c"):
         got = f"{type(data).__name__} of format {view.format!r} and shape {list(view.shape or ())}"
         raise InputError("this is no file in memory", expected=expected, got=got)

@@ -5,6 +5,7 @@ The module needs the standard library only.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -74,6 +75,9 @@ def _exposed(data: Any) -> Any:
     return data
 
 
+_OF_A_PATH = "Send what the file holds: pathlib.Path(...).read_bytes()."
+
+
 def view_of_bytes(data: Any) -> memoryview:
     """Give a memoryview of ``data`` as contiguous bytes; it copies only if ``data`` is not contiguous.
 
@@ -84,8 +88,9 @@ def view_of_bytes(data: Any) -> memoryview:
         view = memoryview(_exposed(data))
     except Exception:  # noqa: BLE001 - a foreign array may raise anything
         got = "None" if data is None else type(data).__name__
+        hint = _OF_A_PATH if isinstance(data, (str, os.PathLike)) else None
         raise InputError(
-            "this is no file in memory", key="data", expected=EXPECTED, got=got
+            "this is no file in memory", key="data", expected=EXPECTED, got=got, hint=hint
         ) from None
     if view.ndim != 1 or view.format not in ("B", "c"):
         got = f"{type(data).__name__} of format {view.format!r} and shape {list(view.shape or ())}"
