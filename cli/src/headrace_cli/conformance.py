@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -93,15 +94,21 @@ def conformance(
     if certificate is not None:
         _check_writable(certificate)
     classes = _conformance_classes()
+    paths = {key: classes.get((_OFFERED_BY.get(key[0], key[0]), key[1])) for key in wanted}
+    found = {key: _job(kit, key[1], plugin, paths[key]) for key, plugin in wanted.items()}
+    jobs = [one for one in found.values() if not isinstance(one, str)]
     certificates: list[Certificate] = []
-    for (distribution, name), plugin in wanted.items():
-        path = classes.get((_OFFERED_BY.get(distribution, distribution), name))
-        found = _certificate(kit, name, plugin, path)
-        if isinstance(found, str):
-            found = _none(kit, name, plugin, found)
-        certificates.append(found)
-        if not json:
-            _show(found)
+    with closing(kit.certify_apart(jobs)) as judged:
+        for key, plugin in wanted.items():
+            job = found[key]
+            given = job if isinstance(job, str) else next(judged)
+            if isinstance(given, Exception):
+                given = f"{paths[key]} cannot be judged: {error_text(given)}"
+            if isinstance(given, str):
+                given = _none(kit, key[1], plugin, given)
+            certificates.append(given)
+            if not json:
+                _show(given)
     whole = {
         "headrace": headrace.__version__,
         "certified": all(one.certified for one in certificates),
@@ -189,8 +196,10 @@ def _conformance_classes() -> dict[tuple[str, str], str]:
     return {(point.dist.name, point.name): point.value for point in points if point.dist}
 
 
-def _certificate(kit: ModuleType, name: str, plugin: Plugin, path: str | None) -> Certificate | str:
-    """Judge one backend; give its certificate, or the reason why it cannot be judged."""
+def _job(
+    kit: ModuleType, name: str, plugin: Plugin, path: str | None
+) -> tuple[type[BackendConformance], type[headrace.Backend]] | str:
+    """Give the conformance class of a backend and the class promised, or the reason why it cannot be judged."""
     if not plugin.usable:
         return f"{plugin.distribution} cannot be used: {plugin.reason}"
     if path is None:
@@ -206,11 +215,7 @@ def _certificate(kit: ModuleType, name: str, plugin: Plugin, path: str | None) -
         return f"its conformance class {path} cannot be imported: {why}"
     if not isinstance(cls, type) or not issubclass(cls, kit.BackendConformance):
         return f"{path} is no subclass of headrace_testing.BackendConformance"
-    try:
-        found: Certificate = kit.certify(_of(name, plugin, cls), promised=promised)
-    except Exception as error:  # noqa: BLE001 - a plugin's class may raise anything
-        return f"{path} cannot be judged: {error_text(error)}"
-    return found
+    return _of(name, plugin, cls), promised
 
 
 def _of(name: str, plugin: Plugin, cls: type[BackendConformance]) -> type[BackendConformance]:

@@ -4,6 +4,7 @@ It needs neither pytest nor any array library: rules are plain functions, which 
 conformance`` and the pytest plugin both run.
 """
 
+from headrace_testing.conformance.apart import certify_apart
 from headrace_testing.conformance.base import BackendConformance
 from headrace_testing.conformance.certificate import Certificate
 from headrace_testing.conformance.outcome import Verdict
@@ -17,5 +18,6 @@ __all__ = [
     "Rule",
     "Verdict",
     "certify",
+    "certify_apart",
     "rules",
 ]

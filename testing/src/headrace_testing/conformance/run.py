@@ -49,6 +49,8 @@ from headrace_testing.conformance.outcome import (
 from headrace_testing.conformance.subject import Subject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self
 
     from headrace_testing.conformance.rule import Rule
@@ -156,6 +158,7 @@ class ConformanceRun:
     Attributes:
         exits: The file descriptor to which the stacks of all threads are written before the process ends because a
             rule never does and nothing can be interrupted; None to wait on.
+        tell: Called with ``"rule"`` and the identifier before a rule is checked, with ``"verdict"`` and each verdict.
     """
 
     def __init__(
@@ -167,6 +170,7 @@ class ConformanceRun:
         self.expected: dict[str, str] = dict(cls.expected_failures)
         self._inside = None if cls.inside is None else ConformanceRun(cls.inside)
         self.exits: int | None = 2
+        self.tell: Callable[[str, Any], object] = lambda what, value: None
         self._late = False
         self._verdicts: dict[str, Verdict] = {}
         self._builds = _that_build(self.rules)
@@ -193,6 +197,7 @@ class ConformanceRun:
                 where = f"judged in {self._inside.subject.kit.expression}"
                 found = replace(found, detail=": ".join(filter(None, (where, found.detail))))
             self._verdicts[identifier] = found
+            self.tell("verdict", found)
         return self._verdicts[identifier]
 
     def _judge(self, rule: Rule) -> Verdict:
@@ -222,6 +227,7 @@ class ConformanceRun:
     def _check(self, rule: Rule) -> tuple[str, str]:
         """Check a rule; give its outcome and the detail."""
         limit = self._limit()
+        self.tell("rule", rule.id)
         try:
             with limit(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the rule `warnings-left` listens to them
