@@ -896,20 +896,26 @@ def test_an_instance_that_owns_its_thread_is_run_there_with_its_dependency(backe
     assert threading.get_ident() not in seen
 
 
-@pytest.mark.parametrize("most", [1, 3])
-def test_an_instance_that_init_has_narrowed_is_never_called_with_more_than_it_takes(most):
+@pytest.mark.parametrize(("least", "most", "together"), [(1, 2, 2), (1, 8, 3), (4, 8, None)])
+def test_the_range_that_init_sets_narrows_what_an_instance_depends_on(least, most, together):
     class Narrowed(headrace.Backend):
         def init(self, options, context):
-            self.max = most
+            self.min, self.max = least, most
 
         def forward_with_dep(self, batch, dependency):
             seen.append(len(batch))
             return dependency(batch)
 
     headrace.register("Narrowed", Narrowed, replace=True)
-    with headrace.pipe({"backend": "IoC[Narrowed;Narrowed[Identity]]", "max": 4}) as pipe:
-        pipe([{"data": number} for number in range(4)])
-    assert max(seen) == most
+    headrace.register("Few", backend(lambda request: 1, max=3), replace=True)
+    config = {"backend": "IoC[Narrowed;Narrowed[Few]]", "max": 6}
+    if together is None:
+        with pytest.raises(SetupError, match="Narrowed needs at least 4, Few takes at most 3"):
+            headrace.pipe(config)
+        return
+    with headrace.pipe(config) as pipe:
+        pipe([{"data": number} for number in range(6)])
+    assert max(one for one in seen if isinstance(one, int)) == together
 
 
 @pytest.mark.parametrize(

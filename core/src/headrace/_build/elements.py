@@ -16,8 +16,15 @@ from headrace._build.parts import At, Commons, Parts
 from headrace._build.wrappers import BatchEnd, Guarded, InThread
 from headrace._config.shape import NodeKeys
 from headrace._engine.blueprint import LOOK_S
-from headrace._plan.declared import of_children
-from headrace._plan.element import Element, NodePlan, PipelinePlan, elements_run, takes_dependency
+from headrace._plan.declared import Ranged, inside, of_children, states_range
+from headrace._plan.element import (
+    Element,
+    NodePlan,
+    PipelinePlan,
+    Range,
+    elements_run,
+    takes_dependency,
+)
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
 from headrace._scheduling.own_thread import OwnThread
@@ -179,8 +186,11 @@ class ElementBuilder:
         if vars(backend).keys() & {"min", "max"}:
             return
         ranges = [(child._label(), (child.min, child.max)) for child in children]
+        self._set_range(backend, lambda: of_children(type(backend), ranges, element.prefixes), at)
+
+    def _set_range(self, backend: Backend, find: Callable[[], Range | None], at: At) -> None:
         try:
-            found = of_children(type(backend), ranges, element.prefixes)
+            found = find()
         except ValueError as error:
             raise self.failed(str(error), backend._label(), at) from error
         if found is not None:
@@ -291,12 +301,9 @@ class ElementBuilder:
         bound = Bound(self._lookup(element, at), dependency)
         if bound.leaves:
             at.end.exit(bound, element)
-        if (bound.min, bound.max) == (
-            1,
-            None,
-        ):  # neither the class nor `init` of the instance states one
-            bound.min, bound.max = dependency.min, dependency.max
-            bound._note_range()
+        if not states_range(element.cls):  # what `init` has set narrows the range of the dependency
+            both = [Ranged(one._label(), (one.min, one.max)) for one in (bound, dependency)]
+            self._set_range(bound, lambda: inside(both), at)
         return bound
 
     # Backends that own a thread.
