@@ -220,7 +220,7 @@ def wrong_values(error: ValidationError, options: type[BaseModel]) -> Iterator[E
     """
     of_unions: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors():
-        if detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]:
+        if detail["type"] == "too_short" and len([*detail["input"]]) >= detail["ctx"]["min_length"]:
             continue  # only without the parts that are wrong, each of which is a problem of its own
         message = _WORDS.get(detail["type"], detail["msg"]).removeprefix("Value error, ")
         detail["msg"] = message.replace("Tuple should", "List should")
