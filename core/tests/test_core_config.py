@@ -297,6 +297,7 @@ def test_nan_is_called_by_its_name_in_keys_of_nodes_too(key):
 def test_a_list_with_many_wrong_items_is_one_problem():
     (found,) = problems({"backend": "Show", "many": [1] * 100})
     assert "many[0]: Input should be a valid string, got 1" in found.message
+    assert found.hint == "Quotes make it a text."
 
 
 def test_the_line_of_a_key_shows_its_letters_as_they_are_written():

@@ -181,7 +181,10 @@ class OptionsReader:
         found = self._found.get(key or "")
         place, node = ({}, self._of_node()) if found is None else (found.place(), "")
         near = nearest_choice(detail) or detail.get("ctx", {}).get("nearest")
-        self._add("option", f"{self.call.name}{node}: {what}", suggestion=near, **place)
+        bare = detail["type"] == "string_type" and isinstance(detail["input"], (int, float))
+        hint = "Quotes make it a text." if bare else None
+        what = f"{self.call.name}{node}: {what}"
+        self._add("option", what, suggestion=near, hint=hint, **place)
 
     def _report_missing(self, key: str) -> None:
         if self.lenient:
