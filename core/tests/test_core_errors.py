@@ -316,7 +316,7 @@ ADVICE = "\n  Send fewer at a time, raise queue_size, or set queue_full = 'wait'
             lambda: admission.interrupted(NODE, running=False),
             "the caller was interrupted [node 'n']",
         ),
-        (lambda: str(admission.inside("n")).partition("\n")[0], HOLDS),
+        (lambda: str(admission.endless_wait("n")).partition("\n")[0], HOLDS),
         (
             lambda: overloaded(1, shed=False),
             "full: 1 request waits, queue_size is 1 [node 'n']" + ADVICE,
