@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
+from headrace._checked import batch_alone
 from headrace._engine.futures import LoopWaker
+from headrace._scheduling.batch import repeated
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.process_threads import shared_timer
 from headrace._scheduling.queue import NodeQuota, RequestQueue, RequestQuota
@@ -332,6 +334,43 @@ def test_a_thread_that_an_exit_hits_in_its_own_batch_has_its_requests_back(alone
         assert isinstance(call.exception(LATE_S), SystemExit)
         assert requests == [{"data": k} for k in range(len(requests))]
         assert node(pipe)["failed"] == {"backend": len(requests)}
+
+
+# A batch of which one item fails.
+
+
+@pytest.mark.parametrize("keys", [{"min": 4}, {"batch_sizes": [4]}])
+@pytest.mark.parametrize("pad", [True, False])
+def test_an_item_that_runs_again_keeps_to_the_range_of_the_class_not_to_the_keys_of_the_node(
+    keys, pad
+):
+    sizes = []
+
+    @headrace.register("OneIsBad")
+    class OneIsBad(headrace.Backend):
+        rerun = True
+
+        def forward(self, batch):
+            sizes.append(len(batch))
+            for request in batch:
+                request["result"] = 1 / request["data"]
+
+    config = {"backend": "OneIsBad", "max": 4, "batching_timeout": 1e9, "pad": pad, **keys}
+    requests = [{"data": data} for data in (1, 0, 1, 1)]
+    with headrace.pipe(config) as pipe, pytest.raises(RequestsFailed):
+        pipe(requests)
+    assert sizes == [4, 1, 1, 1, 1]
+    assert [request.get("result") for request in requests] == [1, None, 1, 1]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.none() | st.integers(0, 9), st.booleans())
+def test_an_item_alone_is_filled_up_as_a_batch_of_one(weight, least, more, pad):
+    taker = headrace.Backend()
+    taker.min, taker.max, taker._pad = least, None if more is None else least + more, pad
+    alone = batch_alone(taker, {"request_size": weight})
+    if weight <= least:  # a heavier one may be above the max: it is refused before
+        copies = repeated([weight], taker) if pad or weight == least else None
+        assert (alone and len(alone)) == (None if copies is None else 1 + len(copies))
 
 
 # What cannot be read.

@@ -38,7 +38,7 @@ class NodeKeys(Options):
         0, ge=0, le=1e9, description="How long the oldest request waits for company, milliseconds."
     )
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
-        None, min_length=1, description="The only weights that a batch may have."
+        None, min_length=1, description="The only weights of the batches that are cut."
     )
     pad: bool = Field(False, description="Fill batches that are too small with copies.")
     queue_size: int = Field(1024, ge=1, description="How many requests that entered here may wait.")
