@@ -145,6 +145,33 @@ def test_close_with_drain_waits_for_what_goes_on_to_another_node(gate, client, u
     assert gate.closed == 2
 
 
+@pytest.mark.parametrize("way", ["call", "timeout", "submit"])
+def test_close_without_drain_fails_what_comes_to_wait_at_another_node(gate, client, way):
+    Blocking.reset()
+    headrace.register("Blocking", Blocking, replace=True)
+    nodes = {"a": {"backend": "Blocking", "next": "b"}, "b": {"backend": "Gate", "next": "c"}}
+    pipe = headrace.pipe({**nodes, "c": {"backend": "Identity"}})
+    busy = client(pipe, {"data": "busy", "node_name": "b"})
+    gate.wait_entered()
+    request = {"data": "between"}
+    if way == "submit":
+        going_on = client(pipe.submit(request).result)
+    else:
+        going_on = client(pipe, request, timeout=60 if way == "timeout" else None)
+    assert Blocking.entered.acquire(timeout=60)
+    queued = pipe.submit({"data": "queued"})
+    closing = client(pipe.close, drain=False)
+    assert isinstance(queued.exception(timeout=60), ClosedError)
+    Blocking.leave.release()
+    with pytest.raises(ClosedError) as caught:
+        going_on.outcome()
+    assert not caught.value.abandoned
+    assert request == {"data": "between"}
+    gate.open()
+    assert busy.outcome()["result"] == "busy"
+    closing.outcome()
+
+
 def test_close_fails_those_who_wait_for_room(gate, client, waiting):
     pipe = headrace.pipe({"backend": "Gate", "queue_size": 1})
     running = pipe.submit({"data": "running"})

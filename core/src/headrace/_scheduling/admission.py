@@ -108,7 +108,8 @@ def withdrawn(_: Node, *, running: bool) -> CancelledError:
 
 
 def _refusal(node: Node, *, internal: bool, waits: bool) -> BaseException | None:
-    if node.refusing is not None and (node.dead or not internal):
+    goes_on = internal and not node.dead and (node.drains or node.has_idle)
+    if node.refusing is not None and not goes_on:
         return node.refusing
     if node.lost:
         return node.no_instance()

@@ -85,6 +85,7 @@ class Node(FreeInstances):
         callers: The threads that wait for their requests here.
         entered: How many requests came, without those that their callers ran past the queue.
         refusing: The error that newcomers get, None while the node lets them in.
+        drains: Whether requests of other nodes may wait here while newcomers are refused.
         dead: Whether the open requests have been failed, too; then requests of other nodes are refused as well.
         retire: Called, after the section, when the batch of an instance ends while the node is dead.
         wake_at: When the queue is to be looked at again, None for never.
@@ -123,6 +124,7 @@ class Node(FreeInstances):
         self.callers: set[Caller] = set()
         self.entered = 0
         self.refusing: ClosedError | None = None
+        self.drains = True
         self.dead = False
         self.retire: Callable[[], object] | None = None
         self.wake_at: float | None = None

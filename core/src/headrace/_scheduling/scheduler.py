@@ -237,7 +237,7 @@ class Scheduler(FastPath):
 
     @reentrant()
     def refuse(self, error: ClosedError, *, drain: bool) -> None:
-        """Refuse newcomers; fail the entries that wait for room, and without ``drain`` those in the queue."""
+        """Refuse newcomers; fail the entries that wait for room, and without ``drain`` those that wait at all."""
         node = self._node
         with node.section, node.lock:
             # As in `exchange`: a caller that pops an instance of the old idle list then sees the new list.
@@ -247,9 +247,8 @@ class Scheduler(FastPath):
             node.collect(old)
             if node.refusing is None:
                 node.refusing = error
-            node.fail_waiting(error, list(node.outside))
-            if not drain:
-                node.fail_waiting(error, list(node.queue))
+            node.drains &= drain
+            node.fail_waiting(error, [*node.outside, *(() if drain else node.queue)])
             self._driver.dispatch(None)
 
     def refusal(self, request: Request) -> ClosedError | None:
