@@ -216,6 +216,8 @@ def test_the_functions_name_what_they_cannot_take(one_to_one):
         make_session(path, graph_optimization="most")
     with pytest.raises(ValueError, match=r"log_level is one of .* not 'loud'"):
         make_session(path, log_level="loud")
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        make_session(path, intra_op_threads=0)
     with pytest.raises(SetupError, match="says x = -1"):
         read_signature(make_session(path), batch_axis={"x": -1})
 

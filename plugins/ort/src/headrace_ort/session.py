@@ -71,8 +71,10 @@ def make_session(
 
     Raises:
         SetupError: ONNX Runtime cannot load the model, or cannot run it on these providers.
-        ValueError: ``graph_optimization`` or ``log_level`` is another word.
+        ValueError: ``graph_optimization`` or ``log_level`` is another word, or ``intra_op_threads`` is below 1.
     """
+    if intra_op_threads < 1:  # ONNX Runtime would take all cores
+        raise ValueError(f"intra_op_threads is at least 1, got {intra_op_threads}")
     _check_choice("graph_optimization", graph_optimization, LEVELS)
     _check_choice("log_level", log_level, SEVERITIES)
     names = [name for name, _ in providers]
