@@ -144,7 +144,7 @@ def test_the_exit_waits_for_a_thread_that_is_being_started(monkeypatch):
     for name, value in (("_thread", starts), ("Signal", lambda: looks), ("errands", helpers)):
         monkeypatch.setattr(process_threads, name, value)
     monkeypatch.setattr(process_threads, "_GIVES_UP_S", 60.0)
-    monkeypatch.setattr(_process, "_open", ())
+    monkeypatch.setattr(_process, "_open", type(_process._open)())
     helpers.run(ran.set)
     helpers._idle.add(0)  # another one, so that none is started to follow
     _process._at_exit()
