@@ -701,12 +701,12 @@ def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones
         pipe({"data": node})
         return pipe
 
-    def read(name="headrace.requests"):
+    def read(name="headrace.requests", label="node"):
         found = reader.get_metrics_data()
         for resource in found.resource_metrics if found else []:
             metrics = {metric.name: metric.data for metric in resource.scope_metrics[0].metrics}
             points = [point.attributes for point in metrics[name].data_points]
-            return {one["headrace.node"]: one["headrace.pipeline"] for one in points}
+            return {one[f"headrace.{label}"]: one["headrace.pipeline"] for one in points}
         return {}
 
     first, second = started("a"), started("b")
@@ -718,8 +718,10 @@ def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones
     second.close()
     del second
     gc.collect()
-    with started("c", timings=True):
+    with started("c", timings=True) as third:
         assert read() == read("headrace.element_mean") == {"c": 0}
+        third.reload("c", {"backend": "S[Identity,Observer(late)]"})
+        assert read("headrace.named_queue_waiting", "queue") == {"late": 0}
     provider.shutdown()
 
 
