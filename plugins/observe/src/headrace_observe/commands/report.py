@@ -27,7 +27,7 @@ def report(
 ) -> int:
     """Make one HTML page, readable offline: graph, figures, frontier, histograms, environment.
 
-    Pictures need matplotlib, the extra `headrace-observe[plot]`.
+    Pictures of bench, simulate and tune need matplotlib: the extra `headrace-observe[plot]`.
 
     \b
     Examples:
