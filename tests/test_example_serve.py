@@ -203,7 +203,10 @@ def test_the_unit_and_the_manifest_use_options_that_there_are():
     manifest = yaml.safe_load((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))
     pod = manifest["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    for words in (shlex.split(line), container["command"]):
+    image = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    assert container["image"] in image
+    (started,) = re.findall(r"^CMD (.*)$", image, re.MULTILINE)
+    for words in (shlex.split(line), container["command"], json.loads(started)):
         assert words[1] == "serve"
         assert options_of(words)
         for option in options_of(words):
