@@ -762,6 +762,9 @@ def test_a_process_that_runs_on_after_the_last_deadline_is_killed(around):
             with pytest.raises(DeadlineExceededError):
                 pipe({"data": 1000.0}, timeout=0.05)
             assert pipe({"data": 0.0})["result"] is None
+        assert (
+            pipe({"data": 0.0}, timeout=1e7)["result"] is None
+        )  # more than the system waits at once
 
 
 def test_items_that_nobody_waits_for_are_not_run_once_more(tmp_path, monkeypatch, expire):

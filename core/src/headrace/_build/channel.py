@@ -141,7 +141,7 @@ class Channel:
         if timeout_s is not None:
             poll = select.poll()
             poll.register(self._source, select.POLLIN)
-            if not poll.poll(timeout_s * 1000):
+            if not poll.poll(min(timeout_s * 1000, 2**31 - 1)):  # the most it takes
                 raise TimeoutError
         try:
             content = os.read(self._source, _MOST_AT_ONCE_BYTES)
