@@ -282,6 +282,9 @@ def test_a_node_key_that_nobody_has_is_an_error_with_a_suggestion():
         ({"backend": "Call[math:sqrt]"}, "stands in ( ): Call(math:sqrt)"),
         ({"backend": "Identity -> Identity"}, "S[A,B] runs A, then B"),
         ({"backend": "Identity", "define": {"1": "Identity"}}, "A letter or _, then"),
+        ({"backend": "Z(max=1)", "define": {"Z": "S[Identity]"}}, "'max' is a key of the node"),
+        ({"backend": "Z(n=1)", "define": {"Z": "S[Identity]"}}, "It has none."),
+        ({"backend": "IoC[Show;Show(1)]"}, "Write them where it is built."),
     ],
 )
 def test_where_no_name_is_near_the_hint_says_what_to_do(source, hint):

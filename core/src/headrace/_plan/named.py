@@ -23,7 +23,7 @@ from headrace.errors import ConfigError
 from headrace.policies import BatchPolicy, DispatchPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -103,7 +103,7 @@ class OptionsReader:
         for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
                 near = self.planning.problems.nearest(key, self.keys)
-                hint = _of_the_node(key) or _known(self.keys)
+                hint = hint_for(key, self.keys)
                 message = f"{call.name} has no option {key!r}"
                 self._add("unknown_option", message, index, suggestion=near, hint=hint)
             elif key in found:
@@ -117,10 +117,10 @@ class OptionsReader:
         message, hint = f"{name} takes no positional args", "Options stand in ( ), backends in [ ]."
         if index < len(positional):
             message = f"{name}.Options.positional names {positional[index]!r}, which is no option"
-            hint = _known(self.keys)
+            hint = hint_for("", self.keys)
         elif positional:
             message = f"{name} takes at most {len(positional)} positional ({', '.join(positional)}), got {got}"
-            hint = _known(self.keys)
+            hint = hint_for("", self.keys)
         elif self.keys:
             hint = f"Write {next(iter(self.keys))}=..."
         self._add("args", message, index, hint=hint)
@@ -202,14 +202,12 @@ class OptionsReader:
         return "" if node is None else f" of node {node!r}"
 
 
-def _of_the_node(key: str) -> str | None:
-    """Give the hint for a key of a node that was written as an option; None for another key."""
+def hint_for(key: str, keys: Iterable[str]) -> str:
+    """Give the hint for a key that is no option: it is a key of the node, or these options are there."""
     meant = KEYS_ELSEWHERE.get(key, key)
-    return f"{meant!r} is a key of the node: {meant} = ..." if meant in NODE_KEYS else None
-
-
-def _known(keys: Mapping[str, str]) -> str:
-    return f"It has {', '.join(keys)}." if keys else "It has none."
+    if meant in NODE_KEYS:
+        return f"{meant!r} is a key of the node: {meant} = ..."
+    return f"It has {', '.join(keys) or 'none'}."
 
 
 # Policies and probes.

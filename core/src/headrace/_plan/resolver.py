@@ -12,7 +12,7 @@ from headrace._expression.parser import read_expression
 from headrace._expression.tree import EMPTY, Args, Call
 from headrace._plan.declared import states_range, static_range
 from headrace._plan.element import DefinitionUse, Element, Named, Source, place_of, takes_dependency
-from headrace._plan.named import OptionsReader
+from headrace._plan.named import OptionsReader, hint_for
 from headrace._plan.planning import (
     MAX_ELEMENTS,
     Definition,
@@ -179,7 +179,8 @@ class Resolver(Planning):
 
     def _check_named(self, call: Call, named: Named) -> None:
         if len(call.args):
-            self.add("args", f"{call.name!r} is an instance here and takes no args", call)
+            what = f"{call.name!r} is an instance here and takes no args"
+            self.add("args", what, call, hint="Write them where it is built.")
         if named.depth > MAX_DEPTH:
             self.add("nesting", f"calls nested more than {MAX_DEPTH} names deep", call)
 
@@ -228,7 +229,8 @@ class Resolver(Planning):
         for key in (key for key in use.values if key not in use.used):
             message = f"no backend of the definition {call.name!r} has an option {key!r}"
             near = self.problems.nearest(key, use.asked)
-            self.add("unknown_option", message, call, key, suggestion=near)
+            hint = hint_for(key, sorted(use.asked))
+            self.add("unknown_option", message, call, key, suggestion=near, hint=hint)
 
     # Names of backends.
 
