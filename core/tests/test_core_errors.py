@@ -241,6 +241,22 @@ def test_what_came_is_told_without_what_was_expected():
     assert str(errors.InputError("wrong", expected="e", got="g")) == "wrong: expected e, got g"
 
 
+@pytest.mark.parametrize(
+    "request_of",
+    [lambda long: {"node_name": long, "data": 1}, lambda long: {long: 1, "node_name": "a"}],
+    ids=["value", "key"],
+)
+def test_what_came_is_shortened_in_the_text_of_an_error(request_of):
+    config = {"a": {"backend": "Identity"}, "b": {"backend": "Identity"}}
+    with headrace.pipe(config) as pipe, pytest.raises(errors.InputError) as caught:
+        pipe(request_of("long" * 100_000))
+    assert len(str(caught.value)) < 1000
+    wrong = errors.InputError("wrong", expected="a word", got=repr("é" * 100_000))
+    assert str(wrong).startswith("wrong: expected a word, got 'éé")
+    assert len(str(wrong)) < 200
+    assert len(pickle.loads(pickle.dumps(wrong)).got) > 100_000
+
+
 def test_a_long_line_is_shown_around_the_place():
     problem = errors.Problem("c", "m", text="a" * 200 + "bb" + "c" * 200, span=(200, 202))
     _, line, caret = problem.render().splitlines()

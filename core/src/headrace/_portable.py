@@ -51,8 +51,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         """Shorten message and hint: a name in them may have a million characters."""
-        object.__setattr__(self, "message", _shortened(self.message))
-        object.__setattr__(self, "hint", self.hint and _shortened(self.hint))
+        object.__setattr__(self, "message", shortened(self.message))
+        object.__setattr__(self, "hint", self.hint and shortened(self.hint))
 
     def to_dict(self) -> dict[str, Any]:
         """Give the problem as plain data for JSON."""
@@ -61,7 +61,7 @@ class Problem:
     def render(self) -> str:
         """Give the text for people: place, message, the expression with a caret, suggestion."""
         file = self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
-        place = _shortened(": ".join(part for part in (file, self.path) if part))
+        place = shortened(": ".join(part for part in (file, self.path) if part))
         lines = [f"{place}: {self.message}" if place else self.message]
         if self.text is not None and self.span is not None:
             lines += _caret(self.text, *self.span)
@@ -76,7 +76,7 @@ _LONG_WORD, _LONG_TEXT = 400, 4000
 """The longest word and the longest text that a message shows, in characters."""
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
     """Cut words, and then a text, that are too long to read, in their middle."""
     if len(text) > _LONG_WORD:
         text = re.sub(rf"\S{{{_LONG_WORD},}}", lambda m: f"{m[0][:60]}…{m[0][-20:]}", text)

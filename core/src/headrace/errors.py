@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace._portable import Problem, error_text, portable, rebuild, twin_of
+from headrace._portable import Problem, error_text, portable, rebuild, shortened, twin_of
 
 __all__ = [
     "BackendError",
@@ -242,10 +242,11 @@ class InputError(RequestError, ValueError):
         self.what: str = self.what or "the request is wrong"
         super().__post_init__()
 
+    def __str__(self) -> str:
+        return shortened(super().__str__())  # the sender's keys and values are of any length
+
     def _what(self) -> str:
-        what = self.what
-        if self.expected is not None:
-            what += f": expected {self.expected}"
+        what = self.what if self.expected is None else f"{self.what}: expected {self.expected}"
         if self.got is not None:
             what += f"{',' if self.expected is not None else ':'} got {self.got}"
         return what
