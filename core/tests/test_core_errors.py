@@ -341,7 +341,10 @@ ADVICE = "\n  Send fewer at a time, raise queue_size, or set queue_full = 'wait'
             lambda: overloaded(2, shed=True),
             "request: 2 requests wait, queue_size is 2 [node 'n']" + ADVICE,
         ),
-        (lambda: not_a_dict("mask"), "expected a dict with the key 'mask', got str [node 'n']"),
+        (
+            lambda: not_a_dict("mask"),
+            "several a list: expected a dict with the key 'mask', got str [node 'n']",
+        ),
         (lambda: not_a_dict(), "expected a dict, got str [node 'n']"),
         (lambda: how_ended(0), "with status 0"),
         (lambda: how_ended(-9), "of signal SIGKILL"),

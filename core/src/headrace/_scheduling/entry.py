@@ -234,7 +234,7 @@ def checked_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     if not isinstance(request, dict):
         wanted, got = "a dict", type(request).__name__
         wanted += f" with the key {needs[0]!r}" if needs else ""
-        raise InputError("a request is a dict", expected=wanted, got=got, node=node)
+        raise InputError("a request is a dict, several a list", expected=wanted, got=got, node=node)
     for key in needs:
         if key not in request:
             there = ", ".join(repr(known) for known in islice(request, 8) if type(known) is str)
