@@ -8,6 +8,8 @@ import tempfile
 import threading
 from typing import ClassVar
 
+from pydantic import Field
+
 from conformance_shelf.broken_batch import Sorting, lists
 from conformance_shelf.labels import breaks
 from conformance_shelf.perfect import Around, Perfect, Twice
@@ -283,3 +285,75 @@ class LeavesItsWorkToAThread(Sorting):
         for request in good(batch):
             EndsWhenWaitedFor(request["result"]).start()
         return outcomes
+
+
+@breaks("finished-when-answered", **lists)
+class FinishesAtTheEndOfTheBatch(Sorting):
+    def init(self, options, context):
+        super().init(options, context)
+        self.begun = []
+        context.at_batch_end(self.finish)
+
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        for request in good(batch):
+            self.begun.append((request["result"], request["result"][:]))
+            request["result"].clear()
+        return outcomes
+
+    def finish(self):
+        for result, numbers in self.begun:
+            result.extend(numbers)
+        self.begun.clear()
+
+
+@breaks("results-kept", **lists)
+class GivesTwinsOneResult(Sorting):
+    def forward(self, batch):
+        outcomes = super().forward(batch)
+        results = {}
+        for request in good(batch):
+            request["result"] = results.setdefault(tuple(request["data"]), request["result"])
+        return outcomes
+
+
+@breaks("results-kept", **lists)
+class RemembersItsLastResult(Sorting):
+    last = (None, None)
+
+    def one(self, request):
+        super().one(request)
+        if request["data"] != self.last[0]:
+            self.last = (list(request["data"]), request["result"])
+        request["result"] = self.last[1]
+
+
+@breaks("extra-keys-pass")
+class TakesTheFirstKey(Perfect):
+    def one(self, request):
+        self.read(request)
+        request["result"] = next(iter(request.values())) * self.factor
+
+
+class Sized(Perfect.Options):
+    sizes: list[int] = Field([1], description="Sizes, in items.")
+
+
+@breaks("options-kept")
+class AddsToItsOptions(Perfect):
+    class Options(Sized):
+        """How much."""
+
+    def init(self, options, context):
+        super().init(options, context)
+        options.sizes.append(2)
+
+
+@breaks("options-kept")
+class WritesItsOptions(Perfect):
+    class Options(Sized):
+        """How much."""
+
+    def init(self, options, context):
+        super().init(options, context)
+        object.__setattr__(options, "sizes", [2])

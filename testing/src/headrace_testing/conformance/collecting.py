@@ -104,6 +104,8 @@ class RuleItem(pytest.Item):
         """Return whether another test reports the rule that blocks this one."""
         run = self.parent.run
         names = {item.name for item in self.session.items if item.parent is self.parent}
+        if run.late in names:
+            return True
         todo = list(self.rule.needs)
         while todo:
             needed = run.verdict(todo.pop())

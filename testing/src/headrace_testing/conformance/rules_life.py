@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_testing.conformance.outcome import Broken
@@ -14,7 +14,7 @@ from headrace_testing.conformance.subject import replaced
 from headrace_testing.conformance.values import difference, kept
 
 if TYPE_CHECKING:
-    from headrace import Backend
+    from headrace import Backend, InitContext
     from headrace_testing.conformance.subject import Subject
 
 
@@ -132,6 +132,41 @@ def closes_unused(subject: Subject) -> None:
         ) from error
 
 
+@rule("options-kept", "closes-unused")
+def options_kept(subject: Subject) -> str:
+    """All instances of a node get the options that were validated once, so none of them may change these.
+
+    After a whole life of two instances (`init`, `warm_up`, a batch, a bad request, `close`) the options that `init` was given
+    have the same values, and the lists and tables in them the same content. Copy what is to be changed.
+    """
+    given: list[tuple[Any, dict[str, Any]]] = []
+    init = subject.cls.init
+
+    def noting(self: Backend, options: Any, context: InitContext) -> None:
+        copies = {name: (value, kept(value)) for name, value in _values(options).items()}
+        told = {name: copy for name, (one, copy) in copies.items() if not difference(one, copy)}
+        given.append((options, told))
+        init(self, options, context)
+
+    with replaced(subject.cls, "init", noting):
+        live = subject.build(
+            instance_num=2
+        )  # of a configuration of its own, whose options nobody has seen
+    live.results(live.take(subject.item))
+    live.alone({})
+    subject.done(live)
+    for options, before in given:
+        after = _values(options)
+        found = difference({name: after[name] for name in before}, before)
+        if found is not None:
+            raise Broken(f"it changes the options that it was given: {found}")
+    return "they stay the same" if given else "core builds it without its init"
+
+
+def _values(options: Any) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in type(options).model_fields}
+
+
 @rule("describe", "closes-unused")
 def describe(subject: Subject) -> None:
     """`pipe.describe()` shows what was really built, to people and as JSON.
@@ -170,5 +205,6 @@ RULES: tuple[Rule, ...] = (
     missing_library,
     life_cycle_again,
     closes_unused,
+    options_kept,
     describe,
 )

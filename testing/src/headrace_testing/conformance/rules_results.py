@@ -22,6 +22,7 @@ from headrace_testing.conformance.values import arrays_on_device, difference, ke
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace.keys import Request
     from headrace_testing.conformance.live import Live
     from headrace_testing.conformance.subject import Subject
 
@@ -55,9 +56,9 @@ def _batches(subject: Subject, live: Live) -> list[list[int]]:
 def finished_when_answered(subject: Subject) -> str | None:
     """A caller reads its result at once, in any thread and on any stream.
 
-    Another thread copies the results as soon as the callers have them. Those of the last batch are equal to the copies still, once
-    the threads that the backend has started have ended (or a second has passed): work that `forward` leaves to a
-    thread ends before `forward` does. Work that it leaves unfinished in the memory of a device must be finished
+    What a CPU can read is finished when `forward` returns: the results are the same at the end of the batch, and
+    when the threads that the backend has started have ended (or a second has passed). Another thread copies the
+    results as soon as the callers have them. Work that is left unfinished in the memory of a device must be finished
     by a function that `init` has given to `context.at_batch_end`: results there are copied again once the same
     requests have run once more, the backend is closed and the device has nothing left to do.
     """
@@ -66,6 +67,7 @@ def finished_when_answered(subject: Subject) -> str | None:
         live = subject.build()
     except Exception:  # noqa: BLE001 - the rule `life-cycle-again` reports it
         return None
+    _must_be_finished_by_forward(subject, live)
     copied: list[tuple[Any, Any]] = []
     for _ in range(_TURNS):
         results = live.results(live.take(subject.item))
@@ -87,6 +89,34 @@ def finished_when_answered(subject: Subject) -> str | None:
     how = "by the time of close; finish it in a function given to context.at_batch_end"
     _must_be_finished(subject, on_device, how)
     return f"{len(on_device)} arrays on a device"
+
+
+def _must_be_finished_by_forward(subject: Subject, live: Live) -> None:
+    """Copy the results on the host when ``forward`` returns; what reads them next may stand in the same batch."""
+    root, own = live.root, vars(live.root).get("forward")
+    forward = root.forward
+    copied: list[tuple[Any, Any]] = []
+
+    def copying(batch: list[Request]) -> Any:
+        outcomes = forward(batch)
+        results = [request["result"] for request in batch if "result" in request]
+        copied.extend((one, kept(one)) for one in results if not arrays_on_device(one))
+        return outcomes
+
+    root.forward = copying  # type: ignore[method-assign]
+    try:
+        live.call(live.take(subject.item))
+    finally:
+        del root.forward
+        if own is not None:
+            root.forward = own  # type: ignore[method-assign]
+    how = "after the end of the batch; only the memory of a device may be unfinished until then"
+    for result, copy in copied:
+        found = subject.differ(result, copy)
+        if found is not None and subject.differ(copy, kept(copy)) is None:
+            raise Broken(
+                f"a result is not finished when forward returns, it differs ({found}) {how}"
+            )
 
 
 def _must_be_finished(subject: Subject, copied: list[tuple[Any, Any]], how: str) -> None:
@@ -196,7 +226,8 @@ def results_kept(subject: Subject) -> None:
     Results are compared with copies of themselves after each of eight larger batches, and after
     `close`; their requests hold the same objects as when they were answered. Results of the same
     requests, run again, use other memory (as far as lists, dicts and arrays tell), except for the memory
-    of the requests themselves; and no two requests of a batch get one and the same list, dict or array.
+    of the requests themselves; and no two requests of a batch, equal ones neither, get one and the same list,
+    dict or array.
     """
     live = subject.build()
     batch, again = live.take(subject.item), live.take(subject.item)
@@ -209,6 +240,8 @@ def results_kept(subject: Subject) -> None:
     for k, (result, later) in enumerate(zip(first, live.results(again), strict=True)):
         if shares_memory(result, later, but=came):
             raise Broken(f"the result of item {k} shares its memory with that of a later batch")
+
+    _must_be_two(subject, live)
 
     def must_be_as_before(since: str) -> None:
         for k, (result, copy) in enumerate(zip(first, copies, strict=True)):
@@ -224,6 +257,20 @@ def results_kept(subject: Subject) -> None:
         must_be_as_before("a later batch")
     subject.done(live)
     must_be_as_before("close")
+
+
+def _must_be_two(subject: Subject, live: Live) -> None:
+    """Run equal requests, in one batch and one after the other: each gets a result of its own."""
+    twins = live.take(lambda k: subject.item(0), 2)
+    came = [dict(request) for request in twins]
+    results = live.results(twins)
+    if len(results) > 1 and same_memory(results[0], results[1], but=came):
+        raise Broken("two equal requests of a batch get one and the same result")
+    alone = [subject.item(0), subject.item(0)]
+    came = [dict(request) for request in alone]
+    first, second = (live.result_alone(request) for request in alone)
+    if shares_memory(first, second, but=came):
+        raise Broken("a request that is run twice shares the memory of its results")
 
 
 @rule("inputs-kept", "range")
@@ -261,13 +308,15 @@ def views_read(subject: Subject) -> str:
         if not isinstance(subject.item(0)[key], numpy.ndarray):  # type: ignore[union-attr]
             continue
         for what, view in _views(numpy, subject.item(0)[key]):
-            request = {**subject.item(0), key: view}
+            request, writeable = {**subject.item(0), key: view}, _writeable(view)
             outcome = subject.tried.alone(request)
             tried += 1
             if isinstance(outcome, InputError):
                 continue
             if outcome is not None:
                 raise Broken(f"with {what} under {key!r} it fails: {outcome}") from outcome
+            if _writeable(view) != writeable:
+                raise Broken(f"it makes {what} under {key!r} one that can be written to")
             subject.must_equal(
                 request["result"], subject.expected(0), f"with {what} under {key!r} it differs"
             )
@@ -285,9 +334,18 @@ def _views(numpy: Any, array: Any) -> Iterator[tuple[str, Any]]:
     yield "a read-only array", fixed
 
 
+def _writeable(value: Any) -> bool | None:
+    """Return whether a numpy array can be written to; None for anything else."""
+    return getattr(getattr(value, "flags", None), "writeable", None)
+
+
 def _must_be_fresh(subject: Subject, came: list[tuple[int, dict[str, Any]]], since: str) -> None:
     for k, request in came:
-        found = difference(request, subject.repeating(k))
+        fresh = subject.repeating(k)
+        found = difference(request, fresh)
+        for key in request.keys() & fresh.keys():
+            if _writeable(request[key]) != _writeable(fresh[key]):
+                found = f"at {key!r}: whether the array can be written to"
         if found is not None:
             raise Broken(f"{since} changed what request {k} came with: {found}")
 

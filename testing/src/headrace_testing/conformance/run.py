@@ -158,6 +158,7 @@ class ConformanceRun:
     Attributes:
         exits: The file descriptor to which the stacks of all threads are written before the process ends because a
             rule never does and nothing can be interrupted; None to wait on.
+        late: The rule that did not end, after which no other one is judged; None while there is none.
         tell: Called with ``"rule"`` and the identifier before a rule is checked, with ``"verdict"`` and each verdict.
     """
 
@@ -171,7 +172,7 @@ class ConformanceRun:
         self._inside = None if cls.inside is None else ConformanceRun(cls.inside)
         self.exits: int | None = 2
         self.tell: Callable[[str, Any], object] = lambda what, value: None
-        self._late = False
+        self.late: str | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._builds = _that_build(self.rules)
 
@@ -183,7 +184,7 @@ class ConformanceRun:
 
     def close(self) -> None:
         """Close all that was built, as far as it ends."""
-        with contextlib.suppress(Broken), self._limit(_CLOSING_S if self._late else math.inf)():
+        with contextlib.suppress(Broken), self._limit(_CLOSING_S if self.late else math.inf)():
             self.subject.close()
         if self._inside is not None:
             self._inside.close()
@@ -205,7 +206,9 @@ class ConformanceRun:
         if lacking is not None and rule.id in self._builds and not rule.unbuilt:
             return Verdict(rule.id, NOT_JUDGED, rule.reason, lacking, self.expected.get(rule.id))
         bad = [one for one in rule.needs if self.verdict(one).outcome in (FAILED, BLOCKED)]
-        if bad:
+        if self.late is not None:
+            outcome, detail = BLOCKED, f"it cannot be judged after {self.late!r}, which did not end"
+        elif bad:
             outcome, detail = BLOCKED, f"it cannot be judged before {bad[0]!r} holds"
         else:
             outcome, detail = self._check(rule)
@@ -233,7 +236,7 @@ class ConformanceRun:
                 warnings.simplefilter("ignore")  # the rule `warnings-left` listens to them
                 return PASSED, rule.check(self.subject) or ""
         except Broken as error:
-            self._late |= limit.over
+            self.late = rule.id if limit.over else None
             return FAILED, str(error)
         except NotApplicable as error:
             return NOT_APPLICABLE, str(error)
