@@ -124,8 +124,7 @@ class _Graph:
         found: dict[str, Pairs] = {}
         at = 0
         while at < len(text) or not found:
-            match = _PART.match(text, at)
-            if match is None:
+            if (match := _PART.match(text, at)) is None:
                 self._no_map(name, "expected node[source:target,...]", text, at, len(text))
                 return None
             pairs = []
@@ -158,8 +157,7 @@ class _Graph:
     def _each(self, name: str, keys: LinkKeys) -> Each | None:
         if keys.each is None:
             return None
-        match = _EACH.fullmatch(keys.each)
-        if match is None:
+        if (match := _EACH.fullmatch(keys.each)) is None:
             self.wrong(name, "each", f"expected 'key' or 'key:target', got {keys.each!r}", "type")
             return None
         if match[2] == "result":
@@ -186,8 +184,7 @@ class _Graph:
                         self.wrong(one.name, key, f"no node is called {name!r}", suggestion=near)
                     elif key == "next":
                         self.before[name].append(one.name)
-        cycle = _cycle(self.before)
-        if cycle is not None:
+        if (cycle := _cycle(self.before)) is not None:
             self.wrong(cycle[0], "next", f"the nodes form a cycle: {' > '.join(cycle)}")
         if cycle is not None or not self.complete:
             return False
@@ -275,8 +272,7 @@ class _Graph:
         ways = {key: closure([key], lambda one: nearest.get(one, ())) for key in nearest}
         around = {key for key in ways if any(key in ways.get(one, ()) for one in nearest[key])}
         waits = _waits(self.nodes, front, around) if around else {}
-        cycle = _cycle({key: list(others) for key, others in waits.items()})
-        if cycle is not None:
+        if (cycle := _cycle({key: list(others) for key, others in waits.items()})) is not None:
             names = [repr(key if isinstance(key, str) else key.name) for key in reversed(cycle)]
             what = f"{' calls '.join(names)}, each lets in one caller at a time, and they may wait for each other"
             hint = "Call them in one order everywhere, and in one thread where one stands inside itself."

@@ -288,8 +288,7 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
         if kind is PROBE or planning.all_names:
             _report_unknown(planning, kind, call)
         return None
-    cls = planning.load(call, offers, kind.noun)
-    if cls is None:
+    if (cls := planning.load(call, offers, kind.noun)) is None:
         return None
     if not kind.has(cls):
         what = f"{offers[0].path!r} of {offers[0].distribution}"
@@ -297,8 +296,7 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
         hint = _offered(planning, kind)[1]
         planning.add(kind.noun, f"{what} is no {kind.wanted}", call, hint=hint)
         return None
-    lacks = kind.lacks(cls)
-    if lacks is not None:
+    if (lacks := kind.lacks(cls)) is not None:
         planning.add("contract", f"the {kind.noun} {call.name} is wrong: {lacks}", call)
     return cls if lacks is None else None
 
@@ -364,8 +362,7 @@ def plan_probes(planning: Planning) -> tuple[NamedPlan, ...]:
 
     The present parameters must be those of ``[global]``.
     """
-    found = planning.parameters.key("probes")
-    if found is None:
+    if (found := planning.parameters.key("probes")) is None:
         return ()
     texts = [found.value] if isinstance(found.value, str) else found.value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

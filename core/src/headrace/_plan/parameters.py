@@ -324,8 +324,7 @@ def check_keys(
     places: dict[str, dict[str, Any]] = {}
     origins = dict.fromkeys(keys_of(model), "default")
     for key in origins:
-        found = written_key(key, name, shape)
-        if found is None:
+        if (found := written_key(key, name, shape)) is None:
             continue
         places[key], origins[key] = found.place(), found.origin
         if key not in EXPRESSION_KEYS:

@@ -80,8 +80,7 @@ class Planner(Resolver):
             check_keys(NodeKeys, "global", Shape(globals={key: written}), self.problems)
         parameters = self.all_parameters["global"] = Parameters("global", self.shape)
         with self.within(parameters):
-            element = self._key("entrypoint", may_register=False)
-            if element is not None:
+            if (element := self._key("entrypoint", may_register=False)) is not None:
                 self.check_called(element)
                 give_threads_to_instances(element)
             return element, keys, plan_probes(self)
@@ -188,8 +187,7 @@ class Planner(Resolver):
             key: The key.
             may_register: Whether ``Register`` may stand there.
         """
-        found = self.parameters.key(key)
-        if found is None:
+        if (found := self.parameters.key(key)) is None:
             return None
         return self.planned(found.value, found.source, Scope(may_register=may_register))
 
@@ -229,8 +227,7 @@ class Planner(Resolver):
         if named.element is None:
             return
         named.measure(plan.roots)
-        first = self.registered.get(f"{plan.name}.0")
-        if first is not None:
+        if (first := self.registered.get(f"{plan.name}.0")) is not None:
             plan.instance = first.element
         for root in reversed(plan.roots):
             give_threads_to_instances(root)
@@ -302,8 +299,7 @@ class Planner(Resolver):
         keys = self.nodes[node].keys if node is not None else None
         source = Source(f"{name}: built in init")
         with other.within(Parameters(name, self.shape, keys)):
-            element = other.planned(text, source, Scope(frames=frames))
-            if element is not None:
+            if (element := other.planned(text, source, Scope(frames=frames))) is not None:
                 other.check_called(element)
         other.problems.raise_if_any()
         assert element is not None  # noqa: S101 - without a problem there is an element

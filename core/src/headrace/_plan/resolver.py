@@ -43,8 +43,7 @@ class Resolver(Planning):
         """Plan one element and all below it; None when something in it is wrong."""
         if not self._goes_on(call, scope):
             return None
-        named = self.named(call.name, scope)
-        if named is not None:
+        if (named := self.named(call.name, scope)) is not None:
             return self.reference(call, named, scope)
         known = self.definitions.get(call.part, ())
         defined = [d for d in known if call.plugin in (None, d.plugin)]
@@ -122,8 +121,7 @@ class Resolver(Planning):
         except ConfigError as error:
             self.problems.extend(error.problems, file=file, path=path)
             return None
-        deep = too_deep(call, _joins)
-        if deep is None:
+        if (deep := too_deep(call, _joins)) is None:
             return call
         self.add("nesting", f"nested more than {MAX_DEPTH} levels deep", deep)
         return None
@@ -136,8 +134,7 @@ class Resolver(Planning):
     def check_called(self, element: Element) -> None:
         """Check that the element through which a node or the pipeline is called can be called."""
         bare = "needs what it depends on" if called(element).is_bare else None
-        why = why_not_callable(element) or bare
-        if why is not None:
+        if (why := why_not_callable(element) or bare) is not None:
             message = f"{element.name} {why} and cannot be called"
             self.add("not_callable", message, element.call)
 
@@ -168,8 +165,7 @@ class Resolver(Planning):
                 self.add("arity", message, call, hint=hint)
             self.plan_all(children, scope)
         else:
-            child = self.plan(children[0], scope.within(parent=target.cls))
-            if child is None:
+            if (child := self.plan(children[0], scope.within(parent=target.cls))) is None:
                 return None
             element.phases = [[child]]
             if not states_range(target.cls):
@@ -199,8 +195,7 @@ class Resolver(Planning):
         use = DefinitionUse(call, {key: plain_value(value) for key, value in call.args.named})
         inside, uses = (*expanding, definition.name), (*call.source.uses, use)
         source = replace(definition.source, origin="definition", expanding=inside, uses=uses)
-        tree = self.read(definition.path, source)
-        if tree is None:
+        if (tree := self.read(definition.path, source)) is None:
             self.plan_all(call.children, scope)
             return None
         slot = scope.slot

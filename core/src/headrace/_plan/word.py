@@ -232,8 +232,7 @@ class Use:
 
     def may_call(self, child: Element) -> bool:
         """Check that an element which the word will call can be called; report it if not."""
-        why = why_not_callable(child)
-        if why is not None:
+        if (why := why_not_callable(child)) is not None:
             message = f"{child.name} {why}: {self.element.name} cannot call it"
             hint = word_of(child.cls)._not_callable_hint
             self.add("not_callable", message, child.call, hint=hint)
@@ -253,8 +252,7 @@ def check_used(planning: Planning, names: Iterable[Named]) -> None:
         element = named.element
         if element is None or named.used or element.named is not None or element.children:
             continue
-        wrong = word_of(element.cls)._wrong_unused
-        if wrong is not None:
+        if (wrong := word_of(element.cls)._wrong_unused) is not None:
             planning.add("scheduling", f"{named.name} {wrong}", element.call)
 
 

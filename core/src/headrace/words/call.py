@@ -104,14 +104,11 @@ class Call(FunctionBackend, Word):
         name = use.element.name
         if getattr(options, "function", None) is None:
             return  # `explain` of a bare expression goes on without the option
-        why = use.planning.refused
-        if why is not None:
-            function = options.function
+        function = options.function
+        if (why := use.planning.refused) is not None:
             what = f"{name} imports {function!r}, and running its code is not allowed: {why}"
             use.add("import_refused", what, hint=HOW_TO_ALLOW)
-            return
-        missing = _missing_module(options.function.partition(":")[0])
-        if missing is not None:
+        elif (missing := _missing_module(function.partition(":")[0])) is not None:
             message = f"{name} needs the module {missing!r}, which cannot be found"
             fix = None if "." in missing else f"Install what brings {missing!r}."
             use.add("missing_dependency", message, hint=fix)
@@ -166,8 +163,7 @@ def _missing_module(module: str) -> str | None:
 def _spec(name: str, path: Any) -> ModuleSpec | None:
     for finder in sys.meta_path:
         with suppress(ImportError, ValueError, AttributeError):  # finders may be the user's
-            spec = finder.find_spec(name, path)
-            if spec is not None:
+            if (spec := finder.find_spec(name, path)) is not None:
                 return spec
     return None
 

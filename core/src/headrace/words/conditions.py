@@ -240,8 +240,7 @@ class CatSplit(Word):
         for i in failed:  # cat has failed the others
             batch[i].clear()
             batch[i].update(before[i])
-            alone = batch_alone(self, batch[i])
-            if alone is not None:
+            if (alone := batch_alone(self, batch[i])) is not None:
                 outcomes[i] = self._once(alone)[0]
         return outcomes
 

@@ -170,10 +170,9 @@ class Again(Word, ABC):
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the child."""
-        (child,) = context.children
+        (self.child,) = context.children
         self.options = options
-        self.child = child
-        self._call = child_call(child, pad=self._pad)
+        self._call = child_call(self.child, pad=self._pad)
 
     @abstractmethod
     def is_done(self, request: Request) -> bool:
@@ -304,8 +303,7 @@ class Restart(Again):
 
     def is_done(self, request: Request) -> bool:
         """Tell whether the item names no node to restart at; else let it enter at that node."""
-        node = request.pop(RESTART, None)
-        if node is None:
+        if (node := request.pop(RESTART, None)) is None:
             return True
         request[NODE_NAME] = node
         return False

@@ -122,8 +122,7 @@ class InstanceFromParam(_StandsFor):
         """Read the parameter and find the instance that it names."""
         (child,) = use.children
         key = child.name
-        found = parameter(use, key)
-        if found is None:
+        if (found := parameter(use, key)) is None:
             if use.scope.lenient:
                 return use.element
             message = f"{use.element.name} needs the parameter {key!r}"
@@ -131,8 +130,7 @@ class InstanceFromParam(_StandsFor):
             near = nearest(key, use.planning.parameters.unused())
             use.add("missing_option", message, child, suggestion=near, hint=hint)
             return None
-        call = use.planning.read(found.value, found.source)
-        if call is None:
+        if (call := use.planning.read(found.value, found.source)) is None:
             return None
         if len(call.args) or call.phases:
             use.add("word", f"{key!r} is to be the name of an instance", call)
@@ -143,8 +141,7 @@ class InstanceFromParam(_StandsFor):
 def _stand_for(use: Use, call: Call) -> Element | None:
     """Let the word stand for the instance that ``call`` names."""
     name, planning, element, scope = call.name, use.planning, use.element, use.scope
-    named = planning.named(name, scope)
-    if named is None:
+    if (named := planning.named(name, scope)) is None:
         _report_unknown(use, call)
         return element if scope.lenient else None
     if planning.reference(call.replace(prefix=None), named, scope) is None:
@@ -201,8 +198,7 @@ class Reflect(Wiring):
             use.add("cycle", f"the parameter {key!r} uses itself: {shown}", name)
             return None
         may_register = scope.may_register and key != "backend"
-        found = parameter(use, key)
-        if found is not None:
+        if (found := parameter(use, key)) is not None:
             call = planning.read(found.value, found.source)
             reflecting = (*scope.reflecting, mark)
             child = call and use.plan(

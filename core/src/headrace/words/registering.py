@@ -77,8 +77,7 @@ class Register(_Registering):
     def _plan(cls, use: Use) -> Element | None:
         """Plan the instance and let the pipeline know its name."""
         allowed = _may_stand(use)
-        (call,) = use.children
-        child = use.plan(call, gets_name=True)
+        child = use.plan(*use.children, gets_name=True)
         _register(use, _name_of(use.element, use.planning.node), child)
         return use.holding([child]) if allowed else None
 
@@ -119,8 +118,7 @@ class InstancesRegister(_Building):
     def _plan(cls, use: Use) -> Element | None:
         """Plan one instance, and let the pipeline know the names of all copies."""
         allowed = _may_stand(use)
-        (call,) = use.children
-        child = use.plan(call, may_register=False)
+        child = use.plan(*use.children, may_register=False)
         keys = use.planning.parameters.keys
         for index in range(keys.instance_num if keys is not None else 1):
             _register(use, f"{use.planning.node}.{index}", child, index)
