@@ -527,7 +527,7 @@ def test_a_large_message_is_read_like_a_small_one_or_refused():
 
 def test_a_long_text_of_an_error_leaves_room_for_its_status(client):
     def refuse(data):
-        raise headrace.errors.InputError("\u00e9" * 100_000)
+        raise headrace.errors.InputError("\u00e9 " * 100_000)
 
     headrace.register("ServeLongText", refuse, replace=True)
     c = client({"m": {"backend": "ServeLongText"}})
