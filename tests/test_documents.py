@@ -189,7 +189,18 @@ def test_a_file_that_a_document_shows_is_shown_as_it_is():
         assert (ROOT / path).read_text(encoding="utf-8") == text
 
 
-LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#:]*)(?:#([^)]*))?\)")
+
+
+def without_blocks(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Give the names under which links find the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", without_blocks(page), re.MULTILINE)
+    texts = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-") for text in texts}
 
 
 @pytest.mark.parametrize(
@@ -198,9 +209,10 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#:]+)(?:#[^)]*)?\)")
     ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_what_a_document_links_to_is_there(page):
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    links = [target for target in LINK.findall(text) if "`" not in target]
-    assert [target for target in links if not (page.parent / target).exists()] == []
+    links = [link for link in LINK.findall(without_blocks(page)) if "`" not in link[0]]
+    there = [(page.parent / target if target else page, anchor) for target, anchor in links]
+    assert [target for target, _ in there if not target.exists()] == []
+    assert [link for link in there if link[1] and link[1] not in anchors_of(link[0])] == []
 
 
 def test_who_is_told_to_install_headrace_is_told_from_where():
