@@ -55,9 +55,8 @@ class Presence:
     def __init__(self) -> None:
         self.gone = False
         self.away: set[object] = set()
-        self.changed: Callable[[], object] = (
-            bool  # `bool()` and `tuple()` do nothing until a node sets these
-        )
+        # Until a node sets these two, `bool()` and `tuple()` do nothing.
+        self.changed: Callable[[], object] = bool
         self.ends: list[Callable[[], object]] = []
         self.entries: Callable[[], Sequence[Any]] = tuple
 
