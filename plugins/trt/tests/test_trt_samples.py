@@ -11,7 +11,7 @@ import pytest
 from fake_device import FakeCuda, FakeEngine, FakeLibrary, nothing_left
 from onnx import TensorProto as T
 
-from headrace.errors import SetupError
+from headrace.errors import BackendError, SetupError
 from headrace_trt import DeviceArray, benching
 from headrace_trt import cuda as cuda_module
 from headrace_trt.arrays import StreamRef
@@ -157,6 +157,17 @@ def test_what_is_kept_of_one_batch_is_not_changed_by_the_next(model, gathered):
     results = [machine.run([r["data"] for r in batch], gathered=gathered)[0] for _ in range(3)]
     for found in results:
         assert np.allclose(found, EXPECTED, atol=1e-5)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_an_output_that_is_longer_than_the_batch_is_not_cut_into_rows(save, gathered):
+    model = save(
+        [("Transpose", ["x"], ["y"], {"perm": [1, 0]})],
+        [("x", T.FLOAT, ["n", "m"])],
+        [("y", T.FLOAT, ["m", "n"])],
+    )
+    with pytest.raises(BackendError, match=r"'y' is \[64, 2\] for a batch of 2 rows"):
+        Machine(model).run(list(ROWS[:2]), gathered=gathered)
 
 
 def test_a_graph_reads_its_own_buffer(model):

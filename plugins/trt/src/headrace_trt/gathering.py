@@ -138,7 +138,7 @@ class Gathering:
         return False
 
     def _whole_result(self, run: Run, outputs: Sequence[Any]) -> Any:
-        check_rows(run.rows, self._signature.outputs, outputs)
+        check_rows(run, self._signature.outputs, outputs)
         parts = {
             port.name: rows_of(output, 0, run.rows, sample=False) if port.batched else whole(output)
             for port, output in zip(self._signature.outputs, outputs, strict=True)

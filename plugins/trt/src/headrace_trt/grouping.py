@@ -24,11 +24,13 @@ class Run(NamedTuple):
     Attributes:
         members: The positions of the run's items in the batch, in order.
         rows: The rows of these items together.
+        filled: The rows with which the engine runs: it may need more than there are.
         shapes: The shape of every input, after padding of samples and filling up to the engine's least batch.
     """
 
     members: tuple[int, ...]
     rows: int
+    filled: int
     shapes: Mapping[str, tuple[int, ...]]
 
 
@@ -102,7 +104,7 @@ def plan_runs(
             filled = signature.rows or max(rows, signature.low_rows)
             padding = pad_multiple if ragged == "pad" else 0
             shapes = run_shapes([items[i] for i in part], signature, filled, padding)
-            runs.append(Run(tuple(part), rows, shapes))
+            runs.append(Run(tuple(part), rows, filled, shapes))
     return runs, errors
 
 

@@ -39,7 +39,7 @@ def hand_out(
     Raises:
         BackendError: An output does not have the rows of the batch.
     """
-    check_rows(run.rows, ports, outputs)
+    check_rows(run, ports, outputs)
     names = [port.name for port in ports]
     start = 0
     for i in run.members:
@@ -63,7 +63,7 @@ def hand_out_samples(
     Raises:
         BackendError: An output does not have the rows of the batch.
     """
-    check_rows(run.rows, ports, outputs)
+    check_rows(run, ports, outputs)
     columns = [_samples(output, run.rows) for output in outputs]
     if len(columns) == 1:
         for request, part in zip(requests, columns[0], strict=True):
@@ -80,16 +80,16 @@ def _samples(value: Any, count: int) -> list[Any]:
     return [rows_of(value, row, row + 1, sample=True) for row in range(count)]
 
 
-def check_rows(rows: int, ports: Sequence[Port], outputs: Sequence[Any]) -> None:
-    """Refuse outputs that do not have the rows of the batch.
+def check_rows(run: Run, ports: Sequence[Port], outputs: Sequence[Any]) -> None:
+    """Refuse outputs that do not have the rows of the batch: cut into rows they would mix the requests.
 
     Raises:
-        BackendError: An output has no rows, or too few.
+        BackendError: An output has no rows, too few or too many.
     """
     for port, output in zip(ports, outputs, strict=True):
-        if port.batched and (not output.shape or output.shape[0] < rows):
+        if port.batched and (not output.shape or output.shape[0] != run.filled):
             raise BackendError(
-                f"output {port.name!r} is {list(output.shape)} for a batch of {rows} rows",
+                f"output {port.name!r} is {list(output.shape)} for a batch of {run.filled} rows",
                 hint="If it has no batch axis, name it in `unbatched`.",
             )
 

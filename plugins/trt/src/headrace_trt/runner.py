@@ -207,7 +207,7 @@ class Runner:
         ):
             (port,) = signature.inputs
             shape = (count, *(n for n in port.shape[1:] if n is not None))
-            found = Run(tuple(range(count)), count, {port.name: shape})
+            found = Run(tuple(range(count)), count, count, {port.name: shape})
             self._sample_runs[count] = found
         return found
 
@@ -362,7 +362,7 @@ class Runner:
             item = zeros(self.signature, which)
             shapes = {name: tuple(tensor.shape) for name, tensor in item.tensors.items()}
             try:
-                run = Run((0,), item.rows, shapes)
+                run = Run((0,), item.rows, item.rows, shapes)
                 self.run_placed(run, self.place(run, [item]))
                 self._inputs.warm_up(self._stream.handle)
             finally:
