@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +73,22 @@ class TestALimitOfTime:
     def test_is_more_than_nothing(self):
         with pytest.raises(ValueError, match="limit_s of Kit is more than 0, got 0"):
             check_class(type("Kit", (BackendConformance,), {"limit_s": 0}))
+
+
+def test_what_the_backend_has_changed_for_its_host_is_put_back(tmp_path, monkeypatch):
+    class Elsewhere(headrace.Backend):
+        def init(self, options, context):
+            os.chdir("/")
+            sys.stdout = sys.stderr
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = 1
+
+    headrace.register("Elsewhere", Elsewhere, replace=True)
+    monkeypatch.chdir(tmp_path)
+    printed = sys.stdout
+    kit = {"expression": "Elsewhere", "make_item": lambda self, k: {"data": k}}
+    with ConformanceRun(type("Kit", (BackendConformance,), kit)) as run:
+        assert run.verdict("runs").outcome == "passed"
+    assert (Path.cwd(), sys.stdout) == (tmp_path, printed)

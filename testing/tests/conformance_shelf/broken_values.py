@@ -187,6 +187,13 @@ class WritesAListForAnArray(Doubling):
         request["result"] = request["result"].tolist()
 
 
+@breaks("docstring-results", make_item=array_item)
+class WritesAGeneratorForAnArray(WritesAListForAnArray):
+    def one(self, request):
+        super().one(request)
+        request["result"] = iter(request["result"])
+
+
 @breaks("inputs-kept", make_item=array_item)
 class DoublesLargeBatchesInPlace(Doubling):
     def forward(self, batch):

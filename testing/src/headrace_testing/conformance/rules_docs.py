@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
@@ -21,7 +22,7 @@ from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.values import is_array, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from headrace import Backend
     from headrace_testing.conformance.subject import Subject
@@ -297,7 +298,7 @@ def docstring_results(subject: Subject) -> str:
     Where the entry of a key names dtypes (`uint8`, "floating") or shapes (`[H, W, 3]`), an array that is
     written under that key has one of them: as many axes, and the lengths that are numbers. An entry with
     "same", "any" or "..." in place of a shape, or that speaks of a `dtype`, is not compared. Where it begins
-    with both (`float32 [N]`) and speaks of no list or tuple, what is written is no list or tuple.
+    with both (`float32 [N]`) and speaks of no list or tuple, what is written is no list, tuple or generator.
     """
     written = entries(sections(documentation(subject.cls)).get("Writes", ""))
     seen = 0
@@ -306,7 +307,11 @@ def docstring_results(subject: Subject) -> str:
         subject.live.result_alone(request)
         for key in sorted(written.keys() & request.keys()):
             text, value = written[key], request[key]
-            if isinstance(value, (list, tuple)) and claims_array(text) and not subject.children:
+            if (
+                isinstance(value, (list, tuple, Iterator))
+                and claims_array(text)
+                and not subject.children
+            ):
                 raise Broken(
                     f"the section Writes says of {key!r} {text!r}, and it is a {type(value).__name__}"
                 )

@@ -316,7 +316,7 @@ def views_read(subject: Subject) -> str:
             if outcome is not None:
                 raise Broken(f"with {what} under {key!r} it fails: {outcome}") from outcome
             if _writeable(view) != writeable:
-                raise Broken(f"it makes {what} under {key!r} one that can be written to")
+                raise Broken(f"it changes whether {what} under {key!r} can be written to")
             subject.must_equal(
                 request["result"], subject.expected(0), f"with {what} under {key!r} it differs"
             )

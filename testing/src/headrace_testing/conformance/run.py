@@ -46,6 +46,7 @@ from headrace_testing.conformance.outcome import (
     Verdict,
     ends_the_run,
 )
+from headrace_testing.conformance.settings import SHARED, restore
 from headrace_testing.conformance.subject import Subject
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class ConformanceRun:
         """Close all that was built, as far as it ends."""
         with contextlib.suppress(Broken), self._limit(_CLOSING_S if self.late else math.inf)():
             self.subject.close()
+        restore(self.subject.settings_before, SHARED)
         if self._inside is not None:
             self._inside.close()
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -177,13 +177,18 @@ if hasattr(signal, "pthread_sigmask"):
     )
 
 
+SHARED = ("working directory", "stream of stdin, stdout or stderr")
+"""What whoever runs the rules needs itself afterwards."""
+
+
 def settings() -> dict[str, Any]:
     """Give the settings of the process, by name."""
     return {name: get() for name, (get, _) in _SETTINGS.items()}
 
 
-def restore(values: dict[str, Any]) -> None:
-    """Put settings of the process back."""
-    for name, (get, put) in _SETTINGS.items():
+def restore(values: dict[str, Any], names: Iterable[str] = _SETTINGS) -> None:
+    """Put settings of the process back: all, or those of these names."""
+    for name in names:
+        get, put = _SETTINGS[name]
         if get() != values[name]:
             put(values[name])
