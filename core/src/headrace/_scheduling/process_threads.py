@@ -165,14 +165,10 @@ class Helpers:
 
     def _follow(self) -> None:
         """See to it that another helper thread is idle while this one runs a job."""
-        if self._idle:
-            return
         if len(self._alive) < _AT_ONCE:
-            try:
+            with suppress(RuntimeError):  # none can be started
                 self.watch()
-            except RuntimeError:
-                return
-        else:
+        elif not self._idle:
             shared_timer().call_at(time.monotonic() + _HESITATES_S, self._grow)
 
     def _grow(self) -> None:
