@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -187,6 +188,17 @@ def test_it_requires_the_headrace_that_made_it(made):
     (wanted,) = [text for text in project["dependencies"] if text.startswith("headrace")]
     assert wanted == f"headrace>={major}.{minor},<{major}.{int(minor) + 1}"
     assert Requirement(wanted).specifier.contains(headrace.__version__)
+
+
+@pytest.mark.parametrize(
+    ("module", "defined"), [("backend", r"[A-Z][A-Za-z0-9]*"), ("conformance", r"\w*Conformance")]
+)
+def test_no_name_of_a_backend_hides_what_its_module_imports(module, defined, made):
+    tree = ast.parse((made / "src" / "headrace_gauss_blur" / f"{module}.py").read_text())
+    imports = [one for one in ast.walk(tree) if isinstance(one, (ast.Import, ast.ImportFrom))]
+    names = [alias.asname or alias.name for one in imports for alias in one.names]
+    assert names
+    assert [name for name in names if re.fullmatch(defined, name)] == []
 
 
 def test_it_keeps_the_rules_of_this_repository(made):
