@@ -139,6 +139,8 @@ def test_values_that_hold_themselves_are_compared_as_far_as_they_go():
         value.append(value)
     assert difference(one, other) is None
     assert difference(one, third) == "at 0: 1 and 2"
+    assert shares_memory(one, [one])
+    assert not shares_memory(one, other)
     assert difference([ValueError(1)], [ValueError(1)]) is None
     assert "give their class an __eq__" in str(difference(object(), object()))
 

@@ -13,7 +13,7 @@ _POINTERS = ("__cuda_array_interface__", "data_ptr")
 _MUTABLE = (list, dict, set, bytearray)
 
 
-def _places(value: Any) -> Iterator[tuple[int, int]]:
+def _places(value: Any, around: tuple[int, ...] = ()) -> Iterator[tuple[int, int]]:
     """Give the places in memory, as (begin, end), of all parts of a value that can be changed."""
     if is_array(value) or any(hasattr(value, name) for name in _POINTERS):
         place = _of_array(value)
@@ -26,7 +26,8 @@ def _places(value: Any) -> Iterator[tuple[int, int]]:
         value = list(value.values())
     if isinstance(value, (list, tuple)):
         for part in value:
-            yield from _places(part)
+            if id(part) not in around:  # a list may hold itself
+                yield from _places(part, (*around, id(part)))
 
 
 def _of_array(array: Any) -> tuple[int, int] | None:
