@@ -75,6 +75,33 @@ def test_a_capsule_that_nobody_takes_lets_go_of_its_owner():
 
 
 @pytest.mark.parametrize(
+    ("refuse", "error"),
+    [
+        (lambda exported: [exported.__dlpack__(), 1 // 0], ZeroDivisionError),
+        (lambda exported: len(exported.__dlpack__()), TypeError),
+    ],
+)
+def test_a_capsule_that_is_dropped_by_an_error_keeps_the_error_and_lets_go(refuse, error):
+    exported = Exported(np.arange(5))
+    alive = weakref.ref(exported.owner)
+    with pytest.raises(error):
+        refuse(exported)
+    del exported
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "bool", "float64"])
+@pytest.mark.parametrize(
+    ("pointer", "shape"),
+    [(0x7F1200000000, (5, 1, 4)), (0x302000300, ()), (0x302000300, (1 << 30, 4)), (0, (0, 3))],
+)
+def test_memory_of_a_device_is_exported_without_being_read(dtype, pointer, shape):
+    capsule = dlpack.export_capsule(pointer, shape, dtype, (dlpack.CUDA, 3), None)
+    assert dlpack.read_capsule(capsule) == dlpack.Tensor(pointer, shape, dtype, (2, 3), True)
+
+
+@pytest.mark.parametrize(
     ("make", "contiguous"),
     [
         (lambda a: a, True),

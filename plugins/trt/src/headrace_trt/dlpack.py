@@ -6,6 +6,8 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 __all__ = ["CPU", "CUDA", "CUDA_HOST", "Tensor", "export_capsule", "read_capsule"]
 
 CPU: Final = 1
@@ -63,18 +65,10 @@ _Managed._fields_ = (
     ("deleter", _Deleter),
 )
 
-# The functions are taken from a library object of this module, since argtypes and restype that another library sets
+# The function is taken from a library object of this module, since argtypes and restype that another library sets
 # on the functions of `ctypes.pythonapi` would hold here too.
-_api = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle)
-_get_pointer = _api.PyCapsule_GetPointer
+_get_pointer = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle).PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-_new = _api.PyCapsule_New
-_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_is_valid = _api.PyCapsule_IsValid
-_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)
-_raw_pointer = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle).PyCapsule_GetPointer
-_raw_pointer.restype = ctypes.c_void_p
-_raw_pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
 
 _NAME = b"dltensor"
 
@@ -121,41 +115,32 @@ def read_capsule(capsule: Any) -> Tensor:
     )
 
 
-_exported: dict[int, tuple[Any, ...]] = {}
-"""The objects that must live as long as a consumer holds a tensor, by the address of its ``DLManagedTensor``."""
+class _Borrowed:
+    """What numpy is told of the array; it keeps ``owner`` alive, because numpy keeps this alive."""
 
-
-def _release(address: int) -> None:
-    _exported.pop(address, None)
-
-
-def _delete(managed: Any) -> None:
-    _release(ctypes.addressof(managed.contents))
-
-
-def _capsule_gone(capsule: int) -> None:
-    """Release the tensor of a capsule that no consumer took: a consumer would have renamed the capsule."""
-    if _is_valid(capsule, _NAME):
-        address = _raw_pointer(capsule, _NAME)
-        if address:
-            _release(address)
-
-
-_delete_pointer = _Deleter(_delete)
-_capsule_gone_pointer = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_capsule_gone)
+    def __init__(self, pointer: int, shape: tuple[int, ...], bits: int, owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": f"=u{bits // 8}",
+            "data": (pointer, False),
+        }
 
 
 def export_capsule(
     pointer: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int], owner: Any
 ) -> Any:
-    """Make a capsule of an array in C order; ``owner`` is kept alive until the consumer releases the array."""
-    lengths = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+    """Make a capsule of an array in C order; ``owner`` is kept alive until the consumer releases the array.
+
+    numpy makes the capsule, of whole numbers on the host that nobody reads, and place and type are corrected in it.
+    So the functions that release it are numpy's: a capsule may be dropped while an error is raised, which code in
+    Python would replace.
+    """
     code, bits = _NAMES[dtype]
-    managed = _Managed()
-    managed.tensor = _Tensor(
-        pointer, _Device(*device), len(shape), _Type(code, bits, 1), lengths, None, 0
-    )
-    managed.deleter = _delete_pointer
-    address = ctypes.addressof(managed)
-    _exported[address] = (managed, lengths, owner)
-    return _new(address, _NAME, ctypes.cast(_capsule_gone_pointer, ctypes.c_void_p))
+    capsule = np.asarray(_Borrowed(pointer, shape, bits, owner)).__dlpack__()
+    managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
+    managed.tensor.data = pointer  # numpy replaces the address of an array without elements
+    managed.tensor.device = _Device(*device)
+    managed.tensor.dtype = _Type(code, bits, 1)
+    return capsule
