@@ -138,9 +138,10 @@ def export_capsule(
     Python would replace.
     """
     code, bits = _NAMES[dtype]
-    capsule = np.asarray(_Borrowed(pointer, shape, bits, owner)).__dlpack__()
+    # An array without elements may have no address, which not every version of numpy takes.
+    capsule = np.asarray(_Borrowed(pointer or 1, shape, bits, owner)).__dlpack__()
     managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
-    managed.tensor.data = pointer  # numpy replaces the address of an array without elements
+    managed.tensor.data = pointer
     managed.tensor.device = _Device(*device)
     managed.tensor.dtype = _Type(code, bits, 1)
     return capsule
