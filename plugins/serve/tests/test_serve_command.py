@@ -74,6 +74,7 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
         (["--models", "near.toml"], "models.m.inputs.x.datatype: Input should be 'BOOL'"),
         (["--models", "near.toml"], "Did you mean 'FP32'?"),
         (["--models", "deep.toml"], "deep.toml: this is no TOML: "),
+        (["--models", "both.toml"], "version of model 'm' is '2' in its name, and '3'"),
         (["a.toml", "--keys", "deep.toml"], "deep.toml: this is no TOML: "),
         (["a:01=a.toml"], "a whole number such as 2 or 10, got '01'"),
         ([f"a:{'9' * 5000}=a.toml"], "a whole number"),
@@ -93,6 +94,7 @@ def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch
         '[models.m]\nconfig = "a.toml"\ninputs.x = {datatype = "F32", shape = [1]}\n'
     )
     (tmp_path / "deep.toml").write_text("models = " + "[" * 9000 + "]" * 9000)
+    (tmp_path / "both.toml").write_text("[models.'m:2']\nconfig = 'a.toml'\nversion = '3'\n")
     (tmp_path / "odd.toml").write_text("models.m = 5\nmodels.n.confg = 'a.toml'\n")
     (tmp_path / "keys.toml").write_text(f"[k]\nsha256 = '{'0' * 64}'\nmodels = ['paeg']\n")
     monkeypatch.chdir(tmp_path)
@@ -111,6 +113,10 @@ def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch
         ({"x": {"datatype": "FP32", "shape": [], "batched": True}}, "first axis"),
         ({"x": {"datatype": "FP32", "shape": [1], "batchd": True}}, "Did you mean 'batched'"),
         ({"x": {"datatype": "FP32", "shape": [1], "key": "result"}}, "reserved"),
+        (
+            {"x": {"datatype": "FP32", "shape": [1], "key": ""}},
+            "x.key: String should have at least 1 character",
+        ),
         (
             {n: {"datatype": "FP32", "shape": [1], "key": "data"} for n in ("x", "y")},
             "'x' and 'y'",

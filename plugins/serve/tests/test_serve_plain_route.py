@@ -263,11 +263,17 @@ def test_accept_chooses_between_json_and_the_bytes(serving, result, accept, kind
         assert answer.content == (result if isinstance(result, bytes) else result.encode())
 
 
-def test_pictures_are_not_compressed_again(serving):
+def test_pictures_and_what_refuses_the_encoding_are_not_compressed(serving):
     headrace.register("ServeResult", lambda _: PNG + bytes(2000), replace=True)
     server = serving({"m": {"backend": "ServeResult"}})
-    for accept, encoding in (("image/png", None), ("application/octet-stream", "gzip")):
-        asked = {"accept": accept, "accept-encoding": "gzip"}
+    for accept, accepted, encoding in (
+        ("image/png", "gzip", None),
+        ("application/octet-stream", "gzip", "gzip"),
+        ("application/octet-stream", "gzip;q=0.010", "gzip"),
+        ("application/octet-stream", "gzip;q=0.000, deflate", "deflate"),
+        ("application/octet-stream", "gzip;q=0.00", None),
+    ):
+        asked = {"accept": accept, "accept-encoding": accepted}
         answer = httpx.post(f"{server.url}/run/m", content=b"x", headers=asked)
         assert answer.content == PNG + bytes(2000)
         assert answer.headers.get("content-encoding") == encoding

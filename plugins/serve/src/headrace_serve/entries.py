@@ -66,7 +66,7 @@ class InputEntry(_Entry):
     datatype: Datatype
     shape: list[Axis]
     """The length of each axis, -1 for any length; the axis of the batch or of the items is included."""
-    key: str | None = None
+    key: str | None = pydantic.Field(default=None, min_length=1)
     """The key under which the request of the pipeline holds the input; default: ``data`` for a single input,
     else the input's name."""
     each: bool | None = None
@@ -175,7 +175,7 @@ def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], 
             problems.append(Problem("serve", f"{name!r} is no name of a model", hint=hint))
             continue
         try:
-            entry = _entry(value, version)
+            entry = _entry(name, value, version)
         except pydantic.ValidationError as error:
             problems += _problems(name, error)
             continue
@@ -301,15 +301,14 @@ def _of_text(text: str) -> tuple[str, str | None, str]:
     return Path(text).stem, None, text
 
 
-def _entry(value: Any, version: str | None) -> ModelEntry:
+def _entry(name: str, value: Any, version: str | None) -> ModelEntry:
     said = {} if version is None else {"version": version}
     if isinstance(value, ModelEntry):
         return value
     if isinstance(value, dict) and "config" in value and "backend" not in value:
         if version is not None and str(value.get("version", version)) != version:
-            raise ConfigError(
-                Problem("serve", f"the version is {version!r} and {value['version']!r}")
-            )
+            both = f"the version of model {name!r} is {version!r} in its name, and {value['version']!r}"
+            raise ConfigError(Problem("serve", both))
         return ModelEntry.model_validate({**value, **said})
     return ModelEntry.model_validate({"config": value, **said})
 

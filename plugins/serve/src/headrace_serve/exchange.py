@@ -325,7 +325,8 @@ def _encoding(accepted: str) -> str:
     """Give the first encoding of ``Accept-Encoding`` that this server has, ``""`` if there is none."""
     for part in accepted.lower().split(","):
         name, _, quality = part.partition(";")
-        if name.strip() in _WINDOWS and quality.replace(" ", "") not in ("q=0", "q=0.0"):
+        wanted = "".join(quality.split()).rstrip("0") not in ("q=", "q=0.")  # as of q=0.000
+        if name.strip() in _WINDOWS and wanted:
             return name.strip()
     return ""
 
