@@ -789,6 +789,98 @@ def test_results_own_their_memory(bench):
     assert again["row"].tolist() == [0, 1]
 
 
+class Kept(torch.nn.Module):
+    """Writes its outputs into memory that it keeps and uses again."""
+
+    def __init__(self, views):
+        super().__init__()
+        self.buffer, self.views = torch.zeros(4, 3), views
+
+    def forward(self, x):
+        self.buffer = self.buffer if self.views else self.buffer[: len(x)]
+        rows = torch.mul(x, 2, out=self.buffer[: len(x)])
+        return (rows[:, 1:], rows) if self.views else self.buffer
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_memory_that_a_model_uses_again_is_no_result(bench, views):
+    one = bench()
+    kept = one.start(TorchModule, module=f"{HERE}Kept", args={"views": views})
+    first = one.run(kept, {"data": X[0]}, {"data": X[1]})
+    one.run(kept, {"data": X[2]}, {"data": X[2]})
+    for result, given in zip(first, X, strict=False):
+        expected = {"output_0": 2 * given[1:], "output_1": 2 * given} if views else 2 * given
+        assert str(result) == str(expected)
+
+
+def test_outputs_that_nobody_else_holds_are_not_copied():
+    made = []
+
+    def call(x):
+        rows = x * 2
+        made.append(rows.data_ptr())
+        return rows, rows[:, 1:]
+
+    runner = running.Runner(loading.Model("module", call, Signature(())), torch.device("cpu"))
+    outputs = runner.run((X,), 3)
+    assert {one.untyped_storage().data_ptr() for one in outputs.values()} == {made[-1]}
+
+
+class Axes(torch.nn.Module):
+    """Gives the batch axis first, elsewhere, as a part of an axis, or not at all."""
+
+    def forward(self, x):
+        return {
+            "rows": x.sum(1),
+            "steps": x.transpose(0, 1) * 2,
+            "sum": x.sum((0, 1))[:, None] * 2,
+            "found": x.sum((1, 2)).nonzero(),
+            "scalar": x.sum(),
+            "nothing": None,
+        }
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("name", ["rows", "steps", "sum", "found", "scalar", None])
+def test_an_output_with_another_axis_first_is_refused_though_it_may_be_as_long(
+    bench, tmp_path, fixed, name
+):
+    dims = {1: torch.export.Dim("steps")} | ({} if fixed else {0: torch.export.Dim("rows")})
+    program = torch.export.export(Axes(), (torch.ones(4, 5, 3),), dynamic_shapes=(dims,))
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    options = {"model": str(tmp_path / "m.pt2"), **({"outputs": [name]} if name else {})}
+    one = bench()
+    if name == "rows":
+        found = one.run(one.start(TorchModule, **options), *[{"data": X + k} for k in range(4)])
+        assert [each.tolist() for each in found] == [(X + k).sum(0).tolist() for k in range(4)]
+        return
+    with pytest.raises(
+        SetupError, match=f"the model's output '{name or 'steps'}' is not the batch"
+    ):
+        one.start(TorchModule, **options)
+
+
+class Odd(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x):
+        if self.kind == "nested":
+            return torch.nested.nested_tensor(list(x))
+        return x.to_sparse() if self.kind == "sparse_coo" else (None,)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["nested", "sparse_coo", "no output"])
+def test_what_cannot_be_cut_into_rows_is_told_so(bench, kind):
+    one = bench()
+    with pytest.raises(BackendError, match=kind):
+        raise one.error(
+            one.start(TorchModule, module=f"{HERE}Odd", args={"kind": kind}), {"data": X[0]}
+        )
+
+
 def test_an_output_without_batch_axis_is_an_error_that_names_it(bench):
     one = bench()
     with pytest.raises(BackendError, match="'output'"):

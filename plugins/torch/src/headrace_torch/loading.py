@@ -40,6 +40,7 @@ class Model:
         module: The module, whose weights can be cast and moved; None for AOTInductor.
         weight_bytes: The bytes of all parameters and buffers; for AOTInductor, of the package.
         memory: The addresses of parameters and buffers. An output at one of them is a view of a weight.
+        returned: What the model returns, with tensors that have shapes, but no values; None: only a run shows it.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Model:
     module: torch.nn.Module | None = None
     weight_bytes: int = 0
     memory: frozenset[int] = field(default_factory=frozenset)
+    returned: Any = None
 
     def count(self) -> None:
         """Set ``weight_bytes`` and ``memory``, once the weights are on the device on which they stay."""
@@ -198,9 +200,23 @@ def _load_program(path: Path, device: torch.device) -> Model:
     plain = spec.num_leaves == len(ports) and not kwargs_spec.num_leaves
     plain = plain and all(child.is_leaf() for child in _children(args_spec))
     signature = _signature(ports)
-    least, most = _range_of(program, values[ports[0].name].shape[0])
-    signature = replace(signature, least=least, most=most)
-    return Model("torch.export", module if plain else call, signature, module)
+    batch = values[ports[0].name].shape[0]
+    least, most = _range_of(program, batch)
+    symbols = None if isinstance(batch, int) else frozenset(batch.node.expr.free_symbols)
+    signature = replace(signature, least=least, most=most, symbols=symbols)
+    return Model(
+        "torch.export", module if plain else call, signature, module, returned=_returned(program)
+    )
+
+
+def _returned(program: Any) -> Any:
+    """Return what a program returns, with tensors whose lengths are numbers or symbols of the program."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    leaves = program.graph_signature.user_outputs
+    found = [values.get(leaf) if isinstance(leaf, str) else leaf for leaf in leaves]
+    spec = program.call_spec.out_spec
+    untold = any(isinstance(leaf, str) and values.get(leaf) is None for leaf in leaves)
+    return None if spec is None or untold else pytree.tree_unflatten(found, spec)
 
 
 def _training_in(program: Any) -> str | None:

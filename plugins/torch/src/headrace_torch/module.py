@@ -70,6 +70,8 @@ class TorchModule(TensorBackend):
         self._owner = self._shared(options, context)
         model = self._owner.model
         completed = signature.with_shapes(model.signature, options.shape)
+        if model.returned is not None:
+            signature.refuse_other_axes(model.returned, options.outputs, completed)
         self._options, self._signature = options, completed
         self._keys = signature.choose_keys(completed, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))

@@ -214,7 +214,8 @@ class Runner:
         if self._writes is None:
             self._writes = [one._version for one in tensors] != before
         inputs = {one.untyped_storage().data_ptr() for one in tensors}
-        return {name: self._owned(one, inputs) for name, one in outputs.items()}
+        held = _held(outputs)
+        return {name: self._owned(one, inputs | held) for name, one in outputs.items()}
 
     def _owned(self, output: torch.Tensor, inputs: set[int]) -> torch.Tensor:
         """Return an output in memory of its own, which no input, no weight and no later run of a graph uses."""
@@ -238,6 +239,26 @@ class Runner:
         if self.graphs is not None:
             self.graphs.close()
         del self._model
+
+
+def _held(outputs: dict[str, torch.Tensor]) -> set[int]:
+    """Return the addresses of outputs whose memory somebody else still holds, such as a model that uses it again.
+
+    The outputs are replaced by aliases, so that what refers to their memory apart from these is somebody else's.
+    """
+    for name in outputs:
+        outputs[name] = outputs[name].detach()
+    holders: dict[int, int] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
+    for one in outputs.values():
+        storage = one.untyped_storage()
+        storages[storage._cdata] = storage  # which holds the memory too
+        holders[storage._cdata] = holders.get(storage._cdata, 1) + 1
+    return {
+        one.data_ptr()
+        for key, one in storages.items()
+        if torch._C._storage_Use_Count(key) > holders[key]
+    }
 
 
 def _copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -14,7 +14,15 @@ from headrace_torch.tensors import dtype_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Port", "Signature", "choose_keys", "named_outputs", "nearest", "with_shapes"]
+__all__ = [
+    "Port",
+    "Signature",
+    "choose_keys",
+    "named_outputs",
+    "nearest",
+    "refuse_other_axes",
+    "with_shapes",
+]
 
 
 @dataclass(frozen=True)
@@ -76,12 +84,47 @@ class Signature:
         rows: The batch size to which the model is fixed; None: any from ``least`` to ``most``.
         least: The smallest batch size.
         most: The largest batch size; None: any.
+        symbols: What a program calls the length of its batch axis; None: it is fixed, or the model does not tell.
     """
 
     inputs: tuple[Port, ...]
     rows: int | None = None
     least: int = 1
     most: int | None = None
+    symbols: frozenset[Any] | None = None
+
+
+def refuse_other_axes(returned: Any, wanted: Sequence[str] | None, signature: Signature) -> None:
+    """Refuse outputs whose first axis is another one than the batch axis by what a program declares.
+
+    A run shows it only where that axis is not, by accident, as long as the batch.
+
+    Args:
+        returned: What the program returns, with tensors that have shapes, but no values.
+        wanted: The names of the outputs to give; None: all.
+        signature: The inputs of the program.
+
+    Raises:
+        SetupError: An output has another first axis or none, is no tensor, or is not there.
+    """
+    try:
+        outputs = named_outputs(returned, wanted)
+    except BackendError as error:
+        raise SetupError(error.what, hint=error.hint) from None
+    for name, one in outputs.items():
+        length: Any = one.shape[0] if one.ndim else 0
+        if signature.symbols is None:
+            batched = isinstance(length, int) and length == signature.rows
+        elif isinstance(length, int):
+            batched = length == 1  # all that a single row gives
+        else:
+            batched = bool(signature.symbols & length.node.expr.free_symbols)
+        if not batched:
+            raise SetupError(
+                f"the first axis of the model's output {name!r} is not the batch axis: it is"
+                f" [{', '.join(map(str, one.shape))}]",
+                hint="`outputs` names those to give; each has the batch axis first.",
+            )
 
 
 def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> Signature:
@@ -189,7 +232,7 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
         wanted: The names to give, in order; None: all, except values that are None.
 
     Raises:
-        BackendError: An output is no tensor, or the model does not give a name in ``wanted``.
+        BackendError: An output is no dense tensor, there is none, or the model does not give a name in ``wanted``.
     """
     if isinstance(result, torch.Tensor):
         found: dict[str, Any] = {"output": result}
@@ -211,10 +254,19 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
         found = {name: found[name] for name in wanted}
     else:
         found = {name: one for name, one in found.items() if one is not None}
+    if not found:
+        raise BackendError("the model gives no output: it returned nothing, or only None")
     for name, one in found.items():
-        if not isinstance(one, torch.Tensor):
-            raise BackendError(
-                f"the model's output {name!r} is {type(one).__name__}, no tensor",
-                hint="`outputs` names those to give.",
-            )
+        _refuse_no_dense(name, one)
     return found
+
+
+def _refuse_no_dense(name: str, value: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise BackendError(
+            f"the model's output {name!r} is {type(value).__name__}, no tensor",
+            hint="`outputs` names those to give.",
+        )
+    if value.layout is not torch.strided or value.is_nested:
+        kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+        raise BackendError(f"the model's output {name!r} is {kind}, no dense tensor")
