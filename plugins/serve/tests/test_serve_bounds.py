@@ -552,6 +552,11 @@ def test_a_model_may_have_smaller_limits_than_the_server(serving, gate):
     tensor = {"name": "data", "shape": [3], "datatype": "BYTES", "data": ["a"] * 3}
     answer = httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [tensor]})
     assert (answer.status_code, "more than the 2" in answer.json()["error"]) == (400, True)
+    for number, status in ((2, 200), (3, 400)):
+        parts = "".join("--b\r\nContent-Disposition: form-data\r\n\r\na\r\n" for _ in range(number))
+        kind = {"content-type": "multipart/form-data; boundary=b"}
+        answer = httpx.post(f"{server.url}/run/m", content=f"{parts}--b--", headers=kind)
+        assert answer.status_code == status
     with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
         given = triton.InferInput("data", [1], "BYTES")
         given.set_data_from_numpy(np.array([b"x" * 200], object))

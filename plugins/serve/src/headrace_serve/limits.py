@@ -36,7 +36,8 @@ class Limits:
         rate_window_s: Seconds over which ``min_rate_bytes_s`` is measured.
         keep_alive_s: Seconds that an HTTP connection may be idle between two requests.
         max_regions: The most regions of shared memory that are registered at a time.
-        max_items: The most elements of an input of items, each of which is a request of the pipeline.
+        max_items: The most elements of an input of items, and the most files of a multipart body: each is a request of
+            the pipeline.
         max_timeout_ms: The most milliseconds that a request may take in the pipeline; None: no limit.
     """
 

@@ -94,7 +94,7 @@ async def run(exchange: Exchange) -> Reply:
         asked = service.run(model, *query.asked(body, traceparent), exchange.line)
         result = await exchange.while_connected(asked)
         return _reply(model, result, exchange.header(b"accept").strip() or "*/*")
-    files = read_files(body, kind, service.limits.max_items)
+    files = read_files(body, kind, service.limits.narrowed(model.limits).max_items)
 
     async def outcome(file: File) -> bytes:
         answer: dict[str, Any] = {"name": file.name}
