@@ -394,6 +394,26 @@ def test_arrays_without_batch_axis_make_requests_run_one_at_a_time(start, save):
     assert "unbatched" in error.hint
 
 
+def test_a_whole_output_of_a_fixed_batch_is_computed_of_the_rows_of_one_request(start, save):
+    path = save(
+        [("ReduceSum", ["x"], ["sum"], {"keepdims": 0}), ("Neg", ["x"], ["y"], {})],
+        [("x", T.FLOAT, [3, 2])],
+        [("sum", T.FLOAT, []), ("y", T.FLOAT, [3, 2])],
+    )
+    backend = start(path, unbatched=["sum"])
+    assert (backend.min, backend.max) == (3, 3)
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    (result,) = results(backend, [{"data": rows, "request_size": 3}])
+    assert result["sum"] == 15
+    np.testing.assert_array_equal(result["y"], -rows)
+    for error in backend([{"data": row} for row in rows]):
+        assert isinstance(error, InputError)
+        assert error.what == "the model takes 3 rows at once"
+    alone = start(path, unbatched=["sum"], outputs=["y"])
+    found = results(alone, [{"data": row} for row in rows])
+    np.testing.assert_array_equal(found, -rows)
+
+
 def widths(*lengths):
     return [{"data": np.full((1, n), n, np.float32)} for n in lengths]
 

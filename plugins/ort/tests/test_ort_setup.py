@@ -255,9 +255,10 @@ def test_inputs_without_a_common_batch_axis_are_a_setup_error(start, save):
         start(path)
     assert "unbatched" in caught.value.hint
     backend = start(path, unbatched=["b"])
-    request = {"data": 0, "a": np.ones(2, np.float32), "b": np.ones((3, 2), np.float32)}
+    rows = {"a": np.ones((4, 2), np.float32), "request_size": 4}
+    request = {"data": 0, **rows, "b": np.ones((3, 2), np.float32)}
     assert backend([request]) is None
-    assert request["result"]["y"].shape == (2,)
+    assert request["result"]["y"].shape == (4, 2)
     assert request["result"]["z"].shape == (3, 2)
 
 

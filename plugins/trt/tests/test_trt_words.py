@@ -293,6 +293,28 @@ def test_an_output_without_batch_axis_takes_one_request_at_a_time(
 
 
 @BOTH
+def test_an_output_without_batch_axis_is_computed_of_no_copies(device, plan, pipe, save, backend):
+    """A batch below the least of the profile is filled up with copies of a row, which count in such an output."""
+    model = save(
+        [("Identity", ["x"], ["y"], {}), ("ReduceSum", ["x"], ["s"], {"keepdims": 1})],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["n", 2]), ("s", T.FLOAT, [1, 1])],
+    )
+    two, three = {"x": ((1, 2), (1, 2), (2, 2))}, {"x": ((3, 2), (3, 2), (8, 2))}
+    p = pipe(backend=backend, model=str(plan(model, three)), max=8, pad=True)
+    rows = np.ones((3, 2), np.float32)
+    assert p({"data": rows, "request_size": 3})["result"]["s"].tolist() == [[6]]
+    with pytest.raises(InputError, match="takes at least 3 rows at once"):
+        p({"data": rows[0]})
+    p.close()
+    both = str(plan(model, two, three, name="both.plan"))
+    with pytest.raises(SetupError, match="profile 1 takes 3 rows or more"):
+        pipe(backend=backend, model=both, max=8, instance_num=2, unbatched=["s"])
+    p = pipe(backend=backend, model=both, max=8, instance_num=2, outputs=["y"])
+    assert p.describe()["nodes"]["main"]["range"] == [1, 8]
+
+
+@BOTH
 def test_outputs_whose_size_the_data_decide(device, plan, pipe, save, backend):
     model = save(
         [("NonZero", ["x"], ["z"], {})], [("x", T.FLOAT, ["n", 4])], [("z", T.INT64, [2, "k"])]

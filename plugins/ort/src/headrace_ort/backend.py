@@ -228,8 +228,9 @@ class OnnxTensor(headrace.Backend):
         }
 
     def _set_range(self) -> None:
-        rows = self._signature.rows
-        if self._signature.one_at_a_time:
+        signature = self._signature
+        rows = signature.rows
+        if signature.one_at_a_time and (rows is None or signature.fills):
             self.min, self.max = 1, 1
         elif rows is not None:
             self.min, self.max = rows, rows

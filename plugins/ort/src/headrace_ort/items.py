@@ -93,7 +93,7 @@ def read_item(
                     got=_text_of(array),
                 )
             sample = alone
-            array = _with_rows(array, port, key, size)
+            array = _with_rows(array, port, key, size, fills=signature.fills)
         arrays[port.name] = array
     return Item(arrays, size, bool(sample))
 
@@ -271,8 +271,13 @@ def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
         return None
 
 
-def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[Any]:
-    """Give the array with its batch axis, which must be ``size`` long, in front."""
+def _with_rows(
+    array: NDArray[Any], port: Port, key: str, size: int, *, fills: bool
+) -> NDArray[Any]:
+    """Give the array with its batch axis, which must be ``size`` long, in front.
+
+    If a run may not be filled up (``fills``), it must also be as long as a fixed batch axis of the model.
+    """
     rows = 1 if array.ndim < len(port.shape) else array.shape[port.axis]
     most = port.shape[port.axis]
     if rows != size:
@@ -282,9 +287,13 @@ def _with_rows(array: NDArray[Any], port: Port, key: str, size: int) -> NDArray[
             expected=counted_rows(size),
             got=f"{rows} in {_text_of(array)}",
         )
-    if most is not None and rows > most:
+    if most is not None and (rows > most or (rows < most and not fills)):
         raise InputError(
-            f"the model takes {most} rows at once", key=key, expected=port.text(), got=f"{rows}"
+            f"the model takes {most} rows at once",
+            key=key,
+            expected=port.text(),
+            got=f"{rows}",
+            hint=None if fills else "An output without batch axis depends on all of them.",
         )
     if array.ndim < len(port.shape):
         return array[None]

@@ -110,6 +110,11 @@ class Signature:
             not port.batched for port in self.outputs
         )
 
+    @property
+    def fills(self) -> bool:
+        """Whether a run may be filled up with copies of a row; an output without batch axis would be computed from them."""
+        return all(port.batched for port in self.outputs)
+
 
 def read_signature(
     session: Any,

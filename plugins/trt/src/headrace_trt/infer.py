@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import BackendError
+from headrace.errors import BackendError, SetupError
 from headrace_trt.options import InferOptions
 from headrace_trt.words import (
     GATHERING,
@@ -86,6 +86,12 @@ class TensorrtInferTensor(headrace.Backend):
                 read_signature, engine, outputs=options.outputs, unbatched=options.unbatched
             )
             signature = read(profile)
+            if signature.least_rows > 1 < engine.profiles:
+                raise SetupError(
+                    f"profile {profile} takes {signature.least_rows} rows or more, and an output has no batch"
+                    " axis: from a smaller batch it would be computed with copies of a row",
+                    hint="Let every profile begin at 1 row, or leave the output out with `outputs`.",
+                )
             keys = _keys(signature, options.inputs)
             scratch = None
             if options.context_memory == "shared":
@@ -122,7 +128,7 @@ class TensorrtInferTensor(headrace.Backend):
                     wider = functools.partial(run_with, *widest)
         self.reads = tuple(dict.fromkeys(keys.values()))
         if signature.one_at_a_time:
-            self.min, self.max = 1, 1
+            self.min = self.max = signature.least_rows
         else:
             self.min, self.max = signature.low_rows, signature.high_rows
         self._gathering = gathering = Gathering(runner, wider)

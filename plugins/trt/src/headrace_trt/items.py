@@ -192,7 +192,7 @@ def read_item(
                     got=_text_of(tensor),
                 )
             sample = alone
-            tensor = _with_rows(tensor, port, key, size, signature.high_rows)
+            tensor = _with_rows(tensor, port, key, size, signature)
         tensors[port.name] = tensor
     return Item(tensors, size, bool(sample))
 
@@ -276,8 +276,9 @@ def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
         return None
 
 
-def _with_rows(tensor: Tensor, port: Port, key: str, size: int, most: int) -> Tensor:
+def _with_rows(tensor: Tensor, port: Port, key: str, size: int, signature: Signature) -> Tensor:
     """Give the tensor with its batch axis, which must be ``size`` long."""
+    least, most = signature.least_rows, signature.high_rows
     alone = len(tensor.shape) < len(port.shape)
     rows = 1 if alone else tensor.shape[0]
     if rows != size:
@@ -287,9 +288,14 @@ def _with_rows(tensor: Tensor, port: Port, key: str, size: int, most: int) -> Te
             expected=f"{size} {'row' if size == 1 else 'rows'}",
             got=f"{rows} in {_text_of(tensor)}",
         )
-    if rows > most:
+    if not least <= rows <= most:
+        taken = f"{most}" if rows > most else f"at least {least}"
         raise InputError(
-            f"the engine takes {most} rows at once", key=key, expected=port.text(), got=f"{rows}"
+            f"the engine takes {taken} rows at once",
+            key=key,
+            expected=port.text(),
+            got=f"{rows}",
+            hint=None if rows > most else "An output without batch axis depends on all of them.",
         )
     if not alone:
         return tensor

@@ -110,6 +110,15 @@ class Signature:
             not port.batched for port in self.outputs
         )
 
+    @property
+    def least_rows(self) -> int:
+        """The fewest rows that a request may bring.
+
+        Fewer than `low_rows` are filled up with copies of a row, which must not be where an output without batch axis
+        would be computed from the copies too.
+        """
+        return 1 if all(port.batched for port in self.outputs) else self.low_rows
+
     def as_inputs(self) -> dict[str, dict[str, Any]]:
         """Give the inputs in the form in which ``context.scope`` holds them under ``"inputs"``."""
         return {port.name: {"dtype": port.dtype, "shape": list(port.shape)} for port in self.inputs}
