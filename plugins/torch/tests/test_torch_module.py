@@ -544,9 +544,12 @@ def test_numbers_of_python_get_the_dtype_that_is_told_unless_a_value_would_chang
     point = namedtuple("Point", "x y z")(1, 2, 3)  # noqa: PYI024
     for numbers in ([1, 2, 3], (1.0, 2, 3), list(np.float32([1, 2, 3])), point):
         assert torch.equal(one.run(whole, {"data": numbers})[0], wanted)
+    (large,) = one.run(whole, {"data": [1 << 70, 0, 0.5]})
+    assert torch.equal(large, one.run(whole, {"data": torch.tensor([2.0**70, 0, 0.5])})[0])
     rows = one.run(whole, {"data": [[1, 2, 3], [1, 2, 3]], "request_size": 2})[0]
     assert torch.allclose(rows, wanted.expand(2, 2))
-    for wrong in ([True, False, True], [1e39, 0, 0], ["a", "b", "c"], [None, 1, 2], [[1], [2, 3]]):
+    wrong_numbers = ([True, False, True], [1e39, 0, 0], [1 << 1024, 0, 0], [1 << 130, 0, 0])
+    for wrong in (*wrong_numbers, ["a", "b", "c"], [None, 1, 2], [[1], [2, 3]]):
         error = one.error(whole, {"data": wrong})
         assert (type(error), error.key) == (InputError, "data"), wrong
     small = one.start(TorchModule, module=f"{HERE}Itself", shape="uint8:3")

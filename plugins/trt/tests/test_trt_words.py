@@ -261,6 +261,8 @@ def test_several_inputs_and_outputs_by_name(device, plan, pipe, save, backend):
     assert caught.value.key == "other"
     only = pipe(backend=backend, model=str(made), max=8, inputs={"b": "other"}, outputs=["m"])
     assert only({"a": a, "other": b, "k": 3})["result"].tolist() == [3, 6]
+    with pytest.raises(SetupError, match="'b' would be read from the key 'result'"):
+        pipe(backend=backend, model=str(made), max=8, inputs={"b": "result"})
 
 
 @BOTH

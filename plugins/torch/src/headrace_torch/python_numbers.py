@@ -39,6 +39,8 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
     kind = type(value).__name__
     try:
         array = np.asarray(value)
+        if array.dtype.kind == "O" and all(type(one) in (int, float) for one in array.flat):
+            array = array.astype(np.float64)  # there is an integer of more than 64 bits
     except (ValueError, TypeError, OverflowError) as error:
         what = f"this is nothing numpy can read ({error})"
         raise InputError(what, key=key, expected=port.accepts(), got=kind) from None

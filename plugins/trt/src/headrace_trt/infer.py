@@ -285,10 +285,20 @@ def _settings(options: InferOptions, signature: Signature) -> RunSettings:
 
 
 def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:
-    """Give the key of the request for each input."""
+    """Give the key of the request for each input.
+
+    Raises:
+        SetupError: ``inputs`` names an input that the engine does not have, or the key ``result``, which no request
+            brings. (An input of that name can come in a dict under ``data``.)
+    """
     from headrace_trt.signature import refuse_unknown
 
     names = [port.name for port in signature.inputs]
     refuse_unknown("inputs", inputs, names)
     alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
+    for name in (name for name, key in inputs.items() if key == "result"):
+        raise SetupError(
+            f"input {name!r} would be read from the key 'result', which is removed from every request",
+            hint=f"Name another key in `inputs`: {{{name} = 'KEY'}}.",
+        )
     return {**alone, **inputs}

@@ -263,17 +263,24 @@ def _is_plain(value: Any) -> bool:
 
 
 def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
-    if array.size and wanted.kind not in _WIDENS.get(array.dtype.kind, ""):
+    kind = (
+        "f" if wanted.kind == "V" else wanted.kind
+    )  # numpy does not know bfloat16 and fp8 as floats
+    try:
+        if array.dtype.kind == "O" and all(type(one) in (int, float) for one in array.flat):
+            array = array.astype(np.float64)  # there is an integer of more than 64 bits
+    except OverflowError:
         return None
-    if array.size and wanted.kind in "iu":
+    if array.size and kind not in _WIDENS.get(array.dtype.kind, ""):
+        return None
+    if array.size and kind in "iu":
         bounds = np.iinfo(wanted)
         if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
             return None
-    try:
-        with np.errstate(over="raise"):
-            return array.astype(wanted)
-    except FloatingPointError:
-        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        made: NDArray[Any] = array.astype(wanted)
+    tests = (np.isfinite, np.isnan) if kind == "f" else ()
+    return made if all(np.array_equal(test(made), test(array)) for test in tests) else None
 
 
 def _with_rows(tensor: Tensor, port: Port, key: str, size: int, signature: Signature) -> Tensor:
