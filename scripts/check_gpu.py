@@ -26,7 +26,11 @@ LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt", "observe
 
 MORE = {
     "torch": ("tests/test_device_spans.py",),
-    "trt": ("tests/test_tensorrt_pages.py", "tests/test_example_detect.py"),
+    "trt": (
+        "tests/test_tensorrt_pages.py",
+        "tests/test_example_detect.py",
+        "tests/test_trt_with_torch.py",
+    ),
 }
 """Tests of documents and examples that run a plugin on a GPU, and of several plugins together."""
 

@@ -263,9 +263,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _widened(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
-    kind = (
-        "f" if wanted.kind == "V" else wanted.kind
-    )  # numpy does not know bfloat16 and fp8 as floats
+    # numpy does not know bfloat16 and fp8 as floats
+    kind = "f" if wanted.kind == "V" else wanted.kind
     try:
         if array.dtype.kind == "O" and all(type(one) in (int, float) for one in array.flat):
             array = array.astype(np.float64)  # there is an integer of more than 64 bits

@@ -1,0 +1,77 @@
+"""Words of torch around an engine of TensorRT: all work on one stream of the device, and give the engine's answers."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import headrace
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+
+WEIGHT = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
+INSIDE = "S[ContiguousTensor,TensorrtInferTensor]"
+FORMS = [
+    f"IoC[Onnx2Tensorrt,TensorrtInferTensor;CatSplit[S[FixTensor,CatTensor],{INSIDE},SplitTensor]]",
+    f"IoC[Onnx2Tensorrt,TensorrtInferTensor;S[FixTensor,CatSplit[CatTensor,{INSIDE},SplitTensor]]]",
+    "SyncTensor[TensorrtTensor]",
+    "S[GpuTensor,TensorrtTensor,SyncTensor]",
+    "S[GpuTensor,TensorrtTensor,SoftmaxTensor]",
+]
+
+
+def answer(rows, form):
+    """Give what a form makes of rows, computed on the CPU in double precision."""
+    x = torch.from_numpy(np.asarray(rows, np.float64))
+    made = torch.nn.functional.conv2d(x, torch.from_numpy(WEIGHT.astype(np.float64))).mean((2, 3))
+    return made.softmax(1) if "SoftmaxTensor" in form else made
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
+    tmp_path, monkeypatch, form, cuda_graph
+):
+    pytest.importorskip("tensorrt")
+    monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("ReduceMean", ["c"], ["y"], axes=[2, 3], keepdims=0),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["n", 3, 16, 16]), ("y", ["n", 8]))
+    ]
+    weights = [numpy_helper.from_array(WEIGHT, "w")]
+    graph = helper.make_graph(nodes, "graph", ports[:1], ports[1:], weights)
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "net.onnx")
+    random = np.random.default_rng(1)
+    samples = random.standard_normal((40, 3, 16, 16)).astype(np.float32)
+    config = {
+        "backend": form,
+        "model": str(tmp_path / "net.onnx"),
+        "max": 8,
+        "batching_timeout": 20,
+        "instance_num": 2,
+        "output_device": "device",
+        "cuda_graph": cuda_graph,
+        "tf32": False,
+        "optimization_level": 0,
+    }
+    requests = [{"data": sample} for sample in samples]
+    requests.append({"data": samples[:3], "request_size": 3})
+    if form.startswith("SyncTensor"):
+        requests.append({"data": torch.from_numpy(samples[3]).cuda()})
+    with headrace.pipe(config) as pipe:
+        pipe(requests)
+        for request in requests:
+            given = request["data"]
+            rows = given.cpu().numpy() if torch.is_tensor(given) else given
+            expected = answer(rows.reshape(-1, 3, 16, 16), form)
+            found = torch.from_dlpack(request["result"])
+            assert found.device == torch.device("cuda:0")
+            found = found.cpu().double().reshape(-1, 8)
+            assert found.shape == expected.shape
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
