@@ -273,10 +273,9 @@ def _parsed(
         raise TypeError(f"an expression is a str, not {type(text).__name__}")
     parser = _Parser(str.__str__(text), literal=literal, values=values)
     parser.source = source
-    tree = parser.run(parser.element())
+    tree: Call = parser.run(parser.element())
     if parser.problems:
         raise ConfigError(parser.problems)
-    assert isinstance(tree, Call)  # noqa: S101 - for the type checker
     return tree
 
 

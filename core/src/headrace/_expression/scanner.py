@@ -28,10 +28,9 @@ from headrace._expression.tree import (
 )
 from headrace.errors import ConfigError, Problem
 
-_BLANKS = re.compile(r"[ \t\n\r]*")
+_BLANKS = (" ", "\t", "\n", "\r")
 _WIDE_WORD = re.compile(rf"{WORD_CHARACTER[:-1]}${{}}]+")
 _INSIDE = {'"': re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL), "'": re.compile(r"[^']*")}
-_MARKS = ("$", "{", "}")
 _NO_VALUES = Values(None, {})
 
 
@@ -78,11 +77,9 @@ class Scanner:
 
     def peek(self) -> str:
         """Skip blanks and give the character that follows, ``""`` at the end of the text."""
-        at = self.at
-        if self.text[at : at + 1] in " \t\n\r":
-            match = _BLANKS.match(self.text, at)
-            at = self.at = match.end() if match else at
-        return self.text[at : at + 1]
+        while (found := self.text[self.at : self.at + 1]) in _BLANKS:
+            self.at += 1
+        return found
 
     def take(self) -> None:
         """Step over the one character that `peek` gave."""
@@ -118,9 +115,7 @@ class Scanner:
 
     def pieces_of(self, word: str, start: int) -> list[Piece]:
         """Cut a word that was read at ``start`` into literal texts and placeholders."""
-        if self.literal or not any(mark in word for mark in _MARKS):
-            return [word]
-        return split(self.text, start, start + len(word))
+        return [word] if self.literal else split(self.text, start, start + len(word))
 
     def quoted(self) -> str:
         """Read a quoted text, and replace its placeholders or keep them."""

@@ -88,11 +88,8 @@ def split_quoted(text: str, start: int, end: int, *, double: bool, literal: bool
     Raises:
         ConfigError: An escape or a placeholder is wrong.
     """
-    body = text[start:end]
-    if "$" not in body and "{" not in body and "\\" not in body:
-        return [body]
     if literal:
-        return split(text, start, end, _ESCAPED) if double else [body]
+        return split(text, start, end, _ESCAPED) if double else [text[start:end]]
     return split(text, start, end, _DOUBLE if double else _SINGLE)
 
 

@@ -277,8 +277,6 @@ def escape(text: str) -> str:
     """Write ``text`` as it stands inside double quotes, so that no part of it reads as a placeholder."""
     body = json.dumps(text, ensure_ascii=False)[1:-1]
     body = _LOOKS_LIKE_PLACEHOLDER.sub(lambda m: "$${" if m[0] == "${" else "{{node_name}}", body)
-    if body.isascii() and body.isprintable():
-        return body
     return _ODD.sub(_escape_odd, body)
 
 
