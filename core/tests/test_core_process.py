@@ -1013,6 +1013,24 @@ def test_a_start_that_is_given_up_says_so_and_ends_its_process():
     assert not supervisor._thread.is_alive()
 
 
+def test_a_process_that_dies_as_it_is_closed_keeps_its_descriptors_until_it_was_told():
+    supervisor = Supervisor("told", {}, Restarts(0), Presence(), bool)
+    found = []
+
+    def end():
+        # What closes the descriptors after a death takes this lock in the supervising thread.
+        look = threading.Thread(target=lambda: found.append(supervisor._changed.acquire(False)))
+        look.start()
+        look.join()
+
+    died = threading.Event()
+    died.set()
+    channel = types.SimpleNamespace(end=end)
+    supervisor.current = types.SimpleNamespace(channel=channel, ended=died)
+    supervisor.close()
+    assert found == [False]
+
+
 def test_who_waits_for_a_report_goes_on_when_the_process_has_ended(monkeypatch, until):
     monkeypatch.setattr(_supervisor, "spawn", lambda code, files: None)
     child = _supervisor.Child()

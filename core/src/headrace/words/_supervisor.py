@@ -280,13 +280,15 @@ class Supervisor:
         with self._changed:
             self._closing = True
             child, starting = self.current, self._starting
+            if child is not None:
+                # Should the process die now, `_left` waits for this lock before it closes the descriptors, whose
+                # numbers may belong to other files of the program from then on.
+                child.channel.end()
             self._changed.notify_all()
         if starting is not None:
             starting.kill()
-        elif child is not None:
-            child.channel.end()
-            if not child.ended.wait(_CLOSE_S):
-                child.kill()
+        elif child is not None and not child.ended.wait(_CLOSE_S):
+            child.kill()
         if self._thread.is_alive():
             self._thread.join()
 
