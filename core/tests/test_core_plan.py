@@ -1240,6 +1240,8 @@ def test_what_is_wrong_with_policies_is_reported_at_once(keys, code, path):
 
 # Late building.
 
+QUEUED = "IoC[InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]];Forward[node.n]]"
+
 
 def builder(text):
     class Late(headrace.Backend):
@@ -1276,6 +1278,46 @@ def test_what_is_built_late_sees_the_instances_in_scope():
     builder("A[X]")
     assert run("IoC[X;S[Late]]") == "A[X]"
     assert made.count("X") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("n.0", {"backend": "Watched"}),
+        ("q", {"node_entrypoint": "Register(q)[Watched]"}),
+        ("n.0", {"backend": "Watched", "node_entrypoint": QUEUED.replace("],R", "],Late,R")}),
+    ],
+)
+def test_an_instance_that_is_named_late_is_called_by_one_at_a_time_by_its_node_too(name, keys):
+    held, owned = [], []
+
+    class Late(headrace.Backend):
+        def init(self, options, context):
+            held.append(context.build(f"Proxy[{name}]"))
+
+        def forward(self, batch):
+            return held[0](batch)
+
+    class Watched(headrace.Backend):
+        def forward(self, batch):
+            owned.append(held[0].child._lock._is_owned())  # the lock around the instance
+            for request in batch:
+                request["result"] = request["data"]
+
+    registry.local.update(Late=Late, Watched=Watched)
+    with headrace.pipe({"n": keys, "late": {"backend": "Late"}}) as pipe:
+        for node in ("n", "late"):
+            assert pipe({"data": node, "node_name": node})["result"] == node
+    assert owned == [True, True]
+
+
+def test_a_front_of_ones_own_finds_the_instances_of_its_node_late():
+    builder("S[Proxy[n.0],Proxy[n.1]]")
+    front = "IoC[InstancesRegister[Reflect[backend]];Late]"
+    config = {"n": {"backend": "X", "instance_num": 2, "node_entrypoint": front}}
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": ""})["result"] == "X"
+    assert made.count("X") == 2
 
 
 @pytest.mark.parametrize(

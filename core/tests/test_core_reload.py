@@ -845,6 +845,39 @@ def test_instances_that_another_node_holds_cannot_be_exchanged(control):
         assert pipe({"data": 1, "node_name": "thief"})["result"] == 1
 
 
+def test_nodes_that_are_built_anew_share_the_lock_of_an_instance_that_nobody_named_before():
+    held = []
+
+    class Names(headrace.Backend):
+        class Options(headrace.Options):
+            also: str = "Identity"
+
+        def init(self, options, context):
+            self.inner = context.build(options.also)
+            held.append(self.inner)
+
+        def forward(self, batch):
+            return self.inner(batch)
+
+    headrace.register("Names", Names, replace=True)
+    config = {
+        "main": {"backend": "Identity", "init": "Register(spare)[Failing(on=bad)]"},
+        "first": {"backend": "Names"},
+        "second": {"backend": "Names"},
+        "third": {"backend": "Identity"},
+    }
+    headrace.register("Failing", Failing, replace=True)
+    with headrace.pipe(config) as pipe:
+        for name in ("first", "second"):
+            pipe.reload(name, {"also": "Proxy[spare]"})
+        pipe.reload("third", {"backend": "S[Proxy[spare],Identity]"})
+        for name in ("first", "second", "third"):
+            with pytest.raises(BackendError):
+                pipe({"data": "bad", "node_name": name})
+        one, other = held[-2:]
+        assert one.child is other.child  # what holds the lock around the instance
+
+
 def test_instances_that_the_entrypoint_holds_cannot_be_exchanged(control):
     config = {
         "global": {"entrypoint": "S[Identity,Proxy[main.0]]"},

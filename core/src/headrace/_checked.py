@@ -75,7 +75,7 @@ class Checked:
     _index: int | None = None
     _pad: bool = False
     _presence: Presence | None = None  # of the instance to which this backend belongs
-    _whole: bool = False  # this backend is the root of an instance
+    _whole: Any = None  # the instance of a scheduler whose root this backend is
     _dependency: Checked | None = None
     _bounded: bool = True  # batches must be compared with the range
     _takes_one: bool = False  # an item without a weight is within the range

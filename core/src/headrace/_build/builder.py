@@ -190,6 +190,7 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     thread = None
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child
-    backend._whole = True
     device = device_of(keys, index)
-    return Instance(index, backend, least=low, most=high, device=device, thread=thread)
+    made = Instance(index, backend, least=low, most=high, device=device, thread=thread)
+    backend._whole = made
+    return made

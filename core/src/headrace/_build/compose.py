@@ -247,7 +247,7 @@ class _Aside(Builder):
         for call in self.registered.values():
             if isinstance(call, NodeCall) and call.scheduler is self._unused:
                 call.scheduler = old.scheduler
-        registered.update({key: self.registered[key] for key in new.registers})
+        registered.update(self.registered)
         for gone in old.registers - new.registers:
             registered.pop(gone, None)
         service.nodes[name] = new

@@ -91,7 +91,6 @@ class ElementBuilder:
     node: NodePlan | None
     parts: Parts
     put_queue: Callable[[list[Backend]], Scheduler] | None = None
-    instances: list[Backend] = field(default_factory=list)
     instance_parts: list[Parts] = field(default_factory=list)
     by_element: dict[int, Backend] = field(default_factory=dict)
     followed_by: dict[int, type[Backend]] = field(default_factory=dict)
@@ -262,7 +261,12 @@ class ElementBuilder:
         """Let one thread at a time call a backend, unless it takes calls of several threads."""
         if isinstance(built, (NodeCall, SharedUse, NotCallable, Guarded)):
             return built
-        return Guarded(built)
+        guard = Guarded(built)
+        if (
+            built._whole is not None
+        ):  # its node calls it, too: from its next batch on under the lock
+            built._whole.run = guard.__call__
+        return guard
 
     def register(self, name: str, built: Backend) -> Backend:
         """Make an instance known to the whole pipeline; give the backend that others call for it."""
@@ -288,8 +292,8 @@ class ElementBuilder:
             what = f"{named.name!r} is asked for in init, where it is not built yet"
             hint = "Name it in the configuration: nodes are built after those they name."
             raise SetupError(what, node=self.name, hint=hint)
-        if named.name not in self.build.reached and named.index is None:
-            # Only what backends build themselves names it, so nobody has it without the lock.
+        if named.name not in self.build.reached:
+            # Only what backends build themselves names it, so nobody but its node has it without the lock.
             built = self.build.registered[named.name] = self.guarded(built)
         if self.node is None and isinstance(built, NodeCall):
             return SharedUse(built, partial(built.forward, enters=True))

@@ -133,7 +133,7 @@ class InstancesRegister(_Building):
             parts = at.parts.nested()
             inner = At.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(building.element(child, inner), child)
-            building.instances.append(building.register(f"{building.name}.{index}", built))
+            building.register(f"{building.name}.{index}", built)
             building.instance_parts.append(parts)
         return NotCallable(element.name)
 
@@ -246,7 +246,8 @@ class Batching(_Scheduling):
             return NotCallable(element.name)
         (child,) = element.children
         if child.cls is InstanceDispatcher:
-            return building.schedule(building.instances)
+            names = (f"{building.name}.{i}" for i in range(building.keys.instance_num))
+            return building.schedule([building.build.registered[name] for name in names])
         return building.schedule([building.build_shared(child, at)])
 
     def forward_with_dep(self, batch: list[Request], dependency: Backend) -> None:
