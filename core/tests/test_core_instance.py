@@ -541,6 +541,34 @@ def test_of_what_a_backend_builds(device):
     assert device.calls.count("late") == 2
 
 
+def test_what_is_built_again_and_again_is_never_taken_for_what_was_built_before():
+    found = []
+
+    class Told(headrace.Backend):
+        def init(self, options, context):
+            found.append(context.followed_by and context.followed_by.__name__)
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    class BuildsLater(headrace.Backend):
+        def init(self, options, context):
+            self.build = context.build
+
+        def forward(self, batch):
+            return self.build(batch[0]["data"])(batch)
+
+    headrace.register("Told", Told, replace=True)
+    headrace.register("BuildsLater", BuildsLater, replace=True)
+    texts = ["S[Told,Identity]", "HasKey(data)[Told]", "Fallback[Told]", "Told"]
+    with headrace.pipe({"backend": "BuildsLater"}) as pipe:
+        # The memory of what was planned for one of them serves for the next one.
+        for _ in range(30):
+            assert [pipe({"data": text})["result"] for text in texts] == texts
+    assert found == ["Identity", None, None, None] * 30
+
+
 def test_what_is_built_in_init_ends_with_the_batch_around_it(device):
     @headrace.register("BuildsAndGoesOn", replace=True)
     class BuildsAndGoesOn(headrace.Backend):

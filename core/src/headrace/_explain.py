@@ -194,7 +194,7 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else repr(value)
 
 
-def trees_of(node: NodePlan, built: dict[int, Any] | None = None) -> dict[str, Any]:
+def trees_of(node: NodePlan, built: dict[Element, Any] | None = None) -> dict[str, Any]:
     """Give the tree of a node, and those of what is written around its backend; see `describe_element`."""
     trees = {"tree": node.backend or node.entrypoint, "init": node.init}
     if node.keys.node_entrypoint is not None and node.entrypoint is not trees["tree"]:
@@ -202,18 +202,18 @@ def trees_of(node: NodePlan, built: dict[int, Any] | None = None) -> dict[str, A
     return {key: describe_element(one, built) for key, one in trees.items() if one is not None}
 
 
-def describe_element(element: Element, built: dict[int, Any] | None = None) -> dict[str, Any]:
+def describe_element(element: Element, built: dict[Element, Any] | None = None) -> dict[str, Any]:
     """Give one element and all below it.
 
     Args:
         element: The element.
-        built: The built backends, by the identity of their elements; None when nothing was built.
+        built: The built backends, by element; None when nothing was built.
     """
     fields, options = keys_of(element.cls.Options), {}
     for key, origin in element.origins.items():
         value = plain(getattr(element.options, fields.get(key, key), None))
         options[key] = {"value": value, "origin": origin}
-    backend = (built or {}).get(id(element))
+    backend = (built or {}).get(element)
     about = _built(backend) if backend is not None else {}
     kept = about if element.cls.builds_elsewhere and isinstance(about, dict) else {}
     described = {

@@ -135,7 +135,8 @@ class BuiltExpression:
         self._threads = [one.thread for one in scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
         self._element, self._by_element = plan.backend, self._node.elements.by_element
-        self.root: headrace.Backend = self._by_element.get(id(plan.backend)) or self.instances[0]
+        root = self._by_element.get(plan.backend or plan.entrypoint)
+        self.root: headrace.Backend = root or self.instances[0]
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance in the thread that owns it, if any; give an exception or None per request."""

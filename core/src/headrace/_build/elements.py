@@ -80,8 +80,8 @@ class ElementBuilder:
         node: The node, None for the front.
         parts: Takes all that is built, to be closed together; the node's store is closed last.
         put_queue: Puts the queue of the node before its instances; None where no queue is possible.
-        by_element: The first backend that was built from each element, by the element's id.
-        followed_by: What `InitContext.followed_by` says of each element, by its id.
+        by_element: The first backend that was built from each element.
+        followed_by: What `InitContext.followed_by` says of each element.
         registers: The names under which this builder has registered instances.
         looked_up: The names of registered instances that a backend built here holds.
         asking: The backends whose ``init`` waits for an expression that it has asked for, outermost first.
@@ -92,8 +92,8 @@ class ElementBuilder:
     parts: Parts
     put_queue: Callable[[list[Backend]], Scheduler] | None = None
     instance_parts: list[Parts] = field(default_factory=list)
-    by_element: dict[int, Backend] = field(default_factory=dict)
-    followed_by: dict[int, type[Backend]] = field(default_factory=dict)
+    by_element: dict[Element, Backend] = field(default_factory=dict)
+    followed_by: dict[Element, type[Backend]] = field(default_factory=dict)
     registers: set[str] = field(default_factory=set)
     looked_up: set[str] = field(default_factory=set)
     asking: list[str] = field(default_factory=list)
@@ -127,7 +127,7 @@ class ElementBuilder:
         elsewhere, inner = element.cls.builds_elsewhere, element.children
         prepared = partial(self.build.plan_of, self) if elsewhere else self.child
         if word_of(element.cls)._joins and not any(p or n for p, n in element.prefixes):
-            self.followed_by |= {id(a): b.cls for a, b in pairwise(inner)}
+            self.followed_by |= {a: b.cls for a, b in pairwise(inner)}
         return self.backend(element, tuple([prepared(child, at) for child in inner]), at)
 
     def child(self, element: Element, at: At) -> Backend:
@@ -161,7 +161,7 @@ class ElementBuilder:
         # What `init` builds through the context is noted before the backend, so that it is closed after it.
         late = replace(at, parts=at.parts.nested())
         at.parts.add(backend, at.thread)
-        self.by_element.setdefault(id(element), backend)
+        self.by_element.setdefault(element, backend)
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
         if element.children or element.target is not None:
@@ -224,7 +224,7 @@ class ElementBuilder:
             scope=at.scope,
             at_batch_end=partial(at.end.register, backend),
             allow_import=self.build.plan.allow_import,
-            followed_by=self.followed_by.get(id(element)),
+            followed_by=self.followed_by.get(element),
             span=self.measuring.span(element, index),
         )
 
@@ -285,7 +285,7 @@ class ElementBuilder:
     def _lookup(self, element: Element, at: At) -> Backend:
         named: Any = element.named
         if not named.registered:
-            return at.local[id(named.element)]
+            return at.local[named.element]
         self.looked_up.add(named.name)
         built = self.build.registered.get(named.name)
         if built is None:
@@ -330,7 +330,7 @@ class ElementBuilder:
         parts.add(outer)
         at.end.exit(outer, element)
         if inner is not element:
-            self.by_element.setdefault(id(element), outer)
+            self.by_element.setdefault(element, outer)
         return outer
 
 

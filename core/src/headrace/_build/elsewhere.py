@@ -201,11 +201,11 @@ class BuiltElsewhere(Wrapper):
         self._builder.parts.close()
 
 
-def _keys(element: Element, built: dict[int, Backend], what: str) -> set[str]:
+def _keys(element: Element, built: dict[Element, Backend], what: str) -> set[str]:
     """Give all keys that the backends in an element say they read, or write."""
     found = {"data"} if what == "reads" else {"result"}
     for one in element.walk():
-        cls = built.get(id(one), one.cls)
+        cls = built.get(one, one.cls)
         found.update(keys_named(cls, one.options, what, optional=True))
         if what == "reads":
             found.update(key for _, named in one.prefixes for key in map(str, named.values()))
@@ -216,10 +216,10 @@ def _keys_to_send(reads: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({*reads, *OPTIONAL} - {"result"}))
 
 
-def _may_rerun(element: Element, built: dict[int, Backend]) -> bool:
+def _may_rerun(element: Element, built: dict[Element, Backend]) -> bool:
     """Tell whether a backend says ``rerun``; for a word of core with children only the children count."""
     inner = bool(element.children) and issubclass(element.cls, Word)
-    return inner or element.named is not None or built.get(id(element), element.cls).rerun
+    return inner or element.named is not None or built.get(element, element.cls).rerun
 
 
 # A backend class that core has made of a user's class or function cannot be imported by name in another

@@ -24,16 +24,16 @@ _RUNS = ("element_began", "element_done")
 _REPORTED = ("element_done", "span_done")
 
 
-def paths_of(root: Element) -> dict[int, str]:
-    """Give the path of every element, by its identity.
+def paths_of(root: Element) -> dict[Element, str]:
+    """Give the path of every element.
 
     A path is made of the names on the way from the root of ``describe()["nodes"][node]["tree"]`` to the
     element; each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
     """
-    paths = {id(root): root.name}
+    paths = {root: root.name}
     for element in root.walk():
         for place, child in enumerate(element.children):
-            paths.setdefault(id(child), f"{paths[id(element)]}/{place}:{child.name}")
+            paths.setdefault(child, f"{paths[element]}/{place}:{child.name}")
     return paths
 
 
@@ -52,13 +52,13 @@ class Measuring:
         self._times = commons.times
         self._probes = Probes()
         self._measured: list[tuple[Backend, str, Run, int, str]] = []
-        self._paths: dict[int, str] = {}
+        self._paths: dict[Element, str] = {}
         if node is not None:
             self._node, self._paths = node.name, paths_of(node.backend or node.entrypoint)
 
     def span(self, element: Element, index: int) -> Callable[[str, float, float, str], None] | None:
         """Give the ``context.span`` of the backend of an element; None where no probe listens."""
-        path = self._paths.get(id(element))
+        path = self._paths.get(element)
         if path is None or not self._commons.probes.hears("span_done"):
             return None
         about = ("span_done", self._node, index, path)
@@ -66,7 +66,7 @@ class Measuring:
 
     def add(self, backend: Backend, element: Element, instance: int) -> None:
         """Take a backend that is ready; measure its runs where ``times`` or probes ask for that."""
-        path = self._paths.get(id(element))
+        path = self._paths.get(element)
         if path is None:
             return
         # A backend that is given its dependency at each call is run through `forward_with_dep`.
@@ -97,12 +97,12 @@ class Measuring:
     def asks(self, element: Element) -> bool:
         """Tell whether ``times`` or probes ask now for the runs of an element that was built in another process."""
         asked = self._times is not None or any(map(self._probes.hears, _REPORTED))
-        return asked and id(element) in self._paths
+        return asked and element in self._paths
 
     def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
         """Take the runs of an element that was built in another process, as `Reports` has kept them there."""
         for event, below, about in reports:  # none of an element without a path, see `asks`
-            path = self._paths[id(element)] + below
+            path = self._paths[element] + below
             if self._times is not None and event == "element_done":
                 _, started, ended = about
                 times = self._times.setdefault((self._node, instance, path), Timings())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._engine.blueprint import DagDispatcher, NamedQueue
+    from headrace._plan.element import Element
     from headrace._scheduling.instance import Timings
 
     ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]
@@ -137,7 +138,7 @@ class At:
         instance, scope: The stores of `InitContext`.
         index: The index of the instance, None outside of any instance.
         thread: The thread that builds and will run the backends; None where no thread owns them.
-        local: The instances of the enclosing ``IoC``s, by the id of their element.
+        local: The instances of the enclosing ``IoC``s, by element.
         end: The end of the batches of what is being built.
         presence: Says whether the instance can serve now, later, or no more.
     """
@@ -147,7 +148,7 @@ class At:
     scope: Shared
     index: int | None = None
     thread: OwnThread | None = None
-    local: dict[int, Backend] = field(default_factory=dict)
+    local: dict[Element, Backend] = field(default_factory=dict)
     end: BatchEnd = field(default_factory=BatchEnd)
     presence: Presence = field(default_factory=Presence)
 

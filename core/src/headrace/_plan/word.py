@@ -103,7 +103,7 @@ class Word(Backend):
         return element.children[-1] if cls._wiring else None
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
         """Give the keys that every request needs when it comes here, as far as they are known.
 
         The default is what the class, or the built backend, says that it reads. A container has to say
@@ -111,12 +111,12 @@ class Word(Backend):
 
         Args:
             element: The word.
-            built: The built backends by the identity of their elements, for calls of `needs_of`.
+            built: The built backends by element, for calls of `needs_of`.
         """
         children = element.children
         if children and cls._needs_of is not None:
             return needs_of(children[cls._needs_of], built)
-        made = built.get(id(element), element.cls)
+        made = built.get(element, element.cls)
         if children and (made is element.cls or "reads" not in vars(made)):
             return {DATA: element.name}  # a container that does not say which keys it needs
         keys = keys_named(made, element.options, "reads")
@@ -164,7 +164,7 @@ def _loaded(path: str) -> type[Word]:
     return word_of(load(path, "headrace"))
 
 
-def needed_keys(root: Element, built: Mapping[int, Backend]) -> tuple[str, ...]:
+def needed_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str, ...]:
     """Give the keys without which a request is refused on entry.
 
     That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
@@ -172,13 +172,13 @@ def needed_keys(root: Element, built: Mapping[int, Backend]) -> tuple[str, ...]:
 
     Args:
         root: The expression of an instance.
-        built: The backends built from its elements, by the identity of the elements.
+        built: The backends built from its elements, by element.
     """
     found = needs_of(root, built)
     return (DATA,) if DATA in found else tuple(sorted(found))
 
 
-def needs_of(element: Element, built: Mapping[int, Backend]) -> Needs:
+def needs_of(element: Element, built: Mapping[Element, Backend]) -> Needs:
     """Give the keys that every request needs at an element, as far as they are known."""
     if element.named is not None:
         known = not element.named.registered and not element.children

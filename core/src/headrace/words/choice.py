@@ -157,10 +157,10 @@ class Fallback(_Chosen):
         return element if row or use.scope.lenient else None
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
         """Give the keys that the chosen child needs; before one is chosen, those that every child needs."""
         labels = [_label_of(child.call, element.call.children) for child in element.children]
-        made: Any = built.get(id(element))
+        made: Any = built.get(element)
         if made is not None:
             return needs_of(element.children[labels.index(made.choice["chosen"])], built)
         first, *rest = [needs_of(child, built) for child in element.children]
@@ -187,7 +187,7 @@ class Fallback(_Chosen):
             _log.info("Fallback: %s was chosen", label)
             backend: Any = building.backend(element, (built,), at)
             backend.choice, backend.choices = {"chosen": label, "not_chosen": reasons}, {}
-            building.by_element[id(element)].choices[str(at.index or 0)] = backend.choice  # type: ignore[attr-defined]
+            building.by_element[element].choices[str(at.index or 0)] = backend.choice  # type: ignore[attr-defined]
             return backend  # type: ignore[no-any-return]
         raise building.failed(_nothing("Fallback", reasons), element.name, at)
 

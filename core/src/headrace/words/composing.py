@@ -83,7 +83,7 @@ class Sequential(Word):
         return element.children[place]
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
         """Give the keys that the first element needs, unless an item may pass it by."""
         first, *rest = element.children
         if any(element.prefixes[0]):
@@ -277,7 +277,7 @@ class IoC(Wiring):
             bare = child.named is None and child.is_bare
             if not of_instance and building.node is not None and not bare:
                 built = building.guarded(built)
-            inner.local[id(child)] = built
+            inner.local[child] = built
         return building.element(element.phases[1][0], inner)
 
 

@@ -35,7 +35,7 @@ class Branches(Word, ABC):
     combine_ranges = staticmethod(branches)
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
         """Give the keys that both branches need; without a second branch items pass with their ``data``."""
         found = [needs_of(child, built) for child in element.children]
         some = found if len(found) == 2 else [{DATA: element.name}, {}]

@@ -73,7 +73,7 @@ class DagDispatcher(Word):
             use.add("cycle", message, hint=hint)
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
         """Give nothing: the node at which a request enters says what it needs."""
         return {}
 

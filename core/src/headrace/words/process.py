@@ -108,16 +108,16 @@ class Process(Word):
     _presence: Presence  # the builder has set it before `init`
 
     @classmethod
-    def _needs(cls, element: Element, built: Mapping[int, Backend]) -> Needs:
+    def _needs(cls, element: Element, built: Mapping[Element, Backend]) -> Needs:
         """Give the keys that X needs: once it is built, those that its process has reported."""
-        made = built.get(id(element))
+        made = built.get(element)
         if made is None:
             return needs_of(element.children[0], built)
         return dict.fromkeys(keys_named(made, None, "reads"), element.name)
 
     def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
-        """Keep the identity of the element: the instances of one ``Process`` find each other by it."""
-        self._word = id(element)
+        """Keep the element: the instances of one ``Process`` find each other by it."""
+        self._word = element
         # An instance that is built later has the same element, unless `init` of another backend asks for it.
         alike = at.index is not None and not building.asking
         self._alike = building.keys.instance_num if alike else 0
