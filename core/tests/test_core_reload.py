@@ -1055,6 +1055,26 @@ def test_what_a_backend_builds_later_finds_the_instances_that_are_in_service():
             assert request["seen"] == version
 
 
+def test_a_retired_backend_builds_nothing_that_nobody_would_close(control):
+    kept = []
+
+    class KeepsBuild(headrace.Backend):
+        def init(self, options, context):
+            kept.append(context.build)
+
+        def forward(self, batch):
+            raise NotImplementedError
+
+    headrace.register("KeepsBuild", KeepsBuild, replace=True)
+    with headrace.pipe({"backend": "KeepsBuild"}) as pipe:
+        pipe.reload("main", {})
+        with pytest.raises(SetupError, match="nothing would close") as caught:
+            kept[0]("Versioned")
+        assert (caught.value.node, caught.value.backend) == ("main", "KeepsBuild")
+        kept[1]("Versioned")
+    assert control.built == control.closed == [(1, 0)]
+
+
 def test_an_option_that_is_a_table_can_be_changed(control):
     class Table(headrace.Backend):
         class Options(headrace.Options):

@@ -219,7 +219,7 @@ class ElementBuilder:
             shared=self.shared,
             progress=self.build.progress,
             cancelled=self.build.cancelled.is_set,
-            build=lambda text: self._late(text, element, at),
+            build=partial(self._late, backend, element, at),
             instance=at.instance,
             scope=at.scope,
             at_batch_end=partial(at.end.register, backend),
@@ -228,8 +228,11 @@ class ElementBuilder:
             span=self.measuring.span(element, index),
         )
 
-    def _late(self, text: str, element: Element, at: At) -> Backend:
-        """Build an expression that a backend asks for in its ``init``."""
+    def _late(self, asking: Backend, element: Element, at: At, text: str) -> Backend:
+        """Build an expression that a backend asks for in its ``init``, or as long as it is not closed."""
+        if asking._state in ("failed", "closed"):
+            what = f"{element.name} is closed: nothing would close what it asks for now"
+            raise self.failed(what, element.name, at)
         if self.asking.count(element.name) >= _SAME_ASKING:
             what = f"{element.name} asks in init for an expression in which it stands itself, again and again"
             hint = "Give the innermost one an option that says so."
