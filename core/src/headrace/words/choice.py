@@ -169,7 +169,7 @@ class Fallback(_Chosen):
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: At) -> Backend:
         """Build the children in order, until one can be built."""
-        reasons, known = dict(element.unavailable), set(building.by_element)
+        reasons, known = dict(element.unavailable), dict(building.by_element)
         for child in element.children:
             trial = replace(at, parts=at.parts.nested())
             label = _label_of(child.call, element.call.children)
@@ -178,8 +178,7 @@ class Fallback(_Chosen):
                     built = building.child(child, trial)
             except Exception as error:  # noqa: BLE001 - after any failure the next child is tried
                 trial.parts.close()
-                for key in building.by_element.keys() - known:  # not to be described
-                    del building.by_element[key]
+                building.by_element = dict(known)  # what has failed is not to be described
                 reasons[label] = error_text(error)
                 continue
             for other, why in reasons.items():
