@@ -265,9 +265,7 @@ class ElementBuilder:
         if isinstance(built, (NodeCall, SharedUse, NotCallable, Guarded)):
             return built
         guard = Guarded(built)
-        if (
-            built._whole is not None
-        ):  # its node calls it, too: from its next batch on under the lock
+        if built._whole is not None:  # its node calls it too: from its next batch on under the lock
             built._whole.run = guard.__call__
         return guard
 
