@@ -55,6 +55,7 @@ def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
         "max": 8,
         "batching_timeout": 20,
         "instance_num": 2,
+        "device": "cuda:0",
         "output_device": "device",
         "cuda_graph": cuda_graph,
         "tf32": False,
