@@ -19,7 +19,7 @@ from headrace_serve.run_times import is_timed, with_probe
 from headrace_serve.signature import entries_and_ends, read_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from headrace import Pipeline
     from headrace.errors import Problem
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace_serve.keys import Keys
     from headrace_serve.outlines import Outline
 
-__all__ = ["Catalogue", "Model", "build_models", "check_models"]
+__all__ = ["Catalogue", "Model", "build_models", "check_models", "close_models"]
 
 
 _ASKED_S = 0.02
@@ -226,14 +226,19 @@ class Catalogue:
 
     def close(self, timeout: float) -> None:
         """Close the pipelines that the server built, at the same time, within ``timeout`` seconds."""
-        threads = [
-            threading.Thread(target=one.close, kwargs={"timeout": timeout}, daemon=True)
-            for one in self
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        close_models(self, timeout)
+
+
+def close_models(models: Iterable[Model], timeout: float) -> None:
+    """Close the pipelines of models that the server built, at the same time, within ``timeout`` seconds."""
+    threads = [
+        threading.Thread(target=one.close, kwargs={"timeout": timeout}, daemon=True)
+        for one in models
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def build_models(

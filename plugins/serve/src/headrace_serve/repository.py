@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import OverloadedError
+from headrace_serve.aside import aside
 from headrace_serve.errors import (
     NotAllowedError,
     UnavailableError,
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from headrace_serve.changes import Changes
-    from headrace_serve.models import Catalogue
+    from headrace_serve.models import Catalogue, Model
 
 __all__ = ["Repository"]
 
@@ -34,6 +35,7 @@ class Served(Protocol):
     """The part of `Service` that the repository needs."""
 
     models: Catalogue
+    retired: set[Model]
     changes: Changes
     given: Any
     allow_import: bool
@@ -94,9 +96,11 @@ class Repository:
         await self._in_turn(name, self._unload(name))
 
     async def end(self, timeout: float) -> None:
-        """Wait until the loads and unloads that have begun are done, at most ``timeout`` seconds."""
+        """Wait until the loads and unloads that have begun are done, at most ``timeout`` seconds; give up the others."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout)
+            _, left = await asyncio.wait(self._tasks, timeout=timeout)
+            for task in left:
+                task.cancel()
 
     async def _in_turn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` after earlier loads and unloads, and to its end even if the client goes away."""
@@ -115,7 +119,13 @@ class Repository:
             finally:
                 self._waiting -= 1
 
-        await asyncio.shield(self._keep(run()))
+        task = self._keep(run())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise UnavailableError("the server is shutting down") from None
+            raise
 
     def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
@@ -130,7 +140,7 @@ class Repository:
             model.loading = True
         service.changes.notify()
         try:
-            new = await asyncio.to_thread(
+            new = await aside(
                 build_models,
                 service.given,
                 service.models,
@@ -148,13 +158,19 @@ class Repository:
                 model.loading = False
             service.changes.notify()
         if service.draining or not service.models.has(name):
-            await asyncio.to_thread(new.close, 2.0)
+            await aside(new.close, 2.0)
             raise UnavailableError(f"model {name!r} is not served any more")
         replaced = [model for model in service.models if model.name == name]
         service.models = service.models.replaced(name, new)
         service.changes.notify()
+        service.retired.update(replaced)
         for model in replaced:
-            self._keep(asyncio.to_thread(model.close, timeout=_OLD_S))
+            self._keep(self._retire(model))
+
+    async def _retire(self, model: Model) -> None:
+        """Let the requests in a pipeline that was replaced end, and close it."""
+        await aside(model.close, timeout=_OLD_S)
+        self._service.retired.discard(model)
 
     async def _unload(self, name: str) -> None:
         models = [model for model in self._service.models if model.name == name]
@@ -163,7 +179,7 @@ class Repository:
         for model in models:
             model.unloaded, model.reason = True, "unloading"
         self._service.changes.notify()
-        await asyncio.gather(*(asyncio.to_thread(one.close, timeout=_OLD_S) for one in models))
+        await asyncio.gather(*(aside(one.close, timeout=_OLD_S) for one in models))
         for model in models:
             model.reason = "unloaded"
         self._service.changes.notify()

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
@@ -77,13 +78,14 @@ def run(
             started(server)
         else:
             announce(settings, server.url, server.grpc_url, listening)
+        hangups = until_the_end.enter_context(_reloading(server, settings, who))
         if early:  # what was read before it may be out of date
-            _reload(server, settings, who)
+            hangups.put(True)
         for number in came:
             if number != HANGUP:
                 status = INTERRUPTED if number == signal.SIGINT else 0
                 break
-            _reload(server, settings, who)
+            hangups.put(True)
         if worker is None:
             say("draining")
         server.drain()
@@ -215,10 +217,30 @@ def announce(
             say(_PLAIN)
 
 
+@contextlib.contextmanager
+def _reloading(server: Server, settings: Settings, who: str) -> Iterator[SimpleQueue[bool]]:
+    """Give a queue, and reload once for each element, in a thread of its own.
+
+    New pipelines may take minutes to build, and a signal that ends the server must not wait for them. What is still
+    being built at the end of the block is left to the end of the process.
+    """
+    wanted: SimpleQueue[bool] = SimpleQueue()
+
+    def work() -> None:
+        while wanted.get():
+            _reload(server, settings, who)
+
+    threading.Thread(target=work, name="headrace-serve-reload", daemon=True).start()
+    try:
+        yield wanted
+    finally:
+        wanted.put(False)
+
+
 def _reload(server: Server, settings: Settings, who: str) -> None:
     try:
         server.reload(**settings.read())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the old pipelines go on
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the old pipelines go on
         text = (
             str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
         )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from headrace.errors import ClosedError
-from headrace_serve.draining import stop_grpc, take_last_requests
-from headrace_serve.http_protocol import protocol_class
+from headrace_serve.draining import stop_grpc, take_backlog, take_last_requests
+from headrace_serve.http_connections import connections_to
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.listening import (
@@ -24,15 +22,15 @@ from headrace_serve.listening import (
     open_grpc,
     url_of,
 )
-from headrace_serve.models import build_models
-from headrace_serve.rest import application
+from headrace_serve.models import build_models, close_models
 from headrace_serve.service import Service
 from headrace_serve.tls import Tls
 
 if TYPE_CHECKING:
+    import concurrent.futures
     import socket
     import ssl
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Server"]
 
-logger = logging.getLogger("headrace.serve")
+T = TypeVar("T")
 
 _OLD_S = 30.0
 """Seconds for requests to end in pipelines that a reload has replaced."""
@@ -153,8 +151,15 @@ class Server:
         self._listener = listener
         self._connection: Any = None
         self._listening: asyncio.AbstractServer | None = None
-        self._changing = threading.Lock()
+        # A signal handler may interrupt any method of the server in the main thread and call another one, so both
+        # locks may be taken again by the thread that holds them.
+        self._changing = threading.RLock()
+        self._deciding = threading.RLock()
+        self._turn = asyncio.Lock()
+        self._reloads = 0
         self._closed = False
+        self._closing: dict[str, tuple[int]] = {}
+        self._over = threading.Event()
 
     @property
     def url(self) -> str:
@@ -185,22 +190,35 @@ class Server:
         try:
             listener = self._listener or listen(self.host, self.port, shared=self._shared)
         except OSError as error:
-            self._service.models.close(2.0)
-            self._closed = True
+            self.close(timeout=2.0)
             raise not_listening(self.host, self.port, error) from error
         self.port = listener.getsockname()[1]
-        self._loop = new_loop()
-        self._thread = threading.Thread(
-            target=self._run, args=(self._loop,), name="headrace-serve", daemon=True
+        loop = new_loop()
+        thread = threading.Thread(
+            target=self._run, args=(loop,), name="headrace-serve", daemon=True
         )
-        self._thread.start()
-        opening = asyncio.run_coroutine_threadsafe(self._open(listener), self._loop)
+        thread.start()
+        self._loop, self._thread = loop, thread
         try:
-            opening.result()
+            self._in_loop(self._open(listener)).result()
         except BaseException:
             listener.close()
             self.close(timeout=2.0)
+            self._end_thread()  # `close` may have come before the thread was known
             raise
+
+    def _in_loop(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine in the event loop, before that of a `close` that comes later.
+
+        Raises:
+            ClosedError: The server is not started, or is closed.
+        """
+        # The loop is closed where a signal handler has called `close` since the question.
+        with self._deciding, contextlib.suppress(RuntimeError):
+            if self._loop is not None and not self._closed:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise ClosedError("the server does not run")
 
     def reload(self, models: Any = None, *, keys: Keys | str | Path | None = None) -> None:
         """Read the configurations, the file of keys and the certificates again, and serve with these.
@@ -220,6 +238,7 @@ class Server:
         with self._changing:
             if self._loop is None or self._closed:
                 raise ClosedError("the server does not run")
+            self._reloads = number = self._reloads + 1
             service = self._service
             keys = self._keys if keys is None else keys
             known = Keys.of(keys)
@@ -227,26 +246,31 @@ class Server:
             new = build_models(given, service.models, keys=known, allow_import=service.allow_import)
             try:
                 certificates = None if self._tls is None else self._tls.read()
-            except BaseException:
+                if self._reloads != number:  # by a signal handler, which has read everything later
+                    new.close(2.0)
+                    return
+                old = self._in_loop(self._exchange(new, known, given, certificates)).result()
+            except Exception:
                 new.close(2.0)
                 raise
-            swap = self._exchange(new, known, given, certificates)
-            old = asyncio.run_coroutine_threadsafe(swap, self._loop).result()
             self._keys = keys
             old.close(_OLD_S)
+            service.retired.difference_update(old)
 
     async def _exchange(
         self, new: Catalogue, keys: Keys | None, given: Any, certificates: Certificates | None
     ) -> Catalogue:
         """Replace models, keys and certificates; return the old models."""
-        if certificates is not None:
-            self._certificates = certificates
-            await self._listen()
-        old = self._service.models
-        self._service.models, self._service.given = new, given
-        self._service.keys = keys
-        self._service.changes.notify()
-        return old
+        async with self._turn:
+            if certificates is not None:
+                self._certificates = certificates
+                await self._listen()
+            old = self._service.models
+            self._service.retired.update(old)
+            self._service.models, self._service.given = new, given
+            self._service.keys = keys
+            self._service.changes.notify()
+            return old
 
     def drain(self) -> None:
         """Report from now on that the server is not ready, and go on serving.
@@ -260,20 +284,35 @@ class Server:
     def close(self, *, timeout: float = 30.0) -> None:
         """Accept nothing new, let requests end within ``timeout`` seconds, and close the models.
 
-        A request that is not done by then gets an answer that says so. Further calls do nothing.
+        A request that is not done by then gets an answer that says so. A reload that still builds is given up: it
+        raises ClosedError once it has built. A further call waits for the end of the first one; where it comes from a
+        signal handler that has interrupted the first one, it returns at once.
         """
         if not timeout >= 0:
             raise ValueError(f"timeout is at least 0, got {timeout!r}")
-        with self._changing:
-            if self._closed:
-                return
+        me = (threading.get_ident(),)
+        first = self._closing.setdefault("first", me)
+        if first is not me:
+            if first != me:
+                self._over.wait()
+            return
+        with self._deciding:
             self._closed = True
-            if self._loop is not None and self._thread is not None:
-                asyncio.run_coroutine_threadsafe(self._end(timeout), self._loop).result()
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join()
-            else:
+        try:
+            if self._loop is None:
                 self._service.models.close(timeout)
+            else:
+                asyncio.run_coroutine_threadsafe(self._end(timeout), self._loop).result()
+                self._end_thread()
+        finally:
+            self._over.set()
+
+    def _end_thread(self) -> None:
+        """Stop the event loop, and wait for its thread."""
+        if self._loop is not None and self._thread is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
 
     def __enter__(self) -> Server:  # noqa: PYI034 - Self needs Python 3.11
         self.start()
@@ -297,38 +336,18 @@ class Server:
             loop.close()
 
     async def _open(self, listener: socket.socket) -> None:
-        service = self._service
-        if service.everywhere is not None:
-            await service.everywhere.join(service)
-        if self.grpc_port is not None:
-            secure: Any = None if self._certificates is None else lambda: self._certificates
-            self._grpc, self.grpc_port = await open_grpc(
-                service, self.host, self.grpc_port, secure, shared=self._shared
-            )
-        config = Config(
-            application(service),
-            lifespan="off",
-            http=protocol_class(service.limits, service.counters),
-            ws="none",
-            log_config=None,
-            access_log=False,
-            date_header=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=service.limits.keep_alive_s,  # type: ignore[arg-type]
-        )
-        config.load()
-
-        def connection() -> asyncio.Protocol:
-            made: Any = config.http_protocol_class
-            protocol: asyncio.Protocol = made(
-                config=config, server_state=self._state, app_state={}, _loop=self._loop
-            )
-            return protocol
-
-        self._connection = connection
-        self._listener = listener
-        await self._listen()
+        service, loop = self._service, asyncio.get_running_loop()
+        async with self._turn:
+            if service.everywhere is not None:
+                await service.everywhere.join(service)
+            if self.grpc_port is not None:
+                secure: Any = None if self._certificates is None else lambda: self._certificates
+                self._grpc, self.grpc_port = await open_grpc(
+                    service, self.host, self.grpc_port, secure, shared=self._shared
+                )
+            self._connection = connections_to(service, self._state, loop)
+            self._listener = listener
+            await self._listen()
 
     async def _listen(self) -> None:
         """Accept new connections with the latest certificates; open connections stay."""
@@ -344,31 +363,15 @@ class Server:
     def _context(self) -> ssl.SSLContext | None:
         return None if self._certificates is None else self._certificates.context
 
-    async def _take_backlog(self) -> None:
-        """Stop listening, and accept the connections in the system's backlog: closing the socket would reset them."""
-        if self._listening is None or self._listener is None:
-            return
-        self._listening.close()
-        accepted = []
-        # The socket does not block: `accept` raises once the backlog is empty.
-        with contextlib.suppress(OSError):
-            while True:
-                accepted.append(self._listener.accept()[0])
-        self._listener.close()
-        loop = asyncio.get_running_loop()
-        for one in accepted:
-            one.setblocking(False)
-            with contextlib.suppress(OSError):
-                await loop.connect_accepted_socket(self._connection, one, ssl=self._context)
-        # `connection_made` runs for the connections that the loop has just accepted.
-        await asyncio.sleep(0)
-
     async def _end(self, timeout: float) -> None:
         """Drain: accept no new connection, then close each connection when its request is answered."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         self._service.leaving = True
-        await self._take_backlog()
+        async with self._turn:  # after a start or an exchange that is not done yet
+            if self._listening is not None and self._listener is not None:
+                self._listening.close()
+                await take_backlog(self._listener, self._connection, self._context)
         await take_last_requests(list(self._state.connections), loop)
         self._service.refuse_new()
         stopping = asyncio.create_task(stop_grpc(self._grpc, self._service.counters, timeout))
@@ -379,7 +382,7 @@ class Server:
         await self._service.end(max(0.0, ends - loop.time()))
         # Closing the pipelines fails the requests that are left; their clients get that error as their answer.
         left = max(0.0, ends - loop.time())
-        await asyncio.to_thread(self._service.models.close, left)
+        await asyncio.to_thread(close_models, [*self._service.models, *self._service.retired], left)
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=1.0)
         for task in list(self._state.tasks):

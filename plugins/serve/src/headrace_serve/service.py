@@ -43,6 +43,7 @@ class Service:
 
     Attributes:
         models: The served models.
+        retired: Models that others have replaced, while the requests in their pipelines end.
         limits: See `Limits`.
         debug_errors: Whether clients get the text of every error.
         priority_default: The priority of requests that give none; as in Triton, 1 is the most urgent.
@@ -81,6 +82,7 @@ class Service:
         if priority_default < 1:
             raise ValueError(f"priority_default is 1 or more, got {priority_default}")
         self.models = models
+        self.retired: set[Model] = set()
         self.limits = Limits.of(limits)
         self.debug_errors = debug_errors
         self.priority_default = priority_default
