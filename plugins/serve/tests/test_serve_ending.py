@@ -147,18 +147,38 @@ with Server({"m": {"backend": "Built(first)"}}, port=0) as server:
 )
 
 
+IN_A_CHILD = (
+    BEGIN
+    + """
+with Server({"m": {"backend": "Identity"}}, port=0) as server:
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        print(httpx.post(f"{server.url}/run/m", content=b"x").json())
+    else:
+        try:
+            server.reload()
+        except ClosedError as error:
+            print(error, end=" ", flush=True)
+if not child:
+    os._exit(0)
+"""
+)
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
         pytest.param(CLOSE_IN_CLOSE, "[{'result': 'whole'}]", id="close_in_close"),
         pytest.param(CLOSE_IN_RELOAD, "the server does not run []", id="close_in_reload"),
         pytest.param(RELOAD_IN_RELOAD, "third ['third']", id="reload_in_reload"),
+        pytest.param(IN_A_CHILD, "the server does not run {'result': 'x'}", id="in_a_child"),
     ],
 )
-def test_a_signal_handler_may_call_the_server_whatever_it_interrupts(program, said):
-    found = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False
-    )
+def test_the_server_may_be_called_in_a_signal_handler_and_in_a_forked_child(program, said):
+    # Newer Pythons warn of a fork beside threads.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (found.stdout.strip(), found.stderr) == (said, "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -141,6 +142,7 @@ class Server:
         except BaseException:
             catalogue.close(2.0)
             raise
+        self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._state = ServerState()
@@ -198,7 +200,7 @@ class Server:
             target=self._run, args=(loop,), name="headrace-serve", daemon=True
         )
         thread.start()
-        self._loop, self._thread = loop, thread
+        self._process, self._loop, self._thread = os.getpid(), loop, thread
         try:
             self._in_loop(self._open(listener)).result()
         except BaseException:
@@ -233,10 +235,10 @@ class Server:
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; nothing has changed.
-            ClosedError: The server is not started, or is closed.
+            ClosedError: The server is not started, or is closed, or this is a forked child.
         """
         with self._changing:
-            if self._loop is None or self._closed:
+            if self._loop is None or self._closed or self._process != os.getpid():
                 raise ClosedError("the server does not run")
             self._reloads = number = self._reloads + 1
             service = self._service
@@ -286,10 +288,12 @@ class Server:
 
         A request that is not done by then gets an answer that says so. A reload that still builds is given up: it
         raises ClosedError once it has built. A further call waits for the end of the first one; where it comes from a
-        signal handler that has interrupted the first one, it returns at once.
+        signal handler that has interrupted the first one, it returns at once. In a forked child it does nothing.
         """
         if not timeout >= 0:
             raise ValueError(f"timeout is at least 0, got {timeout!r}")
+        if self._process != os.getpid():
+            return  # the event loop runs in the parent alone
         me = (threading.get_ident(),)
         first = self._closing.setdefault("first", me)
         if first is not me:
