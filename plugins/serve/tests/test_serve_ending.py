@@ -16,18 +16,45 @@ from headrace_serve import Server
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 BEGIN = """
-import os, signal, sys, threading
-import headrace, httpx
+import os, signal, threading
+import headrace, headrace_serve.server, httpx
 from headrace.errors import ClosedError
 from headrace_serve import Server
 
-
-def interrupt(*_):
-    os.kill(os.getpid(), signal.SIGUSR1)
+alive = []
 
 
-def handle(function):
-    signal.signal(signal.SIGUSR1, lambda *_: function())
+class Named(headrace.Backend):
+    class Options(headrace.Options):
+        positional = ("text",)
+        text: str = "first"
+
+    def init(self, options, context):
+        self.text = options.text
+        alive.append(self.text)
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = self.text
+
+    def close(self):
+        alive.remove(self.text)
+
+
+headrace.register("Named", Named)
+
+
+def interrupts(owner, name, handler):
+    # The next call of a function by the main thread is interrupted before it begins.
+    function = getattr(owner, name)
+
+    def interrupted(*args, **named):
+        setattr(owner, name, function)
+        signal.raise_signal(signal.SIGUSR1)
+        return function(*args, **named)
+
+    setattr(owner, name, interrupted)
+    signal.signal(signal.SIGUSR1, lambda *_: handler())
 """
 
 CLOSE_IN_CLOSE = (
@@ -44,14 +71,8 @@ class Gate:
             request["result"] = "whole"
 
 
-class Interrupted(Server):
-    async def _end(self, timeout):  # the main thread waits for this in `close`
-        interrupt()
-        await super()._end(timeout)
-
-
 headrace.register("Gate", Gate)
-server = Interrupted({"m": {"backend": "Gate"}}, port=0)
+server = Server({"m": {"backend": "Gate"}}, port=0)
 answers = []
 ask = lambda: answers.append(httpx.post(f"{server.url}/run/m", content=b"x", timeout=None).json())
 client = threading.Thread(target=ask)
@@ -62,10 +83,10 @@ def again():
     leave.set()
 
 
-handle(again)
 with server:
     client.start()
     entered.wait()
+    interrupts(server, "_end", again)
 client.join()
 print(answers)
 """
@@ -74,78 +95,29 @@ print(answers)
 CLOSE_IN_RELOAD = (
     BEGIN
     + """
-built = []
-
-
-class Built(headrace.Backend):
-    def init(self, options, context):
-        built.append(self)
-        if len(built) == 2:
-            interrupt()
-            closed.wait()
-
-    def forward(self, batch):
-        pass
-
-    def close(self):
-        built.remove(self)
-
-
-closed = threading.Event()
-headrace.register("Built", Built)
-server = Server({"m": {"backend": "Built"}}, port=0)
-handle(lambda: (server.close(), closed.set()))
+server = Server({"m": {"backend": "Named"}}, port=0)
 server.start()
+interrupts(server, "_exchange", server.close)
 try:
     server.reload()
 except ClosedError as error:
-    print(error, built)
+    print(error, alive)
 """
 )
 
 RELOAD_IN_RELOAD = (
     BEGIN
     + """
-built, again = [], threading.Event()
-
-
-class Built(headrace.Backend):
-    class Options(headrace.Options):
-        positional = ("text",)
-        text: str
-
-    def init(self, options, context):
-        self.text = options.text
-        built.append(self.text)
-        if self.text == "second":
-            interrupt()
-            again.wait()
-
-    def forward(self, batch):
-        for request in batch:
-            request["result"] = self.text
-
-    def close(self):
-        built.remove(self.text)
-
-
 def serve(text):
-    server.reload({"m": {"backend": f"Built({text})"}})
+    server.reload({"m": {"backend": f"Named({text})"}})
 
 
-def third():
-    serve("third")
-    again.set()
-
-
-headrace.register("Built", Built)
-handle(third)
-with Server({"m": {"backend": "Built(first)"}}, port=0) as server:
+with Server({"m": {"backend": "Named"}}, port=0) as server:
+    interrupts(headrace_serve.server, "build_models", lambda: serve("third"))
     serve("second")
-    print(httpx.post(f"{server.url}/run/m", content=b"x").json()["result"], built)
+    print(httpx.post(f"{server.url}/run/m", content=b"x").json()["result"], alive)
 """
 )
-
 
 IN_A_CHILD = (
     BEGIN
