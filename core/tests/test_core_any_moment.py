@@ -204,6 +204,60 @@ def test_ctrl_c_in_other_calls_loses_nothing():
 
 
 @from_python_3_11
+def test_what_another_thread_raises_in_a_caller_at_any_point_loses_nothing():
+    """No signal handler: `PyThreadState_SetAsyncExc` hits any thread, also one that holds the lock of a node."""
+    out = run(
+        f"""
+        class Raised(Exception):
+            pass
+
+        def hit():
+            raise Raised
+
+        def once(name, config, points):
+            pipe = headrace.pipe(config)
+            for k in range(3):
+                pipe({{"data": k}})
+            others, inside, go = [], threading.Event(), threading.Event()
+            def hold():
+                inside.set()
+                go.wait({LATE_S})
+            if name == "behind another":
+                others.append(later(pipe, {{"data": 0, "hook": hold}}))
+                inside.wait({LATE_S})
+                others.append(later(pipe, {{"data": 1}}))
+                while not waiting(pipe):
+                    pass
+            def hook():
+                go.set()
+                interrupts.pause(lambda: others.append(later(pipe, {{"data": 7}})))
+            interrupts = Interrupts(hit, *points)
+            mine = [{{"data": 3, "hook": hook}}, {{"data": 4}}]
+            def ask():
+                if name == "behind another":
+                    threading.Timer(0.0, go.set).start()
+                    del mine[0]
+                interrupts.run(lambda: pipe(mine if name == "list" else mine[0]))
+            caller = threading.Thread(target=ask, daemon=True)
+            caller.start()
+            all_right(pipe, [caller, *others])
+            return interrupts
+
+        for name, config in { ({**CONFIGS, "behind another": {"backend": "Hook"}})!r}.items():
+            if name in ("slow branches", "graph"):
+                continue
+            config = headrace.PipelineConfig.load(config)
+            points = max(once(name, config, ()).count for _ in range(3))
+            hits = [bool(once(name, config, (point,)).where) for point in range(1, points + 1)]
+            print(name, sum(hits) > points / 3, points, sep=",")
+        """
+    )
+    found = [line.split(",") for line in out.splitlines()]
+    assert len(found) == len(CONFIGS) - 1
+    assert all(enough == "True" and int(points) > 50 for _, enough, points in found), found
+
+
+@from_python_3_11
 def test_a_signal_handler_may_call_the_pipeline_at_any_point():
     out = run(
         f"""

@@ -661,7 +661,7 @@ def test_counts_stay_exact_over_reloads(control):
         assert stats["ok"] == 4 * 4
 
 
-def test_a_thread_that_died_is_replaced(control):
+def test_a_thread_that_died_is_replaced(control, until):
     class Dies(headrace.Backend):
         owns_thread = True
 
@@ -674,7 +674,7 @@ def test_a_thread_that_died_is_replaced(control):
         assert pipe({"data": 1})["result"] == 1
         thread = pipe._engine._schedulers[0].instances[0].thread
         thread.stop()
-        thread._thread.join(FAILS_LATE_S)
+        until(lambda: not thread.alive)
         assert pipe.stats()["state"] == "degraded"
         assert not pipe.ready
         with pytest.raises(BackendError):

@@ -8,6 +8,7 @@ import pytest
 
 import headrace
 from headrace._engine.engine import Engine
+from headrace._scheduling import own_thread
 from headrace.errors import BackendError, BatchRangeError, ContractError, RequestsFailed, SetupError
 from headrace.policies import BatchPolicy, Cut, DispatchPolicy, Greedy
 
@@ -453,14 +454,10 @@ def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free
 
 
 def test_all_that_wait_fail_where_no_thread_can_be_started(gate, client, waiting, monkeypatch):
-    start = threading.Thread.start
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
 
-    def refuse(thread):
-        if thread.name == "headrace-main":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(own_thread, "start_thread", refuse)
     with headrace.pipe({"backend": "Gate"}) as pipe:
         first = client(pipe, {"data": "first"})
         gate.wait_entered()

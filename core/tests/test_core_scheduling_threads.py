@@ -9,14 +9,14 @@ import pytest
 
 import headrace
 from headrace import _process
-from headrace._scheduling import process_threads, threads
+from headrace._scheduling import driving, process_threads, threads
 from headrace._scheduling.calls import Call
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.driving import Driver
 from headrace._scheduling.entry import Entry
 from headrace._scheduling.locks import holds_a_lock, may_lock, near_stack_end, taking
 from headrace._scheduling.process_threads import Helpers, Timer
-from headrace._scheduling.threads import Caller
+from headrace._scheduling.threads import Caller, Runner
 from headrace.errors import BackendError, ContractError
 
 
@@ -143,13 +143,68 @@ def test_the_exit_waits_for_a_thread_that_is_being_started(monkeypatch):
     helpers = Helpers("late")
     for name, value in (("_thread", starts), ("Signal", lambda: looks), ("errands", helpers)):
         monkeypatch.setattr(process_threads, name, value)
-    monkeypatch.setattr(process_threads, "_GIVES_UP_S", 60.0)
+    monkeypatch.setattr(process_threads, "GIVES_UP_S", 60.0)
     monkeypatch.setattr(_process, "_open", type(_process._open)())
     helpers.run(ran.set)
     helpers._idle.add(0)  # another one, so that none is started to follow
     _process._at_exit()
     assert not late
     assert ran.wait(60)
+
+
+class Unborn:
+    """Starts threads, but for the runners of a node: something kills them before their first line."""
+
+    def __init__(self, monkeypatch, *, deaths):
+        self._begin, self.left, self.dead = process_threads._thread.start_new_thread, deaths, []
+        starts = SimpleNamespace(start_new_thread=self.start)
+        monkeypatch.setattr(process_threads, "_thread", starts)
+        monkeypatch.setattr(driving, "GIVES_UP_S", 0.0)
+
+    def start(self, function, job):
+        if job[0] == "headrace-main" and self.left:
+            self.left -= 1
+            self.dead.append((function, job))
+        else:
+            self._begin(function, job)
+
+    def revive(self):
+        """Let the threads begin after all."""
+        for function, job in self.dead:
+            self._begin(function, job)
+
+
+def test_a_runner_that_something_kills_at_its_birth_is_replaced(monkeypatch):
+    Unborn(monkeypatch, deaths=3)
+    with headrace.pipe({"backend": "Identity", "max": 4}) as pipe:
+        assert pipe.submit({"data": 1}).result(60)["result"] == 1
+        assert pipe.stats()["nodes"]["main"]["failed"] == {}
+
+
+def test_a_runner_that_begins_after_it_was_given_up_ends_where_there_are_enough(monkeypatch, until):
+    threads_ = Unborn(monkeypatch, deaths=1)
+    with headrace.pipe({"backend": "Identity", "max": 4}) as pipe:
+        assert pipe.submit({"data": 1}).result(60)["result"] == 1
+        workers = pipe._engine._schedulers[0]._driver.workers
+        threads_.revive()
+        late = threads_.dead[0][1][1].args[1].__self__
+        until(lambda: late.ident and not late.alive)
+        assert workers._alive == set(workers.parked)
+        assert pipe.submit({"data": 2}).result(60)["result"] == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_what_hits_the_helper_that_starts_a_runner_costs_no_request(monkeypatch, error):
+    start, hit = Runner.start, [error]
+
+    def hit_once(runner):
+        if hit:
+            raise hit.pop()
+        start(runner)
+
+    monkeypatch.setattr(Runner, "start", hit_once)
+    with headrace.pipe({"backend": "Identity", "max": 4}) as pipe:
+        assert pipe.submit({"data": 1}).result(60)["result"] == 1
 
 
 def test_the_timer_sleeps_until_something_is_due(monkeypatch):

@@ -148,7 +148,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         self._result = self._exception = None
         self._reached = _PENDING
         self._waiters = self._condition = _Waiters(self)
-        self._open = [None]  # the thread that pops the None decides the outcome
+        # The first outcome in here counts: it gets here in one step, which no exception tears.
+        self._outcomes: list[tuple[Any, BaseException | None, str]] = []
         self._sleepers = Watchers()
         self._calls: deque[Callable[[Any], object]] = deque()
 
@@ -245,8 +246,9 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     def finished(self, entry: Entry) -> None:
         """Take the outcome of the entry; see `headrace._scheduling.entry.Owner`."""
         entry.give_back()
-        error = entry.take_error()
-        if self._decide(_FINISHED, entry.request, error) and self._calls:
+        self._decide(_FINISHED, entry.request, entry.error)
+        entry.error = None  # see `Entry.take_error`
+        if self._calls:
             # Callbacks are called in another thread: they may take any time, and the answering thread has
             # other requests to serve.
             try:
@@ -255,14 +257,13 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 self._call_all()
 
     def _decide(self, state: str, result: Any = None, error: BaseException | None = None) -> bool:
-        """Give the future its one outcome; False when it has one already."""
-        if not took_token(self._open):
-            return False
-        self._result, self._exception = result, error
-        self._reached = state
+        """Give the future its one outcome; False when it has one already, and then whoever waits is woken once more."""
+        outcome = (result, error, state)
+        self._outcomes.append(outcome)
+        self._result, self._exception, self._reached = first = self._outcomes[0]
         self._sleepers.wake()
         self._waiters.notify(self)
-        return True
+        return first is outcome
 
     def _call_all(self) -> None:
         """Call all callbacks; of two threads that do so at a time, the one that pops a callback calls it."""

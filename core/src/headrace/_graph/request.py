@@ -122,26 +122,24 @@ class GraphRequest:
     def _go_on(self) -> None:
         """Advance the traversal by all visits that have ended, and start the nodes that waited for them.
 
-        A thread that finds the turn taken leaves that to the thread that has it.
-
-        Thread A adds an end and then tries to acquire the turn; thread B releases the turn and then looks
-        for ends. If A adds its end before B looks, B finds it; if B looks first, the turn is free when A
-        tries it. So no end is left behind.
+        A thread that finds the turn taken leaves that to the thread that has it: it adds an end first and looks at the
+        turn then; the other thread releases the turn first and looks for ends then. So no end is left behind.
         """
-        while self._ended and self._turn.acquire(blocking=False):
+        step = self._traversal.legs[0].route.start
+        while self._ended and not self._turn.locked():
             started: list[tuple[Step, list[Entry]]] = []
             try:
-                # This is a loop and no recursion: any number of nodes that end at once may follow each other.
-                while self._ended:
-                    self._advance(*self._ended.popleft(), started)
-            finally:
-                self._turn.release()
-            for step, entries in started:
-                try:
+                with self._turn:
+                    while (
+                        self._ended
+                    ):  # no recursion: any number of nodes that end at once may follow each other
+                        self._advance(*self._ended[0], started)
+                        self._ended.popleft()
+                for step, entries in started:
                     if not self.give(step.scheduler, entries):
                         step.scheduler.let_in(*entries, internal=True)
-                except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
-                    self.end(unable(step, raised))
+            except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
+                self.end(unable(step, raised))
         for owner in drained(self._to_notify.pop):
             deliver(owner, self._entry)
             self._graph.ended(self)
@@ -238,14 +236,18 @@ class GraphRequest:
 
     def _leave(self, owner: Owner, *, give_back: bool) -> None:
         """Drop all references, and queue ``owner``, which is notified after the turn. Under the turn."""
-        if give_back:
-            with suppress(BaseException):  # the dict may raise; the request has its error already
-                put_back(self._entry.request, self._entry.data)
-                self._entry.request.pop("result", None)
-        self.open = {}
-        self._traversal.forget()
-        self._owner = NOBODY
-        self._to_notify.append(owner)
+        try:
+            if give_back:
+                with suppress(
+                    BaseException
+                ):  # the dict may raise; the request has its error already
+                    put_back(self._entry.request, self._entry.data)
+                    self._entry.request.pop("result", None)
+            self.open = {}
+            self._traversal.forget()
+        finally:
+            self._owner = NOBODY
+            self._to_notify.append(owner)
 
     # Where the request is, and cancelling it: all branches or none.
 

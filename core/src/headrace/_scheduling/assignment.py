@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace._scheduling.entry import RUNNING, own_error
-from headrace._scheduling.instance import BARGE_S, FAST_S, RETURNING, SWIFT_S
+from headrace._scheduling.instance import BARGE_S, FAST_S, SWIFT_S
 from headrace._scheduling.threads import Caller, Runner, Work
 
 if TYPE_CHECKING:
@@ -131,11 +131,25 @@ class Assignment:
                 and owner.work is None
                 and _may_run(owner, work)
             ):
+                owner.signal.wake()
                 owner.work = work
                 instance.holder = owner
-                owner.signal.wake()
                 return
         self.workers.give(work)
+
+    def _give_claimed(self) -> None:
+        """Give the batches for which no thread was found yet to other threads, after an exception hit this one."""
+        node = self._node
+        for instance in node.every:
+            entries = instance.holder
+            if isinstance(entries, list) and instance.entries is entries:
+                node.queue.remove(entries, RUNNING)
+                node.free = [one for one in node.free if one is not instance]
+                self.give(Work(instance, entries))
+            elif isinstance(entries, list):
+                instance.holder = None
+        if self.workers.backlog:
+            self.workers.call_one()
 
     def fail(self, work: Work, error: BaseException) -> None:
         """Give back an instance and fail its batch, which did not run to its end."""
@@ -146,9 +160,6 @@ class Assignment:
         """Give back the instance of a settled batch. Call `dispatch` next, or requests that wait would not get it."""
         instance, entries = work
         if instance.entries is entries:
-            instance.entries = None
-            instance.running_weight = 0
-            instance.holder = RETURNING
             self._node.give_back(instance)
 
     def settle(self, work: Work, errors: Errors) -> None:

@@ -159,7 +159,11 @@ class Dispatcher(Assignment):
         if queue.count:
             node.collect()
             if node.free:
-                mine = self._start_due(me)
+                try:
+                    mine = self._start_due(me)
+                except BaseException:  # another thread raised it in this one
+                    self._give_claimed()
+                    raise
         if node.free and not queue.count:
             if self.pressure:
                 self.pressure -= 1
@@ -332,20 +336,22 @@ class Dispatcher(Assignment):
         return any(i.min <= weight <= (largest_size(sizes, i.max) or weight) for i in others)
 
     def _claim(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
-        node = self._node
         instance.holder = entries  # until a thread is found to run the batch
-        node.free.remove(instance)
-        return self._begin(instance, entries, weight, now)
+        work = self._begin(instance, entries, weight, now)
+        self._node.free.remove(instance)
+        return work
 
     def _begin(self, instance: Instance, entries: list[Entry], weight: int, now: float) -> Work:
         """Make entries the batch of an instance, take them out of the queue, and count the batch."""
+        count = len(entries)
+        # No call between these, so that an exception finds the whole batch, or the one before.
         instance.entries = entries
         instance.running_weight = weight
+        instance.queued += 1
+        instance.sizes[count] += 1
         self._node.queue.remove(entries, RUNNING)
         if self.pressure < 2 * SUSTAINED:
             self.pressure += 1
-        instance.queued += 1
-        instance.sizes[len(entries)] += 1
         timed = not instance.queued & instance.mask
         for entry in entries:
             entry.cut = now

@@ -11,7 +11,7 @@ from headrace._scheduling.admission import interrupted
 from headrace._scheduling.calls import errand
 from headrace._scheduling.dispatch import Dispatcher
 from headrace._scheduling.entry import DONE
-from headrace._scheduling.process_threads import errands
+from headrace._scheduling.process_threads import GIVES_UP_S, errands
 from headrace._scheduling.threads import Work, Workers
 from headrace.errors import BackendError
 
@@ -191,18 +191,29 @@ class Driver(Dispatcher):
             self.dispatch(None)
 
     def _start(self, runner: Runner) -> None:
-        """Start the thread of a runner, in a helper: what is raised in a thread that starts one may hit the new one."""
-        node = self._node
+        """Start the thread of a runner, in a helper: what is raised in a thread that starts one may hit the new one.
+
+        Another runner looks at the backlog where something has killed the new thread before it has begun.
+        """
+        node, failure = self._node, None
         try:
             runner.start()
+            if runner.begun.sleep(GIVES_UP_S):
+                return
         except RuntimeError as error:  # no more threads, or the interpreter ends
             what = f"no thread could be started to run the batch: {error}"
             failure = caused(BackendError(what, node=node.name), error)
-            with node.section, node.lock:
-                self.workers.leave(runner)
-                if self.workers.backlog:
-                    self.fail(self.workers.backlog.popleft(), failure)
-                self.dispatch(None)
+        except BaseException:  # noqa: BLE001, S110 - another thread has raised it in this one
+            pass
+        with node.section, node.lock:
+            if runner.ident:  # it has begun by now
+                return
+            self.workers.leave(runner)
+            if self.workers.backlog and failure is not None:
+                self.fail(self.workers.backlog.popleft(), failure)
+            elif self.workers.backlog:
+                self.workers.call_one()
+            self.dispatch(None)
 
     def run_and_finish(self, work: Work) -> None:
         """Run a batch in the main thread, and have a helper thread settle it; raises the interrupt that hit it."""

@@ -242,10 +242,12 @@ class FastPath(SchedulerBase):
                 and node.collect_one()
                 and self._may_start(node.free[0])
             ):
-                instance = node.free.pop(0)
-                instance.ident = get_ident()
+                instance, me = node.free[0], get_ident()
+                # No call from here on, so that an exception finds the whole claim.
+                instance.ident = me
                 instance.unqueued += 1
                 instance.holder = request
+                node.free.pop(0)
                 if node.free and not node.queue.count:
                     node.publish()
                 return instance

@@ -303,6 +303,8 @@ class Instance(Counts):
         }
 
 
+_take = deque.popleft
+
 IdleList = tuple["deque[Instance]"]
 """A tuple of one deque, with free instances that a caller may take without the lock: the thread that pops
 an instance owns it. It is never used again once a node has put another idle list in its place."""
@@ -340,26 +342,28 @@ class FreeInstances:
         """Move an instance from the idle list to `free` if that is empty; False where none is idle."""
         if not self.free:
             try:  # noqa: SIM105 - contextlib.suppress costs a microsecond here
-                self.free.append(self.idle[0].popleft())
+                self.free.extend(map(_take, self.idle))
             except IndexError:
                 pass  # perhaps a caller popped the last instance first
         return bool(self.free)
 
     def collect(self, idle: IdleList | None = None) -> None:
         """Move the instances on the idle list, or on one that was replaced, to `free`."""
-        (instances,) = idle or self.idle
-        while instances:  # not `drained`, which costs a microsecond more
+        idle = idle or self.idle
+        while idle[0]:  # not `drained`, which costs a microsecond more
             try:
-                self.free.append(instances.popleft())
+                self.free.extend(map(_take, idle))  # one step, so that nothing loses an instance
             except IndexError:  # a caller popped the last instance first
                 break
 
     def publish(self) -> None:
         """Let callers take the free instances without the lock; called while no request waits."""
         if self.publishes:
-            self.measure_speed(self.free)
-            self.idle[0].extend(self.free)
-            self.free.clear()
+            free = self.free
+            self.measure_speed(free)
+            # No call until both are changed: an exception that hits this thread leaves no instance on two lists.
+            self.free = []
+            self.idle[0].extend(free)
 
     def measure_speed(self, more: Sequence[Instance] = ()) -> None:
         """Set `slow`, for the instances on the idle list and ``more``. Two threads may do so at a time."""

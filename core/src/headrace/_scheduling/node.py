@@ -197,21 +197,26 @@ class Node(FreeInstances):
             error: None for success.
             at: The instance that ran the entry and counts its failure; None where the node counts it.
         """
-        owner = entry.owner
-        entry.state = DONE
-        if error is not None:
-            entry.error = error
-            # A batch notes its codes without the lock; the timer may end an entry right after that.
-            code = code_of(error) if at is None else entry.code or code_of(error)
-            (at or self.counts).failed(code)
+        owner, taken = entry.owner, False
         if entry.alarm is not None:
             entry.alarm.cancel()
         if entry.room is not None:
             entry.room.wake()
-        blocked = owner if self.reporter is None and isinstance(owner, Blocked) else None
-        if blocked is None or not blocked.took_outcome(entry, self.afterwards):
-            if self.reporter is not None:
-                self.reporter.settled(entry)
+        if error is not None:
+            entry.error = error
+            # A batch notes its codes without the lock; the timer may end an entry right after that.
+            code = code_of(error) if at is None else entry.code or code_of(error)
+            failures = (at or self.counts).failures
+            count = failures.get(code, 0) + 1
+        if self.reporter is not None:
+            self.reporter.settled(entry)
+        elif isinstance(owner, Blocked):
+            taken = owner.took_outcome(entry, self.afterwards)
+        # No call from here on, so that an exception that hits this thread finds the entry settled, or open.
+        entry.state = DONE
+        if error is not None:
+            failures[code] = count
+        if not taken:
             self._unnotified[entry] = None
             self.settled.append(entry)
         if error is not None and entry.group:
@@ -305,27 +310,28 @@ class Node(FreeInstances):
         """Count an outcome for a caller that waits; a second call changes nothing."""
         with taking(self.lock):
             if entry in self._unnotified:
-                # atomic: an interrupt finds both, or none.
-                caller.pending -= 1
+                caller.took_outcome(entry, self.afterwards)
                 del self._unnotified[entry]
-                # end atomic
-                caller.release()
             self.look_if_quiet()
 
     # Instances.
 
     def give_back(self, instance: Instance) -> None:
         """Take an instance back from its holder: it becomes free, unless it is retired, away or lost."""
-        if instance.retired is None and instance.presence.gone:
-            self.lose(instance)
-            return
+        away, serves = bool(instance.presence.away), instance.retired is None
+        gone = serves and instance.presence.gone
+        # No call from here on, so that an exception that hits this thread finds the instance held, or free.
+        instance.entries = None
+        instance.running_weight = 0
         instance.ident = 0
         instance.holder = None
-        if instance.retired is None:
-            instance.away = bool(instance.presence.away)
-            if not instance.away:
+        if serves:
+            instance.away = away
+            if not (away or gone):
                 self.free.append(instance)
-        if instance.retired is not None or self.retire is not None:
+        if gone:
+            self.lose(instance)
+        elif not serves or self.retire is not None:
             self.batch_ended(instance)
 
     def batch_ended(self, instance: Instance) -> None:

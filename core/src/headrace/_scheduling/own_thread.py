@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace._scheduling.calls import Call, errand
-from headrace._scheduling.locks import Signal, drained, main_thread
-from headrace._scheduling.process_threads import errands
+from headrace._scheduling.calls import Call
+from headrace._scheduling.locks import Signal, drained
+from headrace._scheduling.process_threads import errands, start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +30,7 @@ class OwnThread:
     Attributes:
         cause: The error that killed the thread, None while there is none.
         ident: Identifier of the thread; 0 until the thread has begun.
+        begun: Wakes the one thread that waits until the thread has begun.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,22 +40,16 @@ class OwnThread:
         self._ended = False
         self.cause: BaseException | None = None
         self.ident = 0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.begun = Signal()
+        self._name = name
 
     def start(self) -> None:
-        """Start the thread.
-
-        In place of the main thread a helper starts it: an interrupt in the midst of `threading.Thread.start`
-        may leave the new thread waiting for ever for a lock of CPython's. After an interrupt in here the
-        thread may run or not: the main thread has given it no job, and `stop` ends it.
+        """Start the thread; an interrupt in here leaves it started or not, and `stop` ends it.
 
         Raises:
             RuntimeError: No thread can be started.
         """
-        if get_ident() == main_thread.ident:
-            errand(self._thread.start)
-        else:
-            self._thread.start()
+        start_thread(self._name, self._run)
         self._started = True
 
     @property
@@ -106,7 +100,7 @@ class OwnThread:
             return function(*args)
         call = Call(function, args)
         if not self.post(call.run, call.lost):
-            raise RuntimeError(f"the thread {self._thread.name} has ended")
+            raise RuntimeError(f"the thread {self._name} has ended")
         result: T = call.wait(look_s)
         return result
 
@@ -117,8 +111,9 @@ class OwnThread:
 
     def _run(self) -> None:
         jobs = self._jobs
-        self.ident = get_ident()
         try:
+            self.ident = get_ident()
+            self.begun.wake()
             while True:
                 while jobs:
                     # The job stays in the inbox until it is done: if the thread dies, `_lose` finds it.

@@ -39,8 +39,11 @@ number on, another is started only if a job still waits after `_HESITATES_S`."""
 
 _HESITATES_S = 0.02
 
-_GIVES_UP_S = 1.0
+GIVES_UP_S = 1.0
 """After this time a thread that was started and has not begun is given up, and another one started."""
+
+_beginning: set[object] = set()
+"""A mark for each thread that was started and has not begun."""
 
 _next = SimpleQueue.get
 
@@ -60,7 +63,6 @@ class Helpers:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._idle: set[int] = set()
         self._alive: set[int] = set()
-        self._beginning: set[object] = set()
         self._starting_since: float | None = None
         self.add = self._jobs.put
         """Give a job, in one step; whoever gives it calls `watch` next."""
@@ -99,16 +101,12 @@ class Helpers:
             return
         now = time.monotonic()
         since = self._starting_since
-        if since is not None and now - since < _GIVES_UP_S:
+        if since is not None and now - since < GIVES_UP_S:
             return
         self._starting_since = now
-        self._beginning.add(mark := object())
         try:
-            # Not Thread.start: it takes a lock of `threading`, which code that a signal handler or a
-            # destructor interrupted may hold in this very thread.
-            _thread.start_new_thread(_in_thread, (self._name, partial(self._serve, mark)))
+            start_thread(self._name, self._serve)
         except RuntimeError:  # no more threads, or the interpreter ends
-            self._beginning.discard(mark)
             self._starting_since = None
             if not self._alive:
                 raise
@@ -124,8 +122,7 @@ class Helpers:
             while True:
                 _run(self._jobs.get(False))
 
-    def _serve(self, mark: object) -> None:
-        self._beginning.discard(mark)
+    def _serve(self) -> None:
         me = threading.get_ident()
         self._alive.add(me)
         try:
@@ -176,6 +173,28 @@ class Helpers:
             self.watch()
 
 
+def start_thread(name: str, function: Callable[[], None]) -> None:
+    """Let a new thread of this name call a function; allowed at any moment, in any thread.
+
+    Not `threading.Thread.start`: it takes a lock of `threading`, which code that a signal handler or a destructor
+    interrupted may hold in this very thread; and if something kills the new thread at its birth, it never returns.
+
+    Raises:
+        RuntimeError: No thread can be started.
+    """
+    _beginning.add(mark := object())
+    try:
+        _thread.start_new_thread(_in_thread, (name, partial(_begin, mark, function)))
+    except RuntimeError:  # no more threads, or the interpreter ends
+        _beginning.discard(mark)
+        raise
+
+
+def _begin(mark: object, function: Callable[[], None]) -> None:
+    _beginning.discard(mark)
+    function()
+
+
 def _in_thread(name: str, function: Callable[[], None], *first: Callable[[], None]) -> None:
     """Let a new thread of this name call a function; where none can be started, call ``first`` and it in this one."""
     try:
@@ -201,10 +220,8 @@ callbacks = Helpers("headrace-callbacks")
 
 def wait_for_beginners() -> None:
     """Wait, at the exit, for threads that are being started: Python 3.10 crashes when one begins after its end."""
-    until, looks = time.monotonic() + _GIVES_UP_S, Signal()
-    while any(
-        [errands._beginning, callbacks._beginning, *(not t.ident for t in threading.enumerate())]
-    ):
+    until, looks = time.monotonic() + GIVES_UP_S, Signal()
+    while any([_beginning, *(not t.ident for t in threading.enumerate())]):
         if looks.sleep(0.001) or time.monotonic() > until:
             return
 
@@ -312,6 +329,7 @@ def shared_timer() -> Timer:
 def after_fork() -> None:
     """Begin anew in a child process, in which no thread of the parent runs."""
     global _timer
+    _beginning.clear()
     for helpers in (errands, callbacks):
         helpers.__init__(helpers._name)  # type: ignore[misc]
     _timer = Timer()

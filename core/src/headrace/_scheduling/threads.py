@@ -127,18 +127,13 @@ class Caller(Blocked):
         return ()
 
     def took_outcome(self, entry: Entry, afterwards: deque[Callable[[], object]]) -> bool:
-        """Count one outcome."""
-        self.pending -= 1
-        self.release()
-        return True
-
-    def release(self) -> None:
-        """Wake the caller if it sleeps and has all its outcomes. Under the lock of the node."""
-        if not self.pending and self.parked:
-            # The wake comes first: if an exception hits this thread between the two lines, the caller is
-            # awake. In the other order no thread would wake it any more, and it would sleep for ever.
+        """Count one outcome; the last one wakes the caller, if it sleeps."""
+        if self.pending == 1 and self.parked:
+            # An exception that hits this thread here leaves the caller awake, and the outcome uncounted.
             self.signal.wake()
             self.parked = False
+        self.pending -= 1
+        return True
 
     def keep_signal(self) -> None:
         """Keep the signal for the next wait of this thread."""
@@ -202,22 +197,28 @@ class Workers:
     def call_one(self) -> None:
         """Let one more runner look at the backlog: a parked one, else a new one below the limit."""
         while self.parked:
-            runner = self.parked.pop()
-            if self._post(runner):
+            runner = self.parked[-1]
+            posted = self._post(runner)
+            self.parked.pop()  # as late as this: an exception that hits this thread loses no runner
+            if posted:
                 return
             self._alive.discard(runner)
         if len(self._alive) < self.limit:
             runner = Runner(self._name)
-            self._alive.add(runner)
             self._post(runner)
             self._start(runner)
+            self._alive.add(runner)
 
     def next(self, runner: Runner, *, ends: bool) -> Work | None:
         """Give a runner the oldest batch of the backlog; where there is none the runner parks, or ends."""
+        self._alive.add(runner)  # else it has begun so late that it was given up
+        if runner in self.parked:  # an exception hit the thread that called it
+            self.parked.remove(runner)
         if self.backlog:
-            work = self.backlog.popleft()
+            work = self.backlog[0]
             work.instance.holder = runner
             work.instance.ident = runner.ident
+            self.backlog.popleft()
             return work
         if ends or len(self._alive) > self.limit:
             self._end(runner)
