@@ -130,9 +130,8 @@ class GraphRequest:
             started: list[tuple[Step, list[Entry]]] = []
             try:
                 with self._turn:
-                    while (
-                        self._ended
-                    ):  # no recursion: any number of nodes that end at once may follow each other
+                    # No recursion: any number of nodes that end at once may follow each other.
+                    while self._ended:
                         self._advance(*self._ended[0], started)
                         self._ended.popleft()
                 for step, entries in started:
@@ -238,9 +237,7 @@ class GraphRequest:
         """Drop all references, and queue ``owner``, which is notified after the turn. Under the turn."""
         try:
             if give_back:
-                with suppress(
-                    BaseException
-                ):  # the dict may raise; the request has its error already
+                with suppress(BaseException):  # the dict may raise
                     put_back(self._entry.request, self._entry.data)
                     self._entry.request.pop("result", None)
             self.open = {}
