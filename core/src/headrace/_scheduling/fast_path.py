@@ -153,13 +153,10 @@ class FastPath(SchedulerBase):
             else:
                 self._put_back(instance, idle, error)
         except BaseException as raised:
-            try:
-                restore(request, data, raised)
-            finally:
-                if instance.holder is request:
-                    instance.ident = 0  # a new thread may get the identifier of this one
-                errands.add((self._recover, instance, request, instance.unqueued, idle))
-            self._recovered(instance, request, raised, idle)
+            if instance.holder is request:
+                instance.ident = 0  # a new thread may get the identifier of this one
+            errands.add((self._recover, instance, request, instance.unqueued, idle))
+            self._recovered(instance, request, data, raised, idle)
             raise
         if not live:
             return self._call_slowly(request, data, weight, internal, home, rest)
@@ -217,13 +214,10 @@ class FastPath(SchedulerBase):
             if not self._give_back(instance, error):
                 self._lead(instance, idle)
         except BaseException as raised:
-            try:
-                restore(request, data, raised)
-            finally:
-                if instance.holder is request:
-                    instance.ident = 0  # a new thread may get the identifier of this one
-                errands.add((self._recover, instance, request, serial, idle))
-            self._recovered(instance, request, raised, idle)
+            if instance.holder is request:
+                instance.ident = 0  # a new thread may get the identifier of this one
+            errands.add((self._recover, instance, request, serial, idle))
+            self._recovered(instance, request, data, raised, idle)
             raise
         try:
             raise_failure(request, error)
@@ -366,13 +360,14 @@ class FastPath(SchedulerBase):
                 self._recover(instance, request, instance.unqueued, self._idle_list)
 
     def _recovered(
-        self, instance: Instance, request: Request, raised: BaseException, idle: IdleList
+        self, instance: Instance, request: Request, data: Any, raised: BaseException, idle: IdleList
     ) -> None:
-        """Wait until `_recover` has run, so that the caller's next call finds the instance given back.
+        """Restore the request, and wait until `_recover` has run: the caller's next call finds the instance given back.
 
         A destructor that runs while its thread holds a lock cannot wait: `_recover` may need that lock.
         """
         try:
+            restore(request, data, raised)
             run = errands.run if holds_a_lock() else errand
             run(self._recover, instance, request, instance.unqueued, idle)
         except BaseException as again:
