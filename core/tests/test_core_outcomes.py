@@ -126,6 +126,7 @@ def test_an_outcome_that_cannot_be_delivered_costs_its_neighbours_nothing(
         assert not callers[1].is_alive()
         assert pipe.submit({"data": 9}).result(LATE_S)["result"] == 9
         until(lambda: settled(node(pipe)))
+        assert (node(pipe)["ok"], sum(node(pipe)["failed"].values())) == (6, 2)
         assert not node(pipe)["instances"][0]["busy"]
 
 

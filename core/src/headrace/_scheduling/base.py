@@ -186,6 +186,7 @@ class SchedulerBase:
 
     def _set_times(self, entry: Entry, now: float) -> float | None:
         entry.arrival = now
+        entry.scheduler = self
         timeout_ms = self._node.limits.timeout_ms
         if timeout_ms is not None:
             own = now + timeout_ms / 1000

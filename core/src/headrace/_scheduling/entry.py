@@ -104,11 +104,12 @@ class Entry:
             and writes its answer, or the owner pops the item and takes the request back.
         group: Entries that are cancelled, if they still wait, when one of them fails; None for no group. It is
             emptied in the end, so that no cycle of references is left.
+        scheduler: Where the entry came in, and is counted; None before that.
     """
 
     __slots__ = (
         *("request", "owner", "weight", "arrival", "cut", "deadline", "priority", "data", "state"),
-        *("error", "code", "alarm", "room", "quota", "lent", "group"),
+        *("error", "code", "alarm", "room", "quota", "lent", "group", "scheduler"),
     )
 
     cut: float
@@ -137,6 +138,7 @@ class Entry:
         self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
         self.state = NEW
         self.error = self.code = self.alarm = self.room = self.lent = self.group = None
+        self.scheduler: Any = None
         self.quota = quota
 
     def refuse(self, error: BaseException) -> None:
@@ -159,6 +161,8 @@ class Entry:
             put_back(self.request, self.data)
         except Exception as refusal:  # noqa: BLE001 - the caller's own dict may raise anything
             self.error = refuses_change(refusal)
+            if self.scheduler is not None:
+                self.scheduler.count_late(self.error)
 
     def take_back(self) -> bool:
         """Take the request from a backend that has a copy; False if one runs on the request. Under the lock."""

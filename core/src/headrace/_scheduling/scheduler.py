@@ -107,6 +107,7 @@ class Scheduler(FastPath):
         if entry.deadline is not None or not may_lock():
             return False
         entry.arrival = node.clock()
+        entry.scheduler = self
         with node.section, node.lock:
             if node.refusing is not None or node.lost or node.outside or node.full:
                 return False

@@ -173,6 +173,7 @@ class Sleeper(Blocked):
         scheduler, entry, _ = self.at
         node = scheduler._node
         entry.arrival = node.clock()
+        entry.scheduler = scheduler
         with node.section, node.lock:
             if entry.state != NEW:
                 return
