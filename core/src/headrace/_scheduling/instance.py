@@ -155,7 +155,7 @@ stay there. With 5 ms, after which CPython hands its own lock on (`sys.getswitch
 requests go through; with 20 ms no more than with 5 ms."""
 
 RETURNING = object()
-"""Holder of an instance whose batch is over, until the instance is among the free ones."""
+"""Holder of an instance that a caller took from an idle list which stands no more, until it is given back."""
 
 SAMPLED = 15
 """Mask for the counter of batches, or of the runs of an element: one in 16 is timed where they are fast."""
