@@ -16,7 +16,7 @@ import headrace
 from headrace import errors
 from headrace._graph.caller import _Waiter
 from headrace._graph.entries import entry_at
-from headrace._graph.request import GraphRequest, start
+from headrace._graph.request import GraphRequest, _NodeOwner, start
 from headrace._scheduling.batch import entry_here
 from headrace._scheduling.entry import NOBODY, Entry
 from headrace._scheduling.probes import Probes, Reporter
@@ -380,6 +380,26 @@ def test_when_an_element_fails_those_that_wait_do_not_run(send, inside):
         send(config, [0, *[1] * 50], **({"node_name": "page"} if inside else {}))
     assert len(ran) < 50
     assert send.stats["each"][2]["backend"] == 1
+
+
+def test_an_end_that_is_told_twice_starts_the_nodes_after_it_once(monkeypatch):
+    """As where an exception from outside hits the thread that tells of it."""
+    finished = _NodeOwner.finished
+
+    def twice(owner, entry):
+        finished(owner, entry)
+        finished(owner, entry)
+
+    monkeypatch.setattr(_NodeOwner, "finished", twice)
+    nodes = {
+        "a": {"backend": "Inc", "next": "b,c"},
+        "b": {"backend": "Inc"},
+        "c": {"backend": "Negate"},
+    }
+    with headrace.pipe(nodes) as pipe:
+        sent = pipe.submit({"data": 1}).result(60)
+        assert sent == {"data": 1, "result": {"b": 3, "c": -2}}
+        assert [one["submitted"] for one in pipe.stats()["nodes"].values()] == [1, 1, 1]
 
 
 def test_many_nodes_with_nothing_to_do_follow_each_other():

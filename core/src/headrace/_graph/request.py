@@ -120,7 +120,7 @@ class GraphRequest:
         return [entry for entry in entries if entry.state != DONE]
 
     def _go_on(self) -> None:
-        """Advance the traversal by all visits that have ended, and start the nodes that waited for them.
+        """Advance the traversal by all visits that have ended, one after the other, and start the nodes after them.
 
         A thread that finds the turn taken leaves that to the thread that has it: it adds an end first and looks at the
         turn then; the other thread releases the turn first and looks for ends then. So no end is left behind.
@@ -130,7 +130,6 @@ class GraphRequest:
             started: list[tuple[Step, list[Entry]]] = []
             try:
                 with self._turn:
-                    # No recursion: any number of nodes that end at once may follow each other.
                     while self._ended:
                         self._advance(*self._ended[0], started)
                         self._ended.popleft()
@@ -151,6 +150,8 @@ class GraphRequest:
     ) -> None:
         """Find the visits that start after one has ended; an error here ends this request alone."""
         step = visit.step
+        if step.name in visit.leg.ends:  # told twice, after an exception from outside
+            return
         try:
             error = outcome(self._over)
             if self._over:
