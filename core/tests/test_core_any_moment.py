@@ -233,13 +233,15 @@ def test_what_another_thread_raises_in_a_caller_at_any_point_loses_nothing():
                 interrupts.pause(lambda: others.append(later(pipe, {{"data": 7}})))
             interrupts = Interrupts(hit, *points)
             mine = [{{"data": 3, "hook": hook}}, {{"data": 4}}]
+            if name == "behind another":
+                del mine[0]
             def ask():
-                if name == "behind another":
-                    threading.Timer(0.0, go.set).start()
-                    del mine[0]
                 interrupts.run(lambda: pipe(mine if name == "list" else mine[0]))
             caller = threading.Thread(target=ask, daemon=True)
             caller.start()
+            while name == "behind another" and waiting(pipe) < 2 and caller.is_alive():
+                pass
+            go.set()
             all_right(pipe, [caller, *others])
             return interrupts
 
