@@ -97,13 +97,10 @@ class Entry:
         code: The code under which a failure is counted; for a backend's error set before the lock is taken.
         alarm: The timer that ends the wait of an entry whose owner does not wait itself.
         room: Wakes a thread that waits until the entry is in the queue, or done.
-        quota: Counts the wait at the node where the request entered; None for a request that enters
-            here, which the queue itself counts.
-        lent: One item in a list while a backend runs on a copy of the request; None where a backend gets
-            the request itself. Popping is one step of the interpreter: either the backend pops the item
-            and writes its answer, or the owner pops the item and takes the request back.
-        group: Entries that are cancelled, if they still wait, when one of them fails; None for no group. It is
-            emptied in the end, so that no cycle of references is left.
+        quota: Counts the wait at the node where the request entered; None where that is this node, whose queue counts.
+        lent: One item in a list while a backend runs on a copy of the request, else None. Popping is one step of the
+            interpreter: the backend pops the item and writes its answer, or the owner does and takes the request back.
+        group: Entries that are cancelled, if they still wait, when one fails, else None; emptied against a cycle.
         scheduler: Where the entry came in, and is counted; None before that.
     """
 
@@ -173,8 +170,7 @@ class Entry:
     def take_error(self) -> BaseException | None:
         """Give the error to the thread that answers the request; the entry keeps it no more.
 
-        An error refers to the frames that it came through, and a frame to its entries. An entry or a frame
-        that kept the error would close a cycle, which stays, with its requests, until the collector runs.
+        An error refers to its frames, and a frame to its entries: kept, it closes a cycle that waits for the collector.
         """
         error, self.error = self.error, None
         return error
