@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 import threading
 import traceback
+from concurrent.futures import CancelledError
 from types import SimpleNamespace
 
 import pytest
@@ -73,9 +75,9 @@ SAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("error", [errors.SetupError(what="w"), errors.BackendError(what="w")])
-def test_the_args_of_an_error_hold_what_went_wrong_however_it_was_given(error):
-    assert error.args == ("w",)
+@pytest.mark.parametrize("cls", [errors.SetupError, errors.BackendError, errors.InputError])
+def test_the_args_of_an_error_hold_what_went_wrong_however_it_was_given(cls):
+    assert cls(what="w").args == cls("w").args == ("w",)
 
 
 @pytest.mark.parametrize(("name", "parents"), PARENTS.items())
@@ -89,6 +91,29 @@ def test_every_class_stands_in_its_place_of_the_tree(name, parents):
 @pytest.mark.parametrize(("name", "code"), CODES.items())
 def test_codes_are_stable(name, code):
     assert getattr(errors, name).code == code
+
+
+class RaisingError(errors.BackendError):
+    @property
+    def code(self):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NoResultError("w"), "no_result"),
+        (RaisingError("w"), "backend"),
+        (ValueError("w"), "backend"),
+        (CancelledError(), "cancelled"),
+        (asyncio.CancelledError(), "cancelled"),
+        (KeyboardInterrupt(), "interrupt"),
+        (SystemExit(1), "interrupt"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else type(one).__name__,
+)
+def test_any_error_has_a_code(error, code):
+    assert errors.code_of(error) == code
 
 
 def test_the_repr_of_an_error_of_several_things_tells_them():
@@ -118,7 +143,7 @@ def test_every_error_can_be_made_of_a_text_or_of_nothing(name):
         error = pickle.loads(pickle.dumps(cls(*args)))
         assert type(error) is cls
         assert error.code == cls.code
-        assert "busy" in str(error) or not args
+        assert "busy" in str(error) or (str(error) and not args)
 
 
 def test_an_error_that_holds_what_cannot_be_pickled_travels_as_text():

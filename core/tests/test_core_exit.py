@@ -394,13 +394,13 @@ def test_a_pipeline_that_is_built_during_the_exit_keeps_no_other_from_being_clos
     """Another thread adds it in the midst of the look at those that are open."""
 
     class One:
-        closed = False
+        closed = None
 
         def busy(self):
             return False
 
         def close(self, *, drain, timeout):
-            self.closed = True
+            self.closed = {"drain": drain}
 
     ones, late = [One() for _ in range(3)], One()
     monkeypatch.setattr(_process, "_open", type(_process._open)())
@@ -422,4 +422,4 @@ def test_a_pipeline_that_is_built_during_the_exit_keeps_no_other_from_being_clos
         _process._at_exit()
     finally:
         sys.settrace(before)
-    assert all(one.closed for one in ones)
+    assert [one.closed for one in ones] == 3 * [{"drain": False}]

@@ -422,8 +422,9 @@ def test_the_same_class_again_is_no_error_and_another_one_is(site):
     cls = plain()
     headrace.register("Name", cls)
     headrace.register("Name", cls)
-    with pytest.raises(PluginError, match="registered already"):
-        headrace.register("Name", plain())
+    for other in (plain(), type("Other", (cls,), {}), lambda data: data):
+        with pytest.raises(PluginError, match="registered already"):
+            headrace.register("Name", other)
     headrace.register("Name", plain("new"), replace=True)
     assert run({"backend": "Name"}) == "new"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import threading
 from fractions import Fraction
 
 import numpy as np
@@ -486,8 +487,6 @@ def test_wait_counts_a_future_once_that_ends_while_it_looks_at_it(gate, until, m
 
 
 def test_a_callback_that_never_ends_keeps_nobody_waiting(gate):
-    import threading
-
     hold, begun = threading.Event(), threading.Event()
 
     def hang(future):
@@ -506,21 +505,23 @@ def test_a_callback_that_never_ends_keeps_nobody_waiting(gate):
 
 
 def test_callbacks_that_raise_or_call_the_pipeline_do_no_harm(gate, caplog):
-    gate.shut = False
-    import threading
-
     got = []
     ended = threading.Event()
 
     def again(future):
         got.append(pipe({"data": "again"})["result"])
-        ended.set()
         raise ValueError("in a callback")
 
     with headrace.pipe({"backend": "Gate"}) as pipe:
-        pipe.submit({"data": 1}).add_done_callback(again)
+        future = pipe.submit({"data": 1})
+        gate.wait_entered()
+        future.add_done_callback(again)
+        future.add_done_callback(lambda _: ended.set())
+        gate.open()
         assert ended.wait(60)
     assert got == ["again"]
+    (logged,) = caplog.records
+    assert str(logged.exc_info[1]) == "in a callback"
 
 
 # Coroutines.

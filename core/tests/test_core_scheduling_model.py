@@ -29,7 +29,7 @@ from headrace._backend import Backend, InitContext
 from headrace._build.wrappers import BatchEnd
 from headrace._checked import Presence
 from headrace._scheduling.batch import repeated
-from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, Entry
+from headrace._scheduling.entry import DONE, NOBODY, OUTSIDE, QUEUED, RUNNING, WAITING, Entry
 from headrace._scheduling.instance import SWIFT_S, Instance, Limits
 from headrace._scheduling.locks import Signal
 from headrace._scheduling.own_thread import OwnThread
@@ -217,16 +217,23 @@ class Model(RuleBasedStateMachine):
         weight=st.sampled_from([1, 1, 1, 2, 5, 9]),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         after=st.sampled_from([None, None, 0.0, 0.005, 0.03]),
+        early=st.sampled_from([None, None, None, None, "cancelled", "interrupted"]),
     )
-    def submit(self, weight, priority, after):
+    def submit(self, weight, priority, after, early=None):
+        """Send a request; ``early`` says how it is taken back before it arrives, as a signal handler may do."""
         deadline = None if after is None else self.clock() + after
         request = {"data": len(self.made)}
         owner = Owner()
         entry = Entry(request, owner, weight=weight, deadline=deadline, priority=priority)
         self.owners[entry] = owner
         self.made.append(entry)
+        if early == "cancelled":
+            self.cancel(entry)
+        elif early == "interrupted":
+            self.scheduler._recover_entries([entry])
+            assert isinstance(entry.error, BackendError)
         self.scheduler.submit(entry)
-        if self.closed:
+        if self.closed and early is None:
             assert isinstance(entry.error, (ClosedError, HeadraceError))
             assert entry.state == DONE
         return entry
@@ -274,12 +281,25 @@ class Model(RuleBasedStateMachine):
 
     @rule(entry=entries)
     def cancel(self, entry):
-        waits = entry.state in (QUEUED, OUTSIDE)
+        waits = entry.state in WAITING
         assert self.scheduler.cancel(entry) == waits
         if waits:
-            self.owners[entry].notified += 1  # who cancels knows
-            entry.error = "cancelled"
+            self._is_cancelled(entry)
         assert not self.scheduler.cancel(entry)
+
+    @precondition(lambda self: self._count(QUEUED) > 1)
+    @rule(which=st.sets(st.integers(0, 3), min_size=2))
+    def cancel_together(self, which):
+        some = [one for k, one in enumerate(e for e in self.made if e.state != DONE) if k in which]
+        waiting = [entry for entry in some if entry.state in WAITING]
+        self.scheduler.cancel_together(some)
+        for entry in waiting:
+            self._is_cancelled(entry)
+
+    def _is_cancelled(self, entry):
+        assert entry.state == DONE
+        self.owners[entry].notified += 1  # who cancels knows
+        entry.error = "cancelled"
 
     @rule(entry=entries)
     def abandon(self, entry):

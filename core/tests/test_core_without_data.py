@@ -138,12 +138,19 @@ def test_what_is_missing_is_named_by_key_for_its_request_alone(backend, shortcut
         assert pipe.stats()["nodes"]["main"]["failed"] == {"input": 2}
 
 
-def test_a_failed_request_without_data_comes_back_without(shortcut):
-    with headrace.pipe({"backend": "S[Join,Fails]"}) as pipe:
-        request = {"left": 1, "right": 2}
-        with pytest.raises(BackendError):
-            pipe(request)
-        assert request == {"left": 1, "right": 2}
+@pytest.mark.parametrize("listens", [False, True])
+@pytest.mark.parametrize("backend", ["S[Join,Fails]", "Silent"])
+def test_a_failed_request_without_data_comes_back_without(backend, listens, shortcut):
+    """Nor does it have the result of an earlier call, which a backend that writes none would pass on."""
+    with (
+        headrace.pipe({"backend": backend}) as pipe,
+        attached(pipe, Deaf()) if listens else nullcontext(),
+    ):
+        for request in ({"left": 1, "right": 2}, {"left": 1, "right": 2, "data": 3}):
+            sent = {**request, "result": "of before"}
+            with pytest.raises(BackendError):
+                pipe(sent)
+            assert sent == request
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class _ExplainedError(HeadraceError):
         return f"{text}\n  {self.hint}" if self.hint else text
 
     def _what(self) -> str:
-        return self.what
+        return self.what or type(self).__name__
 
 
 class ConfigError(HeadraceError, ValueError):
@@ -165,9 +165,6 @@ class _PlacedError(_ExplainedError):
     node: str | None = None
     backend: str | None = None
     instance: int | None = None
-
-    def _what(self) -> str:
-        return self.what or type(self).__name__
 
 
 @dataclass(eq=False, repr=False)
@@ -238,15 +235,13 @@ class InputError(RequestError, ValueError):
     expected: str | None = None
     got: str | None = None
 
-    def __post_init__(self) -> None:
-        self.what: str = self.what or "the request is wrong"
-        super().__post_init__()
-
     def __str__(self) -> str:
         return shortened(super().__str__())  # the sender's keys and values are of any length
 
     def _what(self) -> str:
-        what = self.what if self.expected is None else f"{self.what}: expected {self.expected}"
+        what = self.what or "the request is wrong"
+        if self.expected is not None:
+            what += f": expected {self.expected}"
         if self.got is not None:
             what += f"{',' if self.expected is not None else ':'} got {self.got}"
         return what
