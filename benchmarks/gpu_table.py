@@ -5,7 +5,7 @@ leaves its results there; ONNX Runtime gets the graph that TensorRT gets. A figu
 of a batch, from the throughput of a loop: of two streams for trtexec's method, of one for ONNX Runtime and torch.
 trtexec queues two runs ahead on each stream, so four are under way. An instance of headrace waits for its run before
 it takes the next, so four runs under way are four instances; ``headrace, two instances`` has as many contexts as
-trtexec in place of as many runs. ``headrace, one caller`` is the latency of one client.
+trtexec in place of as many runs, and three lie between. ``headrace, one caller`` is the latency of one client.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 
 ALONE = "IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]"
 BATCHES = (1, 8, 32)
-CLIENTS = {
-    "headrace, one caller": 1,
-    "headrace, two instances": 3,
-    "headrace, two instances, graphs": 3,
-}
+INSTANCES = {"headrace": 4, "headrace, three instances": 3, "headrace, two instances": 2}
+CLIENTS = {1: 1, 2: 3, 3: 6, 4: 6}
+"""How many clients send to so many instances."""
 
 
 def run(bench: EngineBench) -> dict[str, Any]:
@@ -66,15 +64,14 @@ def _network(
     config = bench.common(model, backend=ALONE, output_device="device", **options)
     rows: dict[str, Any] = {}
     with ExitStack() as stack:
+        settings = {"headrace, one caller": (1, False)}
+        for side, number in INSTANCES.items():
+            settings |= {side: (number, False), f"{side}, graphs": (number, True)}
         pipes = {
-            side: stack.enter_context(headrace.pipe({**config, **more}))
-            for side, more in {
-                "headrace": {"instance_num": 4},
-                "headrace, graphs": {"instance_num": 4, "cuda_graph": True},
-                "headrace, two instances": {"instance_num": 2},
-                "headrace, two instances, graphs": {"instance_num": 2, "cuda_graph": True},
-                "headrace, one caller": {},
-            }.items()
+            side: stack.enter_context(
+                headrace.pipe({**config, "instance_num": number, "cuda_graph": graph})
+            )
+            for side, (number, graph) in settings.items()
         }
         others = _others(bench, model, make)
         for batch in BATCHES:
@@ -84,7 +81,7 @@ def _network(
             }
             request = {"data": resident(bench.cuda, (batch, *shape)), "request_size": batch}
             for side, pipe in pipes.items():
-                clients = CLIENTS.get(side, 6)
+                clients = CLIENTS[settings[side][0]]
                 sides[side] = partial(_piped_ms, bench, pipe, request, clients)
             for side, prepare in others.items():
                 call = _guarded(side, partial(prepare, (batch, *shape)))
@@ -95,7 +92,7 @@ def _network(
                 for side, measure in sides.items():
                     times[side].append(measure())
             row = {side: statistics.median(values) for side, values in times.items()}
-            for ours in ("headrace", "headrace, two instances"):
+            for ours in INSTANCES:
                 row[f"{ours}: of trtexec"] = row["trtexec"] / row[ours]
                 row[f"{ours}: of trtexec, graphs"] = row["trtexec, graphs"] / row[f"{ours}, graphs"]
             rows[str(batch)] = row

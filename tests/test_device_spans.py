@@ -1,6 +1,8 @@
 """What the plugins report of a CUDA device, beside what the profiler of torch has seen there."""
 
 import json
+import statistics
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ torch = pytest.importorskip("torch")
 BATCHES = 6
 SIDES = (256, 256)
 """Large enough that the gaps between kernels and copies, microseconds each, are little beside them."""
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+"""What the profiler calls the work of a device."""
 
 
 class Heavy(torch.nn.Module):
@@ -69,10 +73,20 @@ def by_tensorrt(folder):
     return config, {"data": np.ones((128, *SIDES), np.float32)}
 
 
+def per_batch(events):
+    """Add up the durations of each batch; every batch has as many events, one batch after the other."""
+    durations = [event["dur"] for event in sorted(events, key=itemgetter("ts"))]
+    count, rest = divmod(len(durations), BATCHES)
+    assert count > 0
+    assert rest == 0
+    return [sum(durations[k * count : (k + 1) * count]) for k in range(BATCHES)]
+
+
 @pytest.mark.parametrize("made", [by_torch, by_tensorrt])
 def test_spans_lie_inside_their_batch_and_add_up_to_what_the_profiler_of_torch_says(
     made, tmp_path, monkeypatch
 ):
+    """The median of the batches counts: where other processes use the device, it may leave a batch for them."""
     monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
     config, request = made(tmp_path)
     path, profile = tmp_path / "trace.json", tmp_path / "profile.json"
@@ -94,10 +108,7 @@ def test_spans_lie_inside_their_batch_and_add_up_to_what_the_profiler_of_torch_s
                 pipe(dict(request))
         torch.cuda.synchronize()
         profiler.step()
-    seen = {"kernel": 0.0, "gpu_memcpy": 0.0, "gpu_memset": 0.0}
-    for event in json.loads(profile.read_text())["traceEvents"]:
-        if event.get("cat") in seen:
-            seen[event["cat"]] += event["dur"]
+    seen = [e for e in json.loads(profile.read_text())["traceEvents"] if e.get("cat") in WORK]
     slices = [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
     batches = {e["args"]["batch"]: e for e in slices if e["cat"] == "batch"}
     spans = [e for e in slices if e["cat"] == "device"]
@@ -107,6 +118,8 @@ def test_spans_lie_inside_their_batch_and_add_up_to_what_the_profiler_of_torch_s
         batch = batches[span["args"]["batch"]]
         assert batch["ts"] <= span["ts"] + 1e-3
         assert span["ts"] + span["dur"] <= batch["ts"] + batch["dur"] + 1e-3
-    computed = sum(span["dur"] for span in spans if span["name"] == "computation")
-    assert computed == pytest.approx(seen["kernel"], rel=0.05)
-    assert sum(span["dur"] for span in spans) == pytest.approx(sum(seen.values()), rel=0.05)
+    computed = [span for span in spans if span["name"] == "computation"]
+    kernels = [event for event in seen if event["cat"] == "kernel"]
+    for ours, theirs in ((computed, kernels), (spans, seen)):
+        times = [a / b for a, b in zip(per_batch(ours), per_batch(theirs), strict=True)]
+        assert statistics.median(times) == pytest.approx(1, rel=0.05)
