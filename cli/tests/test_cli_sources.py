@@ -445,10 +445,16 @@ def test_an_input_is_never_written_over(write):
     assert says("run", "Give", "a.json", "-o", ".", "-q").stdout == "a.json\ta.json.json\n"
     assert says("run", "Give", "*.json", "-o", ".", "-q").exit_code == 0
     assert Path("a.json").read_text("utf-8") == "1"
-    for folder in ("in", "in/below"):
-        result = says("run", "Give", "in", "-o", folder)
+    for source, folder in (
+        ("in", "in"),
+        ("in", "in/below"),
+        ("in*", "in/below"),
+        ("in/*", "in/below"),
+    ):
+        result = says("run", "Give", source, "-o", folder)
         assert result.exit_code == 2
         assert "whose files are the inputs" in result.stderr
+    assert says("run", "Give", "in/**/*.json", "-o", "in/below", "-q").exit_code == 0
     assert says("run", "Give", "a.json", "-o", "a.json").exit_code == 2
 
 

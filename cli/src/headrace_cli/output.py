@@ -69,14 +69,14 @@ class Output:
     def _keep(self, argument: str) -> None:
         if argument == STDIN:
             return
-        if is_folder(argument):
-            inside, here = Path(argument).resolve(), self.folder.resolve()
-            if inside == here or inside in here.parents:
-                raise WrongArgument(
-                    f"--output {self.folder}: it lies in {argument!r}, whose files are the inputs"
-                )
-            return
         paths = [argument] if Path(argument).exists() else glob.glob(argument, recursive=True)  # noqa: PTH207
+        here = self.folder.resolve()
+        for path in map(Path, paths):
+            read = is_folder(str(path)) and "**" not in argument  # as `inputs.expand` does
+            if read and here.is_relative_to(path.resolve()):
+                raise WrongArgument(
+                    f"--output {self.folder}: it lies in {str(path)!r}, whose files are the inputs"
+                )
         self._taken.update(Path(path).resolve() for path in paths)
 
     def write(self, one: Input, result: Any) -> Path:
