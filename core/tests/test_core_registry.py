@@ -586,3 +586,11 @@ def test_a_file_in_a_folder_whose_name_is_no_text_is_imported(site, tmp_path):
     path = folder / "words.py"
     path.write_text("import headrace\nheadrace.register('Seven', lambda data: 7)\n")
     assert run({"import": [str(path)], "backend": "Seven"}) == 7
+
+
+def test_the_reason_of_a_broken_plugin_is_one_line(site):
+    site.backend("headrace-odd", "Odd", "hrt_odd", requires=("headrace >>> 3",))
+    (odd,) = [one for one in headrace.plugins.installed() if one.plugin == "odd"]
+    assert odd.state == "broken"
+    assert ">>> 3" in odd.reason
+    assert "\n" not in odd.reason

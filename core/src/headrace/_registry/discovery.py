@@ -105,7 +105,8 @@ class Plugin:
     def _refused(self, state: str, reason: str, remedy: str = "") -> Plugin:
         """Give the plugin as one that cannot be used. The default ``remedy`` is to install it again."""
         remedy = remedy or f"Install it again: pip install --force-reinstall {self.distribution}"
-        return replace(self, state=state, reason=reason, remedy=remedy, usable=False)
+        line = " ".join(reason.split())  # a wrong requirement is told with a line of its own
+        return replace(self, state=state, reason=line, remedy=remedy, usable=False)
 
 
 def qualifier(distribution: str) -> str:
