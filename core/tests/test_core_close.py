@@ -52,6 +52,21 @@ def test_close_with_drain_runs_what_waits_and_refuses_newcomers_at_once(
     assert pipe.stats()["state"] == "closed"
 
 
+@pytest.mark.parametrize("drain", [None, "", [], "yes", 1])
+def test_drain_is_any_truth_value(gate, drain):
+    """What was no bool left the pipeline half closed, with an error about an operator."""
+    pipe = headrace.pipe({"backend": "Gate"})
+    running, queued = pipe.submit({"data": 0}), pipe.submit({"data": 1})
+    gate.wait_entered()
+    queued.add_done_callback(lambda _: gate.open())  # the running one ends after it
+    if drain:
+        gate.open()
+    pipe.close(drain=drain)
+    assert running.result()["result"] == 0
+    assert pipe.stats()["state"] == "closed"
+    assert (queued.exception() is None) == bool(drain)
+
+
 @pytest.mark.parametrize("way", ["call", "submit"])
 def test_closing_ends_the_wait_for_company(gate, client, waiting, way):
     """Nobody who could be company is let in any more; the other instance runs on."""

@@ -281,7 +281,7 @@ class Pipeline:
             timeout: Seconds after which all requests that are still open fail with ClosedError; None for never.
                 Only a caller whose own thread hangs inside a ``forward`` cannot be freed so.
         """
-        self._engine.close(drain=drain, timeout=seconds(timeout, least=0))
+        self._engine.close(drain=bool(drain), timeout=seconds(timeout, least=0))
 
     # What `headrace.hookspecs.attached` calls.
 
