@@ -536,6 +536,15 @@ def test_a_device_that_is_lacking_is_said_first_and_is_no_certificate(installed,
     assert {r["detail"] for r in certificate["rules"] if r["id"] in BUILT} == {"no CUDA device"}
 
 
+def test_the_entry_point_of_a_class_may_have_blanks_and_an_extra(installed, command):
+    points = installed / "headrace_shout-1.5.dist-info" / "entry_points.txt"
+    text = points.read_text().replace("conformance:Shout", "conformance : Shout")
+    points.write_text(text.rstrip() + " [fast]\n")
+    done = command("Shout", "--json")
+    (one,) = json.loads(done.stdout)["certificates"]
+    assert (one["problem"], one["certified"], done.returncode) == (None, True, 0)
+
+
 def test_of_two_distributions_with_one_name_the_one_that_is_asked_for_is_judged(installed, command):
     info = installed / "headrace_other-2.0.dist-info"
     info.mkdir()

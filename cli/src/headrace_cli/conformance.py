@@ -193,7 +193,10 @@ def _conformance_classes() -> dict[tuple[str, str], str]:
     from importlib.metadata import entry_points
 
     points = entry_points(group="headrace.conformance")
-    return {(point.dist.name, point.name): point.value for point in points if point.dist}
+    # A value may be written `module : Class [extra]`, as that of a backend.
+    paths = [re.sub(r"\s|\[.*\]", "", point.value) for point in points]
+    pairs = zip(points, paths, strict=True)
+    return {(point.dist.name, point.name): path for point, path in pairs if point.dist}
 
 
 def _job(
