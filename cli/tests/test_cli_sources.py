@@ -440,6 +440,16 @@ def test_inputs_of_one_name_get_files_of_their_own(write):
         assert json.loads(Path(f"out/{name}.json").read_text("utf-8")) == index
 
 
+def test_a_name_that_is_too_long_with_its_suffix_fails_alone(write):
+    write(in__a_json="1", in__c_json="3")
+    longest = f"in/{'b' * 249}"  # with .json.part it has 259 characters, and file systems take 255
+    Path(longest).write_text("2", encoding="utf-8")
+    result = says("run", "Give", "in", "-o", "out", "-q")
+    assert result.stdout == "in/a.json\tout/a.json\nin/c.json\tout/c.json\n"
+    assert f"{longest}: error: request: its result cannot be written" in result.stderr
+    assert result.exit_code == 1
+
+
 def test_an_input_is_never_written_over(write):
     write(a_json="1", in__b_json="2")
     assert says("run", "Give", "a.json", "-o", ".", "-q").stdout == "a.json\ta.json.json\n"

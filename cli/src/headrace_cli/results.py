@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ class ResultPrinter:
 
         Raises:
             OSError: The result cannot be written.
-            RequestError: The result cannot be converted to text, or to the content of a file.
+            RequestError: The result cannot be converted to text, or to the content of a file, or the name
+                of that is too long.
         """
         found = {"path": one.path, "result": result}
         try:
@@ -50,9 +52,10 @@ class ResultPrinter:
                 line = as_json(found, ascii_only=self._ascii_only)
             else:
                 line = as_line(one.path, found.get("output", result))
-        except OSError:
-            raise
         except Exception as error:
+            # A full disk ends the run. A name that the suffix makes too long is the matter of one input.
+            if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
+                raise
             raise RequestError(f"its result cannot be written: {error_text(error)}") from error
         print_data(line)
 
