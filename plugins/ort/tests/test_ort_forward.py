@@ -700,6 +700,7 @@ def test_an_output_with_the_batch_elsewhere_that_nobody_named_is_told(start, rec
     [
         (T.UINT8, [-1, 300], "-1 to 300 in int64 [2] from list"),
         (T.FLOAT, [0, 1e39], "0.0 to 1e+39 in float64 [2] from list"),
+        (T.FLOAT, [float("nan"), 1e39], "1e+39 to 1e+39 in float64 [2] from list"),
     ],
 )
 def test_numbers_that_do_not_fit_are_shown(start, one_to_one, dtype, numbers, said):

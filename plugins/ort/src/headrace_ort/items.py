@@ -195,7 +195,7 @@ def _wrong_dtype(value: Any, array: Any, port: Port, key: str) -> InputError:
     widens = numpy_dtype(port).kind in _WIDENS.get(array.dtype.kind, "")
     if widens and _is_plain(value) and array.size:
         what = f"a number does not fit {port.dtype}"
-        got = f"{array.min()} to {array.max()} in {got}"
+        got = f"{np.nanmin(array)} to {np.nanmax(array)} in {got}"
     return InputError(what, key=key, expected=_accepts(port), got=got)
 
 
