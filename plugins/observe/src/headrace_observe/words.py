@@ -32,8 +32,8 @@ class Benchmark(headrace.Backend):
 
     The figures are those of one load of ``headrace bench --json``, without its histogram of
     latencies: ``throughput_rps``, ``latency_ms`` (``mean``, ``p50``, ``p90``, ``p99``, ``max``),
-    ``ok``, ``failed`` by code, ``seconds``, ``batch_size``, ``cpu``, ``gpu``, and ``clock``, which
-    says what the latencies cover. A request that fails is counted in ``failed``. If every request of a sample fails,
+    ``ok``, ``failed`` by code, ``seconds``, ``batch_size`` (empty if X is ``Forward[node]``: the batches of
+    a node are in ``stats()``), ``cpu``, ``gpu``, and ``clock``, which says what the latencies cover. A request that fails is counted in ``failed``. If every request of a sample fails,
     the sample gets its first error instead of the figures.
 
     Reads:
