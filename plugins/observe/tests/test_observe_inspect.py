@@ -204,6 +204,37 @@ def test_what_fails_is_counted_and_sizes_outside_are_refused():
         inspect("Identity", [])
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_range_that_init_sets_is_that_of_the_batches(rows):
+    class Fixed(headrace.Backend):
+        """Takes so many requests at once, as a model with a fixed batch does."""
+
+        max = None
+
+        def init(self, options, context):
+            self.min = self.max = rows
+
+        def forward(self, batch):
+            assert len(batch) == rows
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Fixed", Fixed, replace=True)
+    found = inspect("Fixed", [1], repeat=2, warm_up=0)
+    assert (found["range"], found["errors"]) == ([rows, rows], {})
+    assert [(batch["size"], batch["ok"]) for batch in found["batches"]] == [(rows, 2 * rows)]
+    with pytest.raises(ValueError, match=rf"batches hold {rows} to {rows} requests here"):
+        inspect("Fixed", [1], sizes=[8])
+
+
+@pytest.mark.parametrize("keys", [{}, {"min": 1}, {"pad": True}])
+def test_batch_sizes_of_the_node_are_its_range(keys):
+    found = inspect({"backend": "Identity", "batch_sizes": [2, 6], **keys}, [1], repeat=1)
+    assert found["range"] == [keys.get("min", 2), 6]
+    sizes = [batch["size"] for batch in found["batches"]]
+    assert sizes == ([1] if keys.get("min") else []) + [2, 4, 6]
+
+
 def test_what_dicts_and_lists_hold_is_described():
     def found(data):
         boxes = [np.zeros((2, k), np.float32) for k in (4, 4, 5)]

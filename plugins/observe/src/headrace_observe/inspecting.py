@@ -52,8 +52,8 @@ def inspect(
 
     Returns:
         ``{"expression", "range", "built", "tree", "clock", "reads", "writes", "batches", "errors", "memory"}``.
-        ``built`` is the outermost backend's own description, and ``tree`` has the descriptions of all backends, as in
-        ``Pipeline.describe()``. ``reads`` and ``writes`` have, for each key of a request, the dtype and shape of its
+        ``range`` is that of what was built, ``built`` the outermost backend's own description, and ``tree`` has the
+        descriptions of all backends, as in ``Pipeline.describe()``. ``reads`` and ``writes`` have, for each key of a request, the dtype and shape of its
         value, or its type. ``batches`` has for each size ``{"size", "ok", "failed", "latency_ms", "per_item_ms"}``.
         ``errors`` has the text of an error with each code. ``memory`` has ``host_bytes`` of the process (None without
         psutil) and ``gpu_bytes`` of all GPUs (None if unknown), each before the build, after it, and after the runs.
@@ -72,20 +72,22 @@ def inspect(
         {"backend": expression} if isinstance(expression, str) else dict(expression)
     )
     node = _node(source)
-    # `explain` also has `min` and `max` from an extended file and from [global]. If neither is set, the range of the
-    # class is the bound.
-    given = {key: node["keys"][key]["value"] for key in ("min", "max")}
-    low, high = node["tree"]["range"] if set(given.values()) == {None} else node["range"]
-    tried = list(sizes) if sizes is not None else _powers(low, high)
-    wrong = [size for size in tried if size < low or (high is not None and size > high)]
-    if wrong or not tried:
-        most = "or more" if high is None else f"to {high}"
-        raise ValueError(f"batches hold {low} {most} requests here, got {wrong or 'no size'}")
-    if given["max"] is None and max(tried) > 1:
-        source["max"] = max(tried)
+    # `explain` also has these keys from an extended file and from [global]. If none is set, the range of the class is
+    # the bound.
+    given = {key: node["keys"][key]["value"] for key in ("min", "max", "batch_sizes")}
+    is_free = all(value is None for value in given.values())
+    low, high = node["tree"]["range"] if is_free else node["range"]
+    most = max(_tried(sizes, low, high))
+    if given["max"] is None and given["batch_sizes"] is None and most > 1:
+        source["max"] = most
     memory = {"before": _memory()}
     with headrace.plugins.build(source) as built:
         memory["built"] = _memory()
+        # `init` may have narrowed the range, as to the batch to which a model is fixed.
+        low = max(low, built.instances[0].min)
+        ends = (high, built.instances[0].max)
+        high = min((end for end in ends if end is not None), default=None)
+        tried = _tried(sizes, low, high)
         call = built.call
         errors: dict[str, str] = {}
         batches = [_batch(call, samples, size, repeat, warm_up, clock, errors) for size in tried]
@@ -121,6 +123,20 @@ def _node(source: Mapping[str, Any]) -> dict[str, Any]:
     (node,) = nodes.values()
     found: dict[str, Any] = node
     return found
+
+
+def _tried(sizes: Sequence[int] | None, low: int, high: int | None) -> list[int]:
+    """Give the batch sizes to run: those that are asked for, or powers of two.
+
+    Raises:
+        ValueError: A size is outside of the range, or there is none.
+    """
+    tried = list(sizes) if sizes is not None else _powers(low, high)
+    wrong = [size for size in tried if size < low or (high is not None and size > high)]
+    if wrong or not tried:
+        most = "or more" if high is None else f"to {high}"
+        raise ValueError(f"batches hold {low} {most} requests here, got {wrong or 'no size'}")
+    return tried
 
 
 def _powers(low: int, high: int | None) -> list[int]:
