@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.errors import InputError
-from headrace_cv import resize_image
+from headrace_cv import crop_quad, letterbox_image, resize_image
 from headrace_cv.geometry import ResizeMat
 
 
@@ -166,3 +166,27 @@ def test_read_only_input_is_left_as_it_was(kit):
     image.setflags(write=False)
     kit.run(kit.ready(ResizeMat, resize_h=4), data=image)
     assert (image == before).all()
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.array])
+def test_sides_of_numpy_give_what_sides_of_python_give(kind):
+    picture = np.zeros((90, 700, 3), np.uint8)
+    quad = [[0, 0], [300, 0], [300, 40], [0, 40]]
+    with np.errstate(over="raise"):
+        assert resize_image(picture, kind(100)).shape == resize_image(picture, 100).shape
+        assert (
+            resize_image(picture, None, kind(100)).shape == resize_image(picture, None, 100).shape
+        )
+        assert resize_image(picture, kind(100), kind(90)).shape == (100, 90, 3)
+        assert crop_quad(picture, quad, kind(100)).shape == crop_quad(picture, quad, 100).shape
+        canvas, fitted = letterbox_image(picture, kind(100), kind(90))
+    assert (canvas.shape, fitted) == ((100, 90, 3), letterbox_image(picture, 100, 90)[1])
+
+
+@pytest.mark.parametrize("side", [0, True, 2.5, "8", np.float32(8), np.array(["8"])])
+def test_a_side_that_is_no_number_of_pixels_is_refused(side):
+    picture = np.zeros((4, 4, 3), np.uint8)
+    quad = [[0, 0], [3, 0], [3, 3], [0, 3]]
+    for cut in (resize_image, letterbox_image, lambda *args: crop_quad(picture, quad, *args[1:])):
+        with pytest.raises(ValueError, match="width is a number of pixels of at least 1"):
+            cut(picture, 8, side)

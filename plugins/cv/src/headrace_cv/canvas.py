@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.images import as_image, dense, resize_image
-from headrace_cv.limits import MAX_PIXELS, check_pixels, check_sides
+from headrace_cv.limits import MAX_PIXELS, check_pixels, check_side
 from headrace_cv.transforms import LetterBoxTransform
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def letterbox_image(
         The ``letterbox`` of YOLOv5 (centre, 114, which side gets the odd pixel) and the
         preprocessing of YOLOX (upper left corner, 114); sizes by own rounding.
     """
-    check_sides(height, width)
+    height, width = check_side("height", height), check_side("width", width)
     source = as_image(image, max_pixels)
     check_pixels(height, width, max_pixels, "the canvas")
     padding = padding_of(source, pad_value)

@@ -153,7 +153,7 @@ def crop_quad(
     Source:
         PaddleOCR's ``get_rotate_crop_image``: size, interpolation, border and the turn (at 1.5).
     """
-    check_sides(height, width)
+    height, width = check_sides(height, width)
     check_choice("interpolation", interpolation, ("linear", "cubic", "lanczos"))
     if rotate_upright is not None and not rotate_upright > 0:
         raise ValueError(f"rotate_upright is a ratio above 0, not {rotate_upright!r}")

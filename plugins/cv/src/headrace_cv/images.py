@@ -145,7 +145,7 @@ def image_resizer(
     Raises:
         ValueError: A side is below 1, or ``interpolation`` is another word.
     """
-    check_sides(height, width)
+    height, width = check_sides(height, width)
     check_choice("interpolation", interpolation, ("nearest", *INTERPOLATIONS))
     is_nearest = interpolation == "nearest"
     flag: int = 0 if is_nearest else INTERPOLATIONS[interpolation]

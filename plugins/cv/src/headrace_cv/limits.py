@@ -7,14 +7,23 @@ checked before anything is computed. The module needs the standard library only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["MAX_NUMBERS", "MAX_PIXELS", "MAX_SIDE", "check_choice", "check_pixels", "check_sides"]
+__all__ = [
+    "MAX_NUMBERS",
+    "MAX_PIXELS",
+    "MAX_SIDE",
+    "check_choice",
+    "check_pixels",
+    "check_side",
+    "check_sides",
+]
 
 MAX_PIXELS = 100_000_000
 """Default of ``max_pixels``: the largest image, in pixels (width x height)."""
@@ -65,12 +74,24 @@ def check_choice(what: str, value: object, known: Collection[str]) -> None:
         raise ValueError(f"{what} is one of {', '.join(known)}, not {value!r}")
 
 
-def check_sides(height: int | None, width: int | None) -> None:
-    """Refuse sides that no image can have; None is a side that follows from the other side.
+def check_sides(height: int | None, width: int | None) -> tuple[int | None, int | None]:
+    """Give both sides as `check_side` does; None is a side that follows from the other side."""
+    return (
+        None if height is None else check_side("height", height),
+        None if width is None else check_side("width", width),
+    )
+
+
+def check_side(name: str, side: Any) -> int:
+    """Give a side as Python's integer: a product of numpy's, such as ``uint8``, may overflow.
 
     Raises:
-        ValueError: A side is no whole number of at least 1.
+        ValueError: The side is no whole number of at least 1, which no image can have.
     """
-    for name, side in (("height", height), ("width", width)):
-        if side is not None and (not hasattr(side, "__index__") or side < 1):
-            raise ValueError(f"{name} is a number of pixels of at least 1, not {side!r}")
+    try:
+        number = 0 if isinstance(side, bool) else operator.index(side)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{name} is a number of pixels of at least 1, not {side!r}")
+    return number
