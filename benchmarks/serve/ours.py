@@ -9,12 +9,15 @@ import sys
 import threading
 
 from headrace_serve import Server
+from headrace_serve.allocator import keep_freed_memory
+from headrace_serve.running import switching
 
 SIDES = (16, 150_000)
 """Elements of a request: 64 bytes, and 600 kB."""
 
 
 def main(port: int, grpc_port: int) -> None:
+    keep_freed_memory()  # this and `switching` as `headrace serve` does
     models = {
         f"n{n}": {
             "config": {"backend": "S[Identity]", "max": 8},
@@ -23,7 +26,7 @@ def main(port: int, grpc_port: int) -> None:
         }
         for n in SIDES
     }
-    with Server(models, port=port, grpc_port=grpc_port):
+    with switching(1.0), Server(models, port=port, grpc_port=grpc_port):
         threading.Event().wait()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import signal
 import subprocess
@@ -57,6 +58,32 @@ def test_the_command_serves_until_a_signal(tmp_path, start, number, more, interv
     process.send_signal(number)
     assert process.wait(300) == (130 if number == signal.SIGINT else 0)
     process.stderr.close()
+
+
+def page_faults(process):
+    """Count the pages that a process has been given by the system."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[7])  # minflt, the tenth field of proc_pid_stat(5); the first two are cut off
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_bodies_leave_their_memory_to_the_next_ones(tmp_path, start, monkeypatch):
+    """Unless the environment has bounds of its own for the allocator."""
+    (tmp_path / "a.toml").write_text('backend = "Identity"')
+    body = b"x" * (2 << 20)
+    faults = []
+    for more in ({}, {"MALLOC_TRIM_THRESHOLD_": "131072"}):
+        for name, value in more.items():
+            monkeypatch.setenv(name, value)
+        process, url = start("a.toml", "--port", "0", cwd=tmp_path)
+        with httpx.Client() as client:
+            for turn in range(20):
+                if turn == 10:
+                    before = page_faults(process)
+                assert client.post(f"{url}/run/a", content=body).status_code == 200
+        faults.append(page_faults(process) - before)
+    kept, given_back = faults
+    assert kept < given_back / 10
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Settings of the C library's allocator, which hold for the whole process; only this module sets them.
+"""Settings of the C library's allocator, which hold for the whole process; `headrace serve` sets the same for bodies.
 
 A decoded picture takes close to a megabyte, or more. glibc gives the free end of a thread's heap back to the system
 when that end is larger than a bound, which grows to twice the largest block at most. So glibc gives the pages of

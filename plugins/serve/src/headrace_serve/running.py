@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace_serve.allocator import keep_freed_memory
 from headrace_serve.listening import reaches_others
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def run(
     """
     if settings.access_log:
         _print_access_log()
+    keep_freed_memory()
     who = "" if worker is None else f"worker {worker}: "
     status = 0
     with contextlib.ExitStack() as until_the_end:
