@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -153,16 +154,23 @@ def test_the_exit_waits_for_a_thread_that_is_being_started(monkeypatch):
 
 
 class Unborn:
-    """Starts threads, but for the runners of a node: something kills them before their first line."""
+    """Starts threads, but for the first runners of a node: something kills them before their first line.
+
+    Those are given up at once, and the others not before they have begun, however slowly the machine starts them.
+    """
 
     def __init__(self, monkeypatch, *, deaths):
         self._begin, self.left, self.dead = process_threads._thread.start_new_thread, deaths, []
+        self._gives_up = partial(monkeypatch.setattr, driving, "GIVES_UP_S")
         starts = SimpleNamespace(start_new_thread=self.start)
         monkeypatch.setattr(process_threads, "_thread", starts)
-        monkeypatch.setattr(driving, "GIVES_UP_S", 0.0)
 
     def start(self, function, job):
-        if job[0] == "headrace-main" and self.left:
+        is_runner = job[0] == "headrace-main"
+        dies = is_runner and self.left > 0
+        if is_runner:
+            self._gives_up(0.0 if dies else 60.0)
+        if dies:
             self.left -= 1
             self.dead.append((function, job))
         else:
