@@ -161,12 +161,15 @@ def client():
 def threads_named():
     """Give a function that finds the threads of a name which began in this test.
 
-    Those of the pipelines of earlier tests may not have ended yet.
+    Those of the pipelines of earlier tests may not have ended yet. `threading.enumerate` gives also a thread that has
+    not begun, which nobody can join: the function waits until it has.
     """
     earlier = set(threading.enumerate())
 
     def find(name):
-        return [t for t in threading.enumerate() if t not in earlier and t.name.startswith(name)]
+        found = [t for t in threading.enumerate() if t not in earlier and t.name.startswith(name)]
+        assert all(one._started.wait(FAILS_LATE_S) for one in found)
+        return found
 
     return find
 
