@@ -1,7 +1,8 @@
 """The C library's allocator of a process that serves: freed bodies leave their memory to the next ones.
 
-glibc gives a block of 128 KiB and more, and the free end of a heap, back to the system. Each page of the next body is
-then fetched again with a page fault, which costs more than to copy the body.
+glibc gives the free end of a heap back to the system when that end is larger than a bound, which grows to twice the
+largest block at most. A request makes several blocks as large as its body. So nearly every body's pages are given back,
+and the next body fetches them again with one page fault each, which costs more than to copy it.
 """
 
 from __future__ import annotations
