@@ -21,9 +21,10 @@ __all__ = ["ROOT", "folders", "sources", "write_metadata"]
 
 
 def folders() -> list[Path]:
-    """Give the folders of all distributions, core first."""
+    """Give the folders of all distributions, each after those that it may need."""
     own = [ROOT / name for name in ("core", "cli", "testing")]
-    return [*own, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+    patterns = ("libs/*/pyproject.toml", "plugins/*/pyproject.toml")
+    return own + [path.parent for pattern in patterns for path in sorted(ROOT.glob(pattern))]
 
 
 def sources() -> list[Path]:

@@ -19,7 +19,14 @@ import headrace
 import headrace_testing
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = sorted([*ROOT.glob("*/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")])
+FOLDERS = sorted(
+    path.parent
+    for pattern in ("*/pyproject.toml", "libs/*/pyproject.toml", "plugins/*/pyproject.toml")
+    for path in ROOT.glob(pattern)
+)
+"""The folder of each distribution."""
+
+SOURCES = sorted(path for folder in FOLDERS for path in (folder / "src").rglob("*.py"))
 HEAVY = ("numpy", "cv2", "onnxruntime", "torch", "tensorrt")
 
 PUBLIC = [
@@ -97,12 +104,12 @@ def test_no_public_name_is_that_of_a_module_in_its_package():
 
 
 def test_the_version_of_each_package_is_that_of_its_distribution():
-    found = [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]
-    assert len(found) > 8
-    for pyproject in found:
-        (package,) = (pyproject.parent / "src").iterdir()
+    assert len(FOLDERS) > 8
+    for folder in FOLDERS:
+        (package,) = (folder / "src").iterdir()
         version = importlib.import_module(package.name).__version__
-        assert f'\nversion = "{version}"\n' in pyproject.read_text(encoding="utf-8")
+        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+        assert f'\nversion = "{version}"\n' in text
 
 
 def test_importing_headrace_loads_no_library_and_no_plugin():
@@ -152,8 +159,8 @@ def test_no_module_is_too_long_to_read():
 
 def test_the_modules_of_slow_tests_are_there():
     slow = runpy.run_path(str(ROOT / "conftest.py"))["SLOW"]
-    tests = [*ROOT.glob("tests/test_*.py"), *ROOT.glob("*/tests/test_*.py")]
-    assert slow <= {path.stem for path in [*tests, *ROOT.glob("plugins/*/tests/test_*.py")]}
+    tests = [path for folder in (ROOT, *FOLDERS) for path in folder.glob("tests/test_*.py")]
+    assert slow <= {path.stem for path in tests}
 
 
 def test_no_module_has_a_name_that_says_nothing():
@@ -168,8 +175,7 @@ def test_every_distribution_is_typed_and_admits_this_core():
         import tomllib
     else:
         import tomli as tomllib
-    for pyproject in (*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")):
-        folder = pyproject.parent
+    for folder in FOLDERS:
         (package,) = (folder / "src").iterdir()
         assert (package / "py.typed").is_file()
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = [*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")]
+SOURCES = [*ROOT.glob("*/src"), *ROOT.glob("libs/*/src"), *ROOT.glob("plugins/*/src")]
 
 
 def modules_under(source: Path) -> dict[str, ast.Module]:

@@ -60,7 +60,7 @@ def test_the_template_is_in_the_wheel_of_the_command_and_in_a_wheel_made_of_its_
 
 FOLDERS = [
     path.parent.relative_to(ROOT).as_posix()
-    for pattern in ("*/pyproject.toml", "plugins/*/pyproject.toml")
+    for pattern in ("*/pyproject.toml", "libs/*/pyproject.toml", "plugins/*/pyproject.toml")
     for path in ROOT.glob(pattern)
 ]
 
