@@ -266,7 +266,7 @@ class ElementBuilder:
             return built
         guard = Guarded(built)
         if built._whole is not None:  # its node calls it too: from its next batch on under the lock
-            built._whole.run = guard.__call__
+            built._whole.run_by(guard)
         return guard
 
     def register(self, name: str, built: Backend) -> Backend:
