@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from headrace._checked import Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._backend import Backend
+    from headrace._checked import Outcomes
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.locks import Signal
     from headrace._scheduling.own_thread import OwnThread
@@ -253,7 +254,7 @@ class Instance(Counts):
 
     def run_by(self, backend: Backend) -> None:
         """Let ``backend`` run the batches: here a batch enters the instance, whichever thread brings it."""
-        self.run = partial(Context().run, backend.__call__)
+        self.run: Callable[..., Outcomes] = partial(Context().run, backend.__call__)
 
     @property
     def busy(self) -> bool:
