@@ -254,7 +254,8 @@ class Instance(Counts):
 
     def run_by(self, backend: Backend) -> None:
         """Let ``backend`` run the batches: here a batch enters the instance, whichever thread brings it."""
-        self.run: Callable[..., Outcomes] = partial(Context().run, backend.__call__)
+        enter: Any = Context().run
+        self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
 
     @property
     def busy(self) -> bool:
