@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from headrace._portable import rebuild
 from headrace.errors import BackendError
 
 if TYPE_CHECKING:
@@ -62,8 +64,21 @@ class FailureLog:
         more = f" ({unlogged} more like it since the last line)" if unlogged else ""
         known: dict[str, Any] = {"node": self._node, "backend": error.backend, "code": error.code}
         known |= {"request_id": name, "unlogged": unlogged}
-        info = (type(raised), raised, raised.__traceback__)
-        _log.error("request%s failed: %s%s", about, error, more, exc_info=info, extra=known)
+        _log_error(f"request{about} failed: {error}{more}", raised, known)
+
+
+def _log_error(text: str, raised: BaseException, known: dict[str, Any]) -> None:
+    if not _log.isEnabledFor(logging.ERROR):
+        return
+    info: Any = (type(raised), raised, raised.__traceback__)
+    record = _log.makeRecord(
+        _log.name, logging.ERROR, __file__, 0, "%s", (text,), info, None, known
+    )
+    _log.handle(record)
+    # Who keeps the record (a test, a ring of the last lines) would keep the request by the frames of the traceback:
+    # from here on it has the traceback as text, and an exception without one.
+    record.exc_text = record.exc_text or "".join(traceback.format_exception(*info)).rstrip()
+    record.exc_info = (type(raised), rebuild(type(raised), raised.args, {}), None)
 
 
 def _identifier(request: Mapping[str, Any]) -> Any:
