@@ -99,8 +99,9 @@ class ModelEntry(_Entry):
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
     outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
-    """This and the next two: limits of this model, as in `headrace_serve.Limits`; the smaller one counts."""
+    """This and the next three: limits of this model, as in `headrace_serve.Limits`; the smaller one counts."""
     max_items: int | None = pydantic.Field(default=None, gt=0)
+    max_elements: int | None = pydantic.Field(default=None, gt=0)
     max_timeout_ms: float | None = pydantic.Field(default=None, gt=0)
 
     @pydantic.field_validator("config")
@@ -140,7 +141,7 @@ class ModelEntry(_Entry):
     @property
     def limits(self) -> dict[str, float]:
         """The limits that the entry sets for this model, by name."""
-        names = ("max_body_bytes", "max_items", "max_timeout_ms")
+        names = ("max_body_bytes", "max_items", "max_elements", "max_timeout_ms")
         found = {name: getattr(self, name) for name in names}
         return {name: value for name, value in found.items() if value is not None}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace_serve.access_log import AccessLine
+from headrace_serve.aside import apart
 from headrace_serve.errors import (
     BodyTooLargeError,
     UnauthenticatedError,
@@ -28,7 +29,7 @@ from headrace_serve.grpc_tensors import (
     read_request,
     write_response,
 )
-from headrace_serve.tensors import place_outputs
+from headrace_serve.tensors import elements_in, place_outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -143,8 +144,8 @@ class _Front:
             if traceparent:
                 asked.parameters.setdefault("traceparent", traceparent)
             answer = await service.infer(model, asked, line)
-            place_outputs(answer, asked.places, access)
-            return write_response(answer)
+            await place_outputs(answer, asked.places, access)
+            return await apart(elements_in(answer.outputs), write_response, answer)
         finally:
             service.release(held)
             model.inside -= admitted

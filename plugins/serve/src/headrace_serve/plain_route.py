@@ -12,13 +12,14 @@ import orjson
 
 from headrace import keys
 from headrace.errors import HeadraceError, InputError
+from headrace_serve.aside import apart
 from headrace_serve.datatypes import from_text
 from headrace_serve.errors import refusal
 from headrace_serve.exchange import Reply
 from headrace_serve.inference import request_of
 from headrace_serve.messages import Tensor
 from headrace_serve.multipart import read_files
-from headrace_serve.results import JSON, as_json_text, as_plain_array, outputs_of
+from headrace_serve.results import JSON, as_json_text, as_plain_array, elements_of, outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +94,8 @@ async def run(exchange: Exchange) -> Reply:
     if not kind.lower().startswith("multipart/"):
         asked = service.run(model, *query.asked(body, traceparent), exchange.line)
         result = await exchange.while_connected(asked)
-        return _reply(model, result, exchange.header(b"accept").strip() or "*/*")
+        accepted = exchange.header(b"accept").strip() or "*/*"
+        return await apart(elements_of(result), _reply, model, result, accepted)
     files = read_files(body, kind, service.limits.narrowed(model.limits).max_items)
 
     async def outcome(file: File) -> bytes:
@@ -101,7 +103,7 @@ async def run(exchange: Exchange) -> Reply:
         try:
             asked = query.asked(file.content, traceparent)
             result = await service.run(model, *asked, exchange.line)
-            text = _document(outputs_of(model, result))
+            text = await apart(elements_of(result), _document, outputs_of(model, result))
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
             answer |= {"error": why.text, "code": why.code, "node": why.node}

@@ -260,17 +260,17 @@ async def _infer(exchange: Exchange) -> Reply:
     header_length = exchange.header(_HEADER_LENGTH)
     try:
         most_items = service.limits.narrowed(model.limits).max_items
-        asked, wanted = read_body(body, header_length, model, access, most_items)
+        asked, wanted = await read_body(body, header_length, model, access, most_items)
     except HeadraceError:
-        exchange.identifier = identifier_of(body, header_length)
+        exchange.identifier = await identifier_of(body, header_length)
         raise
     exchange.identifier = asked.id
     if traceparent := exchange.header(b"traceparent"):
         asked.parameters.setdefault("traceparent", traceparent)
     answer = await exchange.while_connected(service.infer(model, asked, exchange.line))
     if asked.places:
-        place_outputs(answer, asked.places, access)
-    parts, length = write_body(answer, wanted, None if answer.parameters else asked.outline)
+        await place_outputs(answer, asked.places, access)
+    parts, length = await write_body(answer, wanted, None if answer.parameters else asked.outline)
     if length is None:
         return Reply.of_inference(parts, "application/json")
     headers = {HEADER_LENGTH: str(length)}
