@@ -45,13 +45,13 @@ class Told(headrace.Backend):
             request["result"] = {k: [type(v).__name__, v] for k, v in found.items()}
 
 
-headrace.register("ServeScaled", Scaled)
-headrace.register("ServeToldKeys", Told)
-headrace.register("ServeRepr", repr)
-headrace.register("ServeTwice", lambda value: value * 2)
+headrace.register("ServeJsonScaled", Scaled)
+headrace.register("ServeJsonToldKeys", Told)
+headrace.register("ServeJsonRepr", repr)
+headrace.register("ServeJsonTwice", lambda value: value * 2)
 
 SAID = {
-    "config": {"backend": "ServeToldKeys"},
+    "config": {"backend": "ServeJsonToldKeys"},
     "request": {
         "data": "str",
         "count": {"type": "int", "default": 3, "description": "How often."},
@@ -73,9 +73,12 @@ def schema(server, name="m"):
 @pytest.mark.parametrize(
     "config",
     [
-        {"backend": "ServeScaled"},
-        {"backend": "S[ServeScaled,Identity]"},
-        {"first": {"backend": "ServeScaled", "next": "last"}, "last": {"backend": "ServeTwice"}},
+        {"backend": "ServeJsonScaled"},
+        {"backend": "S[ServeJsonScaled,Identity]"},
+        {
+            "first": {"backend": "ServeJsonScaled", "next": "last"},
+            "last": {"backend": "ServeJsonTwice"},
+        },
     ],
 )
 def test_the_keys_that_the_entry_declares_are_the_fields_of_a_body(serving, config):
@@ -96,7 +99,7 @@ def test_the_keys_that_the_entry_declares_are_the_fields_of_a_body(serving, conf
     ],
 )
 def test_a_wrong_field_is_422_and_named(serving, body, said):
-    server = serving({"m": {"backend": "ServeScaled"}})
+    server = serving({"m": {"backend": "ServeJsonScaled"}})
     answer = run(server, body)
     assert (answer.status_code, answer.json()["code"]) == (422, "field")
     assert said in answer.json()["error"]
@@ -139,7 +142,7 @@ def test_keys_of_the_query_stay_beside_fields_and_may_not_say_the_same(serving):
 
 
 def test_a_body_that_is_said_to_be_json_is_the_data_whatever_its_type(serving):
-    server = serving({"m": {"config": {"backend": "ServeRepr"}, "body": "json"}})
+    server = serving({"m": {"config": {"backend": "ServeJsonRepr"}, "body": "json"}})
     for value in ({"a": [1, None]}, [1.5], "text", 3):
         assert run(server, value).json() == {"result": repr(value)}
     url = f"{server.url}/run/m"
@@ -149,9 +152,9 @@ def test_a_body_that_is_said_to_be_json_is_the_data_whatever_its_type(serving):
 
 
 def test_without_declared_keys_a_body_is_bytes_and_body_bytes_is_the_way_back(serving):
-    told = {"backend": "ServeRepr"}
-    back = {"config": {"backend": "ServeRepr"}, "body": "bytes"}
-    typed = {"config": {"backend": "ServeScaled"}, "body": "bytes"}
+    told = {"backend": "ServeJsonRepr"}
+    back = {"config": {"backend": "ServeJsonRepr"}, "body": "bytes"}
+    typed = {"config": {"backend": "ServeJsonScaled"}, "body": "bytes"}
     server = serving({"plain": told, "back": back, "typed": typed})
     for name in ("plain", "back"):
         assert run(server, [1], name).json() == {"result": "b'[1]'"}
@@ -159,7 +162,7 @@ def test_without_declared_keys_a_body_is_bytes_and_body_bytes_is_the_way_back(se
 
 
 def test_another_media_type_than_json_is_bytes_where_keys_are_declared_too(serving):
-    server = serving({"m": {"backend": "ServeScaled"}})
+    server = serving({"m": {"backend": "ServeJsonScaled"}})
     assert httpx.post(f"{server.url}/run/m", content=b"[1]").json() == {"result": sum(b"[1]")}
     headers = {"content-type": "application/json; charset=utf-8"}
     answer = httpx.post(f"{server.url}/run/m", content=b'{"data": [2]}', headers=headers)
@@ -181,14 +184,14 @@ def test_another_media_type_than_json_is_bytes_where_keys_are_declared_too(servi
 )
 def test_a_wrong_declaration_is_an_error_of_the_start(more, said):
     with pytest.raises(ConfigError, match=said):
-        Server({"m": {"config": {"backend": "ServeRepr"}, **more}}, port=0)
+        Server({"m": {"config": {"backend": "ServeJsonRepr"}, **more}}, port=0)
 
 
 def test_the_serving_file_of_the_page(serving, tmp_path):
     page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```toml\n([^`]*\.request\][^`]*)```", page)
     (tmp_path / "serve.toml").write_text(block)
-    (tmp_path / "iris.toml").write_text('backend = "ServeToldKeys"')
+    (tmp_path / "iris.toml").write_text('backend = "ServeJsonToldKeys"')
     server = serving(read_models([], str(tmp_path / "serve.toml")))
     found = run(server, {"data": [5.1, 3]}, "iris").json()["result"]
     assert found == {"data": ["list", [5.1, 3.0]], "scale": ["float", 1.0]}

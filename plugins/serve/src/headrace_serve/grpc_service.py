@@ -141,8 +141,10 @@ class _Front:
             admitted = True
             access = service.access(hold)
             asked = read_request(received, timeout_s, access, model, limits.max_items)
+            asked.request_id = line.request_id
             if traceparent:
                 asked.parameters.setdefault("traceparent", traceparent)
+            line.note_ids(asked.id, asked.parameters)
             answer = await service.infer(model, asked, line)
             await place_outputs(answer, asked.places, access)
             return await apart(elements_in(answer.outputs), write_response, answer)
@@ -190,13 +192,14 @@ class _Front:
     async def _streamed(self, data: bytes, context: Any, unsent: _Unsent) -> bytes:
         """Answer one request of a stream; an error becomes an answer, and the stream goes on."""
         line = AccessLine("ModelStreamInfer", self._service.counters.begin("grpc"))
+        line.peer = context.peer
         line.received(len(data))
         request: Any = None
         response = b""
         try:
             self._calls.check_size(data)
             request = parsed(read_message, data)
-            self._calls.check_key(context, "infer", request)
+            line.key = self._calls.check_key(context, "infer", request)
             self._service.check_unsent()
             answer = await self.infer(request, context, line)
             line.answered("OK")

@@ -17,7 +17,7 @@ from headrace_serve.results import elements_of, tensors_of
 from headrace_serve.run_times import TimedContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,9 +40,17 @@ _KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output",
 
 
 async def infer(
-    model: Model, asked: Asked, *, limits: Limits, priority_default: int, debug_errors: bool
+    model: Model,
+    asked: Asked,
+    *,
+    limits: Limits,
+    priority_default: int,
+    debug_errors: bool,
+    failed_item: Callable[[BaseException], None],
 ) -> Answer:
     """Run what a client asks for; the arguments by name are those of `Service`.
+
+    With the parameter ``partial`` the errors of items are given to ``failed_item``, and raise nothing.
 
     Raises:
         InputError: The inputs, outputs or parameters are wrong.
@@ -61,7 +69,8 @@ async def infer(
         if outline is not None:
             outline.checked = True
     call = _call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
-    fixed: dict[str, Any] = {keys.REQUEST_ID: asked.id} if asked.id else {}
+    identifier = asked.id or asked.request_id
+    fixed: dict[str, Any] = {keys.REQUEST_ID: identifier} if identifier else {}
     _add_context(fixed, asked.parameters, asked.times)
     partial = _flag("partial", asked.parameters)
     parameters: dict[str, Any] = {}
@@ -74,6 +83,8 @@ async def infer(
         write = partly(_written, model, results, failed, asked.outputs, partial=partial)
         outputs = await apart(elements_of(list(results.values())), write)
         _check_written(model, outputs, limits)
+        for error in failed.values():
+            failed_item(error)
         if failed:
             parameters["errors"] = _errors_text(failed, debug=debug_errors)
         return Answer(model, asked.id, outputs, len(results), parameters)

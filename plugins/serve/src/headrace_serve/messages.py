@@ -86,6 +86,7 @@ class Asked:
         timeout_s: The deadline of the gRPC call in seconds from now, or None.
         places: The places in shared memory to which outputs are to be written, by the outputs' names.
         times: Records when the requests wait and run in the pipeline; None: it is not measured.
+        request_id: The id of the request where ``id`` is ``""``: that of the header ``X-Request-Id``.
         outline: The outline that the request shares with an earlier one; None: it was read anew.
     """
 
@@ -97,6 +98,7 @@ class Asked:
     places: dict[str, Place] = field(default_factory=dict)
     times: RunTimes | None = None
     outline: Outline | None = None
+    request_id: str = ""
 
 
 @dataclass(slots=True)

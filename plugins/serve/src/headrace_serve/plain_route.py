@@ -97,7 +97,10 @@ async def run(exchange: Exchange) -> Reply:
         content: Any = body
         if query.reads_json:
             content = await apart(len(body) // _ELEMENT_BYTES, _fields_in, model, body)
-        asked = service.run(model, *query.asked(content, traceparent), exchange.line)
+        request, parameters = query.asked(content, traceparent)
+        if exchange.request_id:
+            request.setdefault(keys.REQUEST_ID, exchange.request_id)
+        asked = service.run(model, request, parameters, exchange.line)
         result = await exchange.while_connected(asked)
         accepted = exchange.header(b"accept").strip() or "*/*"
         return await apart(elements_of(result), _reply, model, result, accepted)
@@ -106,8 +109,10 @@ async def run(exchange: Exchange) -> Reply:
     async def outcome(file: File) -> bytes:
         answer: dict[str, Any] = {"name": file.name}
         try:
-            asked = query.asked(file.content, traceparent)
-            result = await service.run(model, *asked, exchange.line)
+            request, parameters = query.asked(file.content, traceparent)
+            if exchange.request_id:
+                request.setdefault(keys.REQUEST_ID, exchange.request_id)
+            result = await service.run(model, request, parameters, exchange.line)
             text = await apart(elements_of(result), _document, outputs_of(model, result))
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
