@@ -13,7 +13,7 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import BackendError, BatchRangeError, InputError, SetupError
-from headrace_ort.collate import joined, rows_apart
+from headrace_tensors import joined, rows_apart
 from headrace_ort.session import bare_run
 from headrace_ort.signature import read_signature
 
