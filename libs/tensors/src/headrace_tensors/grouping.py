@@ -42,8 +42,8 @@ def group_items(
     Returns:
         Positions in ``items``: groups in the order of their first item, ascending inside.
     """
-    if len(items) == 1:
-        return [[0]]
+    if len(items) < 2:
+        return [[0]] if items else []
     whole = [port.name for port in ports if not port.batched]
     batched = [port.name for port in ports if port.batched and (by_shape or port.optional)]
     if not whole and not batched:

@@ -39,7 +39,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         raise InputError(
             f"numpy has no {name}", hint="`pip install ml_dtypes` brings it; or use a device array."
         ) from error
-    return np.dtype(getattr(ml_dtypes, name))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
 
 
 def is_plain(value: Any) -> bool:

@@ -11,7 +11,6 @@ from headrace_tensors.padding import padded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from headrace_tensors.ports import Port

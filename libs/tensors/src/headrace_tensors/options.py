@@ -21,12 +21,11 @@ def _pad_value(value: Any) -> Any:
 
 
 def _number(value: Any) -> float:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError("it is a number, or a table of numbers by input") from None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(  # noqa: TRY004 - pydantic reports these
+            "it is a number, or a table of numbers by input"
+        )
+    return float(value)
 
 
 def _unbatched(value: Any) -> Any:

@@ -149,7 +149,8 @@ def padded(
     start = 0
     for array in arrays:
         stop = start + len(array)
-        whole[(slice(start, stop), *map(slice, array.shape[1:]))] = array
+        corner = (slice(start, stop), *map(slice, array.shape[1:]))
+        whole[corner] = array
         start = stop
     return [whole]
 

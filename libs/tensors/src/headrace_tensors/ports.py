@@ -233,6 +233,12 @@ def refuse_other_axes(
         other = first in others or (named and known)
         if first in batches or not (within or (port.batched and other)):
             continue
+        if not within and not batches:  # the batch axis has no name either
+            within = [
+                axis
+                for axis, name in enumerate(rest, 1)
+                if name is None and port.shape[axis] is None
+            ]
         shown = [name or length for name, length in zip(port.names, port.shape, strict=True)]
         raise SetupError(
             f"by the names of its axes, the first axis of output {port.name} {shown} is not the batch axis",

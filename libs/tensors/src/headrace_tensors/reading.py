@@ -42,12 +42,11 @@ def read_item(
     keys: Mapping[str, str],
     read: Callable[[Any, Any, str], Any],
     *,
+    from_data: bool = False,
     is_sample: Callable[[Mapping[str, Any], Any], bool] | None = None,
     text: Callable[[Any], str] = text_of,
 ) -> Item:
     """Read the inputs of a model from a request.
-
-    ``data`` may also be a dict of tensors by input name, as gathering several inputs produces it.
 
     Args:
         request: A request; ``request_size`` (default 1) is the number of rows it must have.
@@ -55,6 +54,7 @@ def read_item(
         keys: The key of the request for each input name; an optional input may lack one, and is then never read.
         read: Makes a tensor of a value; called with the value, the port and the key. The tensor has the ``shape`` of
             a numpy array, and ``tensor[None]`` has one more axis in front.
+        from_data: Whether ``data`` may also be a dict of values by input name, as gathering several inputs makes it.
         is_sample: Tells of a port without a declared shape whether the request brought one sample.
         text: Describes a tensor, for errors.
 
@@ -62,7 +62,7 @@ def read_item(
         InputError: A key is missing, or its value has another dtype or shape than the model takes.
     """
     size = request.get("request_size", 1)
-    data = request.get("data")
+    data = request.get("data") if from_data else None
     tensors: dict[str, Any] = {}
     sample: bool | None = None
     for port in signature.inputs:

@@ -71,7 +71,8 @@ def split_outputs(
         items: The items of the run, in order.
         signature: Inputs and outputs of the model.
         rows: The number of rows that the outputs must have; None: the fixed batch size, or the rows of the items.
-        crops, padded: What is cut off padded outputs, see `cropped`; None: nothing.
+        crops: What is cut off padded outputs, by output; see `cropped`. None: nothing.
+        padded: With ``crops``: the shape to which the samples of each input were padded.
 
     Returns:
         For each item its array of each output; without batch axis if the item was one sample.

@@ -49,22 +49,36 @@ def invented_inputs(
 
     made: dict[str, NDArray[Any]] = {}
     generator = np.random.default_rng(seed)
-    for port in ports:
-        if port.optional:
-            continue
-        lengths = list(port.sample_shape if port.batched else port.shape)
+    needed = [port for port in ports if not port.optional]
+    batches = {port.names[port.axis] for port in needed if port.batched and port.names} - {None}
+    length = _LENGTH
+    for port in needed:
+        axes = port.sample_shape if port.batched else port.shape
+        size = math.prod(_LENGTH if n is None else n for n in axes)
+        length = 8 if None in axes and size > _MOST_ELEMENTS else length
+    for port in needed:
         dtype = numpy_dtype(port.dtype)
-        if dtype.kind == "O" or (None in lengths and not free_axes):
+        if dtype.kind == "O" or (None in port.sample_shape and not free_axes):
             return None
-        fixed = math.prod(n for n in lengths if n is not None)
-        long = fixed * _LENGTH ** lengths.count(None) <= _MOST_ELEMENTS
-        shape = [(_LENGTH if long else 8) if n is None else n for n in lengths]
+        shape = [
+            n if n is not None else rows if name in batches else _within(port, axis, length)
+            for axis, (n, name) in enumerate(
+                zip(port.shape, port.names or [None] * len(port.shape), strict=True)
+            )
+        ]
         if port.batched:
+            del shape[port.axis]
             shape.insert(0, rows)
         whole = dtype.kind in "iu"
         drawn = generator.integers(0, 2, shape) if whole else generator.random(shape)
         made[port.name] = (drawn > 0.5 if dtype.kind == "b" else drawn).astype(dtype)
     return made
+
+
+def _within(port: Port, axis: int, length: int) -> int:
+    """Return a length that an axis may have, as near to ``length`` as can be."""
+    least, most = port.limits(axis) or (0, None)
+    return max(least, length if most is None else min(length, most))
 
 
 def read_warm_up(path: Path, signature: Signature) -> Item:
@@ -100,7 +114,9 @@ def read_warm_up(path: Path, signature: Signature) -> Item:
         if port.batched and port.name in arrays and arrays[port.name].ndim == len(port.shape):
             request["request_size"] = arrays[port.name].shape[port.axis]
     try:
-        return read_item(request, signature, {name: name for name in arrays}, host_array)
+        return read_item(
+            request, signature, {name: name for name in arrays}, host_array, from_data=True
+        )
     except InputError as error:
         raise SetupError(f"warm_up_input = {str(path)!r} does not fit: {error}") from error
 

@@ -45,7 +45,7 @@ class OnnxTensor(headrace.Backend):
     Reads:
         data: The input of a model with one input; with several inputs, the keys with their names; the option
             ``inputs`` names other keys. An array of the input's dtype: one sample, without the batch axis, or
-            ``request_size`` rows, with it. For a scalar input: a scalar. Or a dict of such arrays by input name.
+            ``request_size`` rows, with it. For a scalar input: a scalar.
             An input for which the model has a value of its own may be missing.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
@@ -130,7 +130,7 @@ class OnnxTensor(headrace.Backend):
         self._by_shape = options.ragged == "group" and free
         self._set_range()
         self._bind(options, context, run_options)
-        batched = {name for name in (port.name for port in ports if port.batched)}
+        batched = {port.name for port in ports if port.batched}
         inputs = self._signature.as_inputs()
         inputs = {name: about for name, about in inputs.items() if name in batched}
         context.scope.get_or_create("inputs", lambda: inputs)
@@ -403,9 +403,13 @@ class OnnxTensor(headrace.Backend):
         told = [port.name for port in signature.outputs]
         if options.unbatched != "all":
             told = list(options.unbatched)
-        on_cpu = self._session.get_providers() == ["CPUExecutionProvider"]
         warm_up_rows(
-            self._shapes_of, signature, self._logger, real=real, told=told, free_axes=on_cpu
+            self._shapes_of,
+            signature,
+            self._logger,
+            real=real,
+            told=told,
+            free_axes=self._runner is None,
         )
         if self._runner is not None:
             from headrace_ort.on_device import sizes_to_capture

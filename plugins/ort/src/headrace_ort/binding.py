@@ -12,7 +12,7 @@ from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
 from headrace_ort.device_arrays import DeviceArray
 from headrace_ort.device_memory import DeviceMemory, in_place, pad_items
-from headrace_tensors import Item, counted_rows, lost_device, numpy_dtype, split_outputs
+from headrace_tensors import Item, counted_rows, numpy_dtype, split_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,7 +121,8 @@ class DeviceRunner:
             items: The items; their samples have one shape, or are padded to one.
             pads: The value with which dynamic axes are padded, by input; None: no axis is padded.
             pad_multiple: With ``pads``: axes are padded up to a multiple of this length.
-            crops, padded: What is cut off padded outputs, see `headrace_tensors.cropped`.
+            crops: What is cut off padded outputs, by output; see `headrace_tensors.cropped`.
+            padded: With ``crops``: the shape to which the samples of each input were padded.
 
         Raises:
             BackendError: ONNX Runtime or CUDA refused the run, or an output does not have the rows of the batch.
@@ -133,7 +134,7 @@ class DeviceRunner:
         try:
             return self._run(items)
         except Exception as error:
-            lost = lost_device(error)
+            lost = cuda.lost_device(error)
             if lost is None:
                 raise
             raise lost from error
@@ -164,21 +165,9 @@ class DeviceRunner:
         if self._optional:
             binding.clear_binding_inputs()  # one that an earlier run brought would stay bound
             self._bound.clear()
-        for port in self._signature.inputs:
-            if port.name not in items[0].tensors:
-                continue
-            arrays = [item.tensors[port.name] for item in items]
-            if not port.batched:
-                binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
-                continue
-            there = in_place(arrays, rows)
-            if there is not None:
-                self._bind(binding, port, there.pointer, there.shape)
-                self._kept.append(there.owner)
-            else:
-                value = self._memory.staged(port, (rows, *arrays[0].shape[1:]))
-                self._memory.fill(value, arrays, port, rows)
-                self._bind(binding, port, value.data_ptr(), (rows, *arrays[0].shape[1:]))
+        there = [port for port in self._signature.inputs if port.name in items[0].tensors]
+        for port in there:
+            self._bind_rows(binding, port, items, rows)
         if self._shared:
             cuda.wait_for(self._stream, self._done)
         try:
@@ -201,6 +190,22 @@ class DeviceRunner:
             if self._binding is not None:
                 binding.clear_binding_outputs()
                 self._bind_outputs(binding)
+
+    def _bind_rows(self, binding: Any, port: Port, items: Sequence[Item], rows: int) -> None:
+        """Bind the rows of an input: in place if they are together on the device, else in memory of the instance."""
+        arrays = [item.tensors[port.name] for item in items]
+        if not port.batched:
+            binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
+            return
+        there = in_place(arrays, rows)
+        if there is not None:
+            self._bind(binding, port, there.pointer, there.shape)
+            self._kept.append(there.owner)
+        else:
+            shape = (rows, *arrays[0].shape[1:])
+            value = self._memory.staged(port, shape)
+            self._memory.fill(value, arrays, port, rows)
+            self._bind(binding, port, value.data_ptr(), shape)
 
     def _bind_outputs(self, binding: Any) -> None:
         """Bind the outputs of the next run to new memory, on the CPU or on the device."""

@@ -60,9 +60,12 @@ class ModelFacts:
 def read_facts(path: Path) -> ModelFacts:
     """Read a model file; what is no protobuf message (an .ort file) tells nothing."""
     facts = ModelFacts()
-    with contextlib.suppress(OSError, ValueError, IndexError), path.open("rb") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            _walk(content, 0, len(content), "model", facts)
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        _walk(content, 0, len(content), "model", facts)
     return facts
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-import headrace
+import headrace  # noqa: TC001 - pydantic reads the annotations
 from headrace_tensors import BatchAxisOptions
 
 if TYPE_CHECKING:

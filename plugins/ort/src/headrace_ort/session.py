@@ -39,7 +39,7 @@ SPINNING = "session.intra_op.allow_spinning"
 """The entry of the session's configuration by which idle threads of the pool spin: ``"1"`` or ``"0"``."""
 
 
-def make_session(
+def make_session(  # noqa: PLR0913 - all but two by name
     model: str | os.PathLike[str] | bytes,
     providers: Sequence[tuple[str, Mapping[str, str]]] = ((CPU, {}),),
     *,
