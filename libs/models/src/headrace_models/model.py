@@ -194,9 +194,10 @@ class Model:
             old: The version in whose place it will be.
             same: Whether its configuration must be the old one's, apart from the device.
         """
-        self.coming = new
+        self.coming, served = new, new.number == old.number
         try:
-            self._tell(new, "loading")
+            if not served:
+                self._tell(new, "loading")
             read = new.config is None
             if read:
                 new.read(self._rules)
@@ -206,7 +207,10 @@ class Model:
         except BaseException as error:
             known = as_headrace_error(error, new.title)
             old.reason = f"not updated: {first_line(known)}"
-            self._tell(new, "failed", reason=first_line(known))
+            if served:
+                self._tell(old, old.state)
+            else:
+                self._tell(new, "failed", reason=first_line(known))
             if isinstance(error, Exception):
                 raise known from known.__cause__
             raise
