@@ -130,6 +130,7 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
         "submitted": submitted,
         "ok": submitted - sum(failed.values()) - waiting - running,
         "failed": failed,
+        "cancelled": failed.get("cancelled", 0),
         "batches": batches,
         "batch_size": {
             "mean": items / batches if batches else 0.0,
