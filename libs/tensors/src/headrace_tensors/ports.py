@@ -250,7 +250,11 @@ def refuse_other_axes(
 
 
 def choose_keys(
-    signature: Signature, inputs: Mapping[str, str], reserved: Iterable[str] = ()
+    signature: Signature,
+    inputs: Mapping[str, str],
+    reserved: Iterable[str] = (),
+    *,
+    from_data: bool = False,
 ) -> dict[str, str]:
     """Return the key of the request for each input: ``data`` for the only needed one, else its name.
 
@@ -259,6 +263,7 @@ def choose_keys(
         inputs: The keys of some inputs by the inputs' names, which win over the defaults.
         reserved: Keys with another meaning. An optional input of such a name is read only if ``inputs`` has a key for
             it, as one whose key another input has.
+        from_data: Whether inputs also come in a dict under ``data``, so that one may be named ``result``.
 
     Raises:
         SetupError: ``inputs`` names an input that the model does not have, or an input would be read from ``result``,
@@ -269,7 +274,7 @@ def choose_keys(
     needed = [port.name for port in signature.inputs if not port.optional]
     alone = {needed[0]: "data"} if len(needed) == 1 else {name: name for name in needed}
     keys = {**alone, **inputs}
-    for name, key in keys.items():
+    for name, key in (inputs if from_data else keys).items():
         if key == "result":
             raise SetupError(
                 f"input {name!r} would be read from the key 'result', which is removed from every request",
