@@ -28,8 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
-
-import headrace
 from benchmarks.load import (
     Load,
     arguments,
@@ -41,6 +39,8 @@ from benchmarks.load import (
     ratio,
     save,
 )
+
+import headrace
 from headrace_remote.protocol import SERVICE, message
 
 if TYPE_CHECKING:
