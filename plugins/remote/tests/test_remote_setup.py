@@ -158,8 +158,12 @@ def test_plain_text_beyond_this_machine_is_warned_about_once(url, tls, caplog):
         assert f"requests and the key travel to {url} in plain text" in caplog.text
 
 
-def test_the_key_stands_in_no_text():
-    assert "secret" not in repr(Remote.Options(model="m", urls=["a:1"], key="secret"))
+def test_neither_explain_nor_describe_shows_the_key(stand_in, remote):
+    server = stand_in()
+    config = {"backend": "Remote(m)", "urls": [server.url], "key": "sesame"}
+    assert "sesame" not in json.dumps(headrace.explain(config))
+    assert "sesame" not in json.dumps(remote([server.url], key="sesame").describe())
+    assert "sesame" not in repr(Remote.Options(model="m", urls=["a:1"], key="sesame"))
 
 
 @pytest.mark.parametrize("error", [ConnectionLostError("a"), ServersAwayError("b")])

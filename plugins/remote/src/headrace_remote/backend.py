@@ -76,7 +76,8 @@ class Remote(headrace.Backend):
         from headrace_remote import remote_model, sending, values
 
         self._options = options
-        name = ("headrace_remote", options.model_dump_json())
+        key = options.key and options.key.get_secret_value()  # which the dump hides
+        name = ("headrace_remote", options.model_dump_json(), key)
         self._model = context.shared.get_or_create(
             name, lambda: remote_model.open_model(options, context.logger)
         )

@@ -150,7 +150,9 @@ class RemoteModel:
 
 def metadata_of(options: RemoteOptions) -> tuple[tuple[str, str], ...]:
     """Return the metadata of every call."""
-    return () if options.key is None else (("authorization", f"Bearer {options.key}"),)
+    if options.key is None:
+        return ()
+    return (("authorization", f"Bearer {options.key.get_secret_value()}"),)
 
 
 def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
