@@ -45,7 +45,7 @@ class ResizeMatConformance(BackendConformance):
   `headrace.conformance`. It prints a certificate; `--certificate out.json` writes it.
 
 A rule **passes**, **fails**, does **not apply** (where the contract itself promises nothing), or is
-**blocked** because a rule that it needs fails. An exception to a rule stands in
+**blocked** because a rule that it needs fails: pytest skips what is blocked, and counts it in one line by the broken rule. An exception to a rule stands in
 `expected_failures` with its reason, which the certificate shows; when that rule holds after all, or
 the reason is empty, that is a failure. Rules that need an excepted one are judged all the same.
 

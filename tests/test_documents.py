@@ -107,6 +107,10 @@ RUN_ELSEWHERE = {
     "-o small.jpg": "test_example_serve",
     "curl -s http://localhost:8000/v2/models/thumbnail": "test_example_serve",
     "python examples/serve/client.py localhost:8000 photo.jpg photo.jpg": "test_example_serve",
+    "headrace serve examples/serve/embed.toml --models examples/serve/iris_serve.toml "
+    "--port 8000": "test_example_serve",
+    """curl -s --json '{"data": [5.1, 3.5, 1.4, 0.2]}' http://localhost:8000/run/iris""": "test_example_serve",
+    """curl -s --json '{"text": "the lazy dog"}' http://localhost:8000/run/embed""": "test_example_serve",
     "headrace new backend Scale": "test_packaging",
     "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
     "headrace conformance Denoise FileType": "test_third_party",

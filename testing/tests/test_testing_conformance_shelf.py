@@ -16,6 +16,7 @@ import pytest
 from headrace_testing import certify
 from headrace_testing.conformance import rules, rules_left, rules_life
 from headrace_testing.conformance.probe import Probe, probe
+from headrace_testing.conformance.requirements import distributions_of, not_required
 from headrace_testing.conformance.settings import restore, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,6 +25,7 @@ shelf = {
     for name in (
         *("perfect", "labels", "broken_class", "broken_batch", "broken_results", "broken_errors"),
         *("broken_life", "broken_device", "broken_values", "broken_process", "heavy"),
+        "broken_requirements",
     )
 }
 sys.path.pop(0)
@@ -50,9 +52,25 @@ def few_objects():
     gc.unfreeze()
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with what an installer notes of a distribution whose package is the shelf."""
+    folder = tmp_path_factory.mktemp("installed")
+    notes = folder / "headrace_shelf-1.0.dist-info"
+    notes.mkdir()
+    (notes / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: headrace-shelf\nVersion: 1.0\nRequires-Dist: headrace\n"
+        "Requires-Dist: pytest\n"
+        "Requires-Dist: jsonschema ; extra == 'some'\nProvides-Extra: some\n"
+    )
+    (notes / "top_level.txt").write_text("conformance_shelf\n")
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    """Let fresh processes find the shelf: they get the path of this one."""
+def importable(monkeypatch, installed):
+    """Let fresh processes find the shelf and its distribution: they get the path of this one."""
+    monkeypatch.syspath_prepend(str(installed))
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
@@ -174,3 +192,25 @@ def test_the_shelf_is_judged_in_fresh_processes_as_it_is_said():
     found = probe(Subject(PERFECT[0]()))
     assert (found.imported, found.configured, found.built) == ([], [], [])
     assert (found.stage, found.error) == ("build", "")
+
+
+def test_a_library_that_is_not_required_is_named_with_the_distribution():
+    (cls,) = [one for one in BROKEN if one.__name__ == "NeedsWhatItsDistributionDoesNotRequire"]
+    certificate, verdicts = judged(cls)
+    told = verdicts["imports-lazily"].detail
+    assert "init loads filelock, which no Requires-Dist of headrace-shelf brings" in told
+    assert "MissingDependencyError" in told
+    assert verdicts["missing-library"].blocked_by == "imports-lazily"
+    assert certificate.blocked == {"imports-lazily": 1}
+    assert certificate.to_dict()["blocked"] == {"imports-lazily": 1}
+
+
+def test_what_is_required_by_what_is_required_or_by_an_extra_counts_and_so_does_what_may_be_missing():
+    assert distributions_of(["", "headrace-shelf", "shelf.py"], ["conformance_shelf"]) == [
+        "headrace-shelf"
+    ]
+    assert distributions_of([""], ["no_such_module"]) == []
+    # pydantic is required by headrace, attrs by jsonschema, which an extra brings; filelock by none.
+    loaded = ["pydantic", "jsonschema", "attr", "filelock"]
+    assert not_required(loaded, ["headrace-shelf"]) == ["filelock"]
+    assert not_required(loaded, ["headrace-shelf", "filelock"]) == []

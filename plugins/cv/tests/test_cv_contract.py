@@ -60,7 +60,7 @@ def test_importing_the_backends_loads_neither_opencv_nor_numpy():
 import sys, headrace_cv, headrace_cv.color, headrace_cv.crop, headrace_cv.decode
 import headrace_cv.detection, headrace_cv.encode, headrace_cv.geometry, headrace_cv.letterbox
 import headrace_cv.tensor
-headrace_cv.letterbox.LetterBoxMat.Options(resize_h=4, resize_w=4, pad_value=[1, 2, 3])
+headrace_cv.letterbox.LetterBoxMat.Options(resize_h=4, resize_w=4, fill_value=[1, 2, 3])
 headrace_cv.geometry.ResizeMat.Options(resize_h=4)
 headrace_cv.tensor.Mat2Tensor.Options(mean=[1, 2, 3])
 headrace_cv.check_image_file

@@ -36,7 +36,7 @@ SIZES = [(20, 30), (30, 20), (7, 100), (100, 7), (32, 32), (1, 900), (900, 1), (
 @pytest.mark.parametrize("canvas", [(32, 32), (20, 47), (64, 9), (1, 1)])
 @pytest.mark.parametrize("tail", [(), (1,), (3,), (4,)])
 def test_the_image_is_fitted_and_the_rest_is_padding(kit, backend_class, size, canvas, tail):
-    backend = kit.ready(backend_class, resize_h=canvas[0], resize_w=canvas[1], pad_value=7)
+    backend = kit.ready(backend_class, resize_h=canvas[0], resize_w=canvas[1], fill_value=7)
     height, width = slow_place(*size, *canvas)
     right, below = canvas[1] - width, canvas[0] - height
     left, top = (right // 2, below // 2) if backend_class is LetterBoxMat else (0, 0)
@@ -101,7 +101,7 @@ def test_a_small_image_is_made_larger_only_when_allowed(kit, backend_class):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_each_channel_has_its_own_padding(kit, dtype):
-    backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, pad_value=[1.5, 2.5, 300])
+    backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, fill_value=[1.5, 2.5, 300])
     result = kit.run(backend, data=noise(4, 4, 3, dtype=dtype))["result"]
     expected = [1.5, 2.5, 300] if dtype is np.float32 else [2, 2, 255]
     assert (result[0] == expected).all()
@@ -109,19 +109,19 @@ def test_each_channel_has_its_own_padding(kit, dtype):
 
 
 def test_the_padding_may_be_a_number_or_an_array_of_numpy():
-    asked = letterbox_image(noise(4, 4, 3), 8, 4, pad_value=np.float32([1.5, 2.5, 255]))[0]
+    asked = letterbox_image(noise(4, 4, 3), 8, 4, fill_value=np.float32([1.5, 2.5, 255]))[0]
     assert asked[0, 0].tolist() == [2, 2, 255]
-    assert letterbox_image(noise(4, 4), 8, 4, pad_value=np.uint8(7))[0][0].tolist() == [7] * 4
+    assert letterbox_image(noise(4, 4), 8, 4, fill_value=np.uint8(7))[0][0].tolist() == [7] * 4
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_padding_is_limited_to_what_the_dtype_holds(kit, dtype):
-    backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, pad_value=[-1e300, 0, 1e300])
+    backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, fill_value=[-1e300, 0, 1e300])
     result = kit.run(backend, data=noise(4, 4, 3, dtype=dtype))["result"]
     most = np.finfo(np.float32).max
     assert result[0, 0].tolist() == ([-most, 0, most] if dtype is np.float32 else [0, 0, 255])
     large = kit.run(
-        kit.ready(LetterBoxMat, resize_h=8, resize_w=4, pad_value=3e9), data=noise(4, 4)
+        kit.ready(LetterBoxMat, resize_h=8, resize_w=4, fill_value=3e9), data=noise(4, 4)
     )
     assert (large["result"][0] == 255).all()
 
@@ -129,7 +129,7 @@ def test_padding_is_limited_to_what_the_dtype_holds(kit, dtype):
 @pytest.mark.parametrize("shape", [(4, 8, 3), (4, 8), (4, 4)])
 def test_padding_that_does_not_fit_the_channels_is_refused(kit, shape):
     # Also where nothing is padded, so that it does not depend on the size of the picture.
-    backend = kit.ready(LetterBoxMat, resize_h=4, resize_w=4, pad_value=[1, 2])
+    backend = kit.ready(LetterBoxMat, resize_h=4, resize_w=4, fill_value=[1, 2])
     with pytest.raises(InputError) as caught:
         kit.run(backend, data=noise(*shape))
     assert (caught.value.key, caught.value.got) == ("data", f"uint8 {list(shape)}")
@@ -160,10 +160,10 @@ def test_the_interpolation_is_that_of_resizing(interpolation):
         {"resize_w": 5},
         {"resize_h": 0, "resize_w": 5},
         {"resize_h": 5, "resize_w": 32_768},
-        {"resize_h": 5, "resize_w": 5, "pad_value": "gray"},
-        {"resize_h": 5, "resize_w": 5, "pad_value": []},
-        {"resize_h": 5, "resize_w": 5, "pad_value": float("inf")},
-        {"resize_h": 5, "resize_w": 5, "pad_value": True},
+        {"resize_h": 5, "resize_w": 5, "fill_value": "gray"},
+        {"resize_h": 5, "resize_w": 5, "fill_value": []},
+        {"resize_h": 5, "resize_w": 5, "fill_value": float("inf")},
+        {"resize_h": 5, "resize_w": 5, "fill_value": True},
         {"resize_h": 5, "resize_w": 5, "interpolation": "best"},
         {"resize_h": 5, "resize_w": 5, "pad": 5},
     ],

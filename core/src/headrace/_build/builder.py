@@ -22,7 +22,7 @@ from headrace._scheduling.instance import Instance
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace._backend import Backend
     from headrace._config.shape import NodeKeys
@@ -53,6 +53,11 @@ class ComposedNode(BuiltNode):
 
     registers: set[str] = field(default_factory=set)
     holds: set[str] = field(default_factory=set)
+
+    @property
+    def enters(self) -> Mapping[type[Backend], Backend]:
+        """A backend of each class here that has a function ``enter``."""
+        return self.elements.enters
 
     def listen(self, probes: Probes) -> None:
         """Let these probes, and no others, hear of the node from now on."""

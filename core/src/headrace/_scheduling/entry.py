@@ -102,11 +102,12 @@ class Entry:
             interpreter: the backend pops the item and writes its answer, or the owner does and takes the request back.
         group: Entries that are cancelled, if they still wait, when one fails, else None; emptied against a cycle.
         scheduler: Where the entry came in, and is counted; None before that.
+        entered: What ``enter`` of each backend class returned for the request, by class; None for nothing.
     """
 
     __slots__ = (
         *("request", "owner", "weight", "arrival", "cut", "deadline", "priority", "data", "state"),
-        *("error", "code", "alarm", "room", "quota", "lent", "group", "scheduler"),
+        *("error", "code", "alarm", "room", "quota", "lent", "group", "scheduler", "entered"),
     )
 
     cut: float
@@ -136,6 +137,7 @@ class Entry:
         self.state = NEW
         self.error = self.code = self.alarm = self.room = self.lent = self.group = None
         self.scheduler: Any = None
+        self.entered: dict[type, Any] | None = None
         self.quota = quota
 
     def refuse(self, error: BaseException) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import defaultdict, deque
+from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._checked import Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._backend import Backend
+    from headrace._checked import Outcomes
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.locks import Signal
     from headrace._scheduling.own_thread import OwnThread
@@ -189,7 +192,8 @@ class Instance(Counts):
 
     Attributes:
         index, min, max, device: See `headrace.policies.InstanceView`.
-        backend: The backend, which ``run`` calls.
+        backend: The backend.
+        run: Runs a batch in the context of the instance, whose context variables no caller shares.
         thread: The thread that must run the instance, or None when any may.
         holder: Whoever claimed the instance (any object); None while the instance is free.
         ident: Identifier of the thread that runs the instance; 0 while none does.
@@ -227,7 +231,7 @@ class Instance(Counts):
         super().__init__()
         self.index = index
         self.backend = backend
-        self.run = backend.__call__
+        self.run_by(backend)
         self.min = least
         self.max = most
         self.device = device
@@ -247,6 +251,11 @@ class Instance(Counts):
         self.presence.entries = lambda: self.entries or ()
         self.away = False
         self.retired: Signal | None = None
+
+    def run_by(self, backend: Backend) -> None:
+        """Let ``backend`` run the batches: here a batch enters the instance, whichever thread brings it."""
+        enter: Any = Context().run
+        self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
 
     @property
     def busy(self) -> bool:

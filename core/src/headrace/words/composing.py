@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from headrace._backend import Backend, InitContext, Shared
 from headrace._build.callees import NotCallable, child_call, no_result, run_some, select
 from headrace._plan.declared import Needs, range_of, sequence
 from headrace._plan.element import Element, Named
 from headrace._plan.word import Use, Word, check_used, needs_of, word_of
 from headrace._portable import unless_all_well
+from headrace._shared import Shared
 from headrace.keys import DATA, REPOST, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import At
     from headrace._checked import Answers, Outcomes

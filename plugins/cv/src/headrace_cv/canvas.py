@@ -28,7 +28,7 @@ def letterbox_image(
     height: int,
     width: int,
     *,
-    pad_value: float | Sequence[float] = 114,
+    fill_value: float | Sequence[float] = 114,
     centered: bool = True,
     enlarge: bool = True,
     interpolation: str = "linear",
@@ -43,7 +43,7 @@ def letterbox_image(
         image: See `headrace_cv.images`. Returned itself when it has the size of the canvas.
         height: Height of the canvas in pixels, 1 to 32767.
         width: Width of the canvas in pixels, 1 to 32767.
-        pad_value: The value of the padding, one number or one per channel; for ``uint8`` rounded
+        fill_value: The value of the padding, one number or one per channel; for ``uint8`` rounded
             to the nearest integer; limited to what the dtype holds.
         centered: True: the image lies in the middle (an odd pixel of padding goes right or below).
             False: it lies in the upper left corner.
@@ -55,7 +55,7 @@ def letterbox_image(
         The canvas, same dtype and number of dimensions, and where the image lies in it.
 
     Raises:
-        InputError: ``image`` is no image, has another number of channels than ``pad_value``, or the
+        InputError: ``image`` is no image, has another number of channels than ``fill_value``, or the
             image or the canvas is too large.
         ValueError: A side is below 1, or ``interpolation`` is another word.
 
@@ -66,7 +66,7 @@ def letterbox_image(
     height, width = check_side("height", height), check_side("width", width)
     source = as_image(image, max_pixels)
     check_pixels(height, width, max_pixels, "the canvas")
-    padding = padding_of(source, pad_value)
+    padding = padding_of(source, fill_value)
     old_height, old_width = source.shape[:2]
     new_height, new_width = old_height, old_width
     if enlarge or old_height > height or old_width > width:
@@ -107,7 +107,7 @@ def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[floa
     )
     if len(values) != channels:
         raise InputError(
-            "the value of the padding (pad_value, fill_value) does not fit the image",
+            "the value of the padding (fill_value) does not fit the image",
             key="data",
             expected=f"{len(values)} channel(s), one per value of the padding",
             got=f"{image.dtype} {list(image.shape)}",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from headrace_cv._fields import ImageOptions
 from headrace_cv._per_image import PerImage, read_key
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DecodeMat"]
 
+Further = Literal["bmp", "tiff", "gif", "avif", "ppm", "jpeg2000", "jpeg", "png", "webp"]
+_ALWAYS = frozenset(("jpeg", "png", "webp"))
+
 
 class DecodeMat(PerImage):
     """Decode a JPEG, PNG or WebP file to an image in OpenCV's order: blue, green, red.
@@ -25,8 +28,12 @@ class DecodeMat(PerImage):
     one that viewers without animation show). Size and completeness are checked in the file's
     structure before the decoder reserves memory: a file that is cut off is refused.
 
+    ``formats`` adds further formats, which Pillow decodes under the same limits. Their errors in the middle of the
+    data are noticed as far as Pillow notices them.
+
     Reads:
-        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG, PNG or WebP file.
+        data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG, PNG or WebP file, or one of
+            ``formats``.
 
     Writes:
         result: ``uint8 [H, W, 3]``, a new array.
@@ -41,7 +48,7 @@ class DecodeMat(PerImage):
 
     Source:
         Own; the decoders are those of OpenCV's ``imdecode``, the checks those of
-        `headrace_cv.check_image_file`.
+        `headrace_cv.check_image_file`; the decoders of ``formats`` are Pillow's.
     """
 
     class Options(ImageOptions):
@@ -52,8 +59,23 @@ class DecodeMat(PerImage):
         )
         exif_orientation: bool = Field(
             default=True,
-            description="Turn and mirror the picture as its EXIF data ask (true or false).",
+            description="Turn and mirror the picture as its EXIF data ask, or the XMP data of a PNG file "
+            "(true or false).",
         )
+        formats: tuple[Further, ...] = Field(
+            default=(),
+            description="Formats that are decoded beside JPEG, PNG and WebP, by Pillow (names): bmp, tiff, "
+            "gif, avif, ppm, jpeg2000.",
+        )
+
+        @field_validator("formats")
+        @classmethod
+        def _adds_something(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+            if value and not set(value) - _ALWAYS:
+                raise ValueError(
+                    "JPEG, PNG and WebP are always decoded: formats names those that are decoded beside them"
+                )
+            return value
 
     writes = ("result", "color")
     expected = "a JPEG, PNG or WebP file as bytes"

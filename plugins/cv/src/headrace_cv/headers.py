@@ -15,18 +15,17 @@ import zlib
 from typing import Any, NamedTuple
 
 from headrace.errors import InputError
+from headrace_cv.formats import NAMES, other_format
 
 __all__ = [
     "MAX_BYTES",
     "MAX_PARTS",
     "MAX_SCANS",
-    "NAMES",
     "ImageHeader",
     "check_image_file",
     "plain_jpeg_size",
     "still_png",
     "view_of_bytes",
-    "webp_orientation",
 ]
 
 MAX_PARTS = 100_000
@@ -133,10 +132,7 @@ def check_image_file(data: Any) -> ImageHeader:
     elif start[:4] == b"RIFF" and start[8:] == b"WEBP":
         header = _walk_webp(view)
     else:
-        got = f"{len(view)} bytes that start with {start!r}" if start else "0 bytes"
-        raise InputError(
-            "the image format is not recognised", expected="a JPEG, PNG or WebP file", got=got
-        )
+        raise other_format(view)
     if header.width == 0 or header.height == 0:
         raise _broken(header.format, f"a header that says {header.width} x {header.height} pixels")
     return header
@@ -150,9 +146,6 @@ def _cut_off(kind: str, view: memoryview, missing: str) -> InputError:
     why = f"{len(view)} bytes that end before {missing}"
     return InputError(f"the {NAMES[kind]} file is cut off", expected="a whole file", got=why)
 
-
-NAMES = {"jpeg": "JPEG", "png": "PNG", "webp": "WebP"}
-"""The formats as errors write them."""
 
 # A JPEG marker that is no restart marker, no stuffed zero and no fill byte.
 _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
@@ -340,41 +333,3 @@ def _webp_size(kind: bytes, start: bytes) -> tuple[int, int]:
         width, height = struct.unpack("<HH", start[6:10])
         return width & 0x3FFF, height & 0x3FFF
     raise _broken("webp", f"a first chunk {kind!r} without a picture size")
-
-
-_WITH_EXIF = 0x08
-"""The flag of a WebP file's first chunk (VP8X) that says that one of the others holds EXIF data."""
-
-
-def webp_orientation(view: memoryview) -> int:
-    """Give the EXIF orientation of a whole WebP file, 1 to 8; 1, upright, where it has none.
-
-    OpenCV reads it from 4.13 on; earlier versions give the picture as it is stored.
-    """
-    if bytes(view[12:16]) != b"VP8X" or not view[20] & _WITH_EXIF:
-        return 1
-    at, whole = 12, 8 + int.from_bytes(view[4:8], "little")
-    while at + 8 <= whole:
-        kind, length = struct.unpack_from("<4sI", view, at)
-        if kind == b"EXIF":
-            return _orientation(bytes(view[at + 8 : at + 8 + length]))
-        at += 8 + length + (length & 1)
-    return 1
-
-
-def _orientation(exif: bytes) -> int:
-    """Read tag 0x0112 of the first directory of EXIF data (TIFF 6.0, section 2); 1 where it is missing or wrong."""
-    tiff = exif.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
-    if order is None:
-        return 1
-    try:
-        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (count,) = struct.unpack_from(f"{order}H", tiff, start)
-        for entry in range(start + 2, start + 2 + 12 * count, 12):
-            tag, kind, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
-            if (tag, kind) == (0x0112, 3):
-                return int(value) if 1 <= value <= 8 else 1
-    except struct.error:  # the data are cut off
-        pass
-    return 1

@@ -8,20 +8,21 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError
+from headrace_cv.formats import FURTHER, NAMES, format_of, other_format
 from headrace_cv.headers import (
     MAX_BYTES,
-    NAMES,
     check_image_file,
     plain_jpeg_size,
     still_png,
     view_of_bytes,
-    webp_orientation,
 )
 from headrace_cv.images import COLORS, as_image, convert_color, dense
 from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
+from headrace_cv.orientation import png_orientation, webp_orientation
+from headrace_cv.pillow_files import pillow_decoder, upright
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
@@ -41,8 +42,9 @@ def decode_image(
     max_pixels: int = MAX_PIXELS,
     max_bytes: int | None = None,
     exif_orientation: bool = True,
+    formats: Collection[str] = (),
 ) -> NDArray[np.uint8]:
-    """Decode a JPEG, PNG or WebP file to ``uint8 [H, W, 3]``, channels blue, green, red.
+    """Decode a JPEG, PNG or WebP file, or one of ``formats``, to ``uint8 [H, W, 3]``, channels blue, green, red.
 
     Grey files give three equal channels, an alpha channel is dropped, 16 bits become 8, and of an
     animation the first picture is decoded (of an animated PNG file, the one that viewers without
@@ -53,26 +55,39 @@ def decode_image(
         max_pixels: Most pixels (width x height); checked in the header, before the decoder
             reserves memory.
         max_bytes: Most bytes of the file; None means any number.
-        exif_orientation: Turn and mirror the picture as its EXIF data ask.
+        exif_orientation: Turn and mirror the picture as its EXIF data ask, or the XMP data of a PNG file.
+        formats: What is decoded beside JPEG, PNG and WebP, by Pillow: ``"bmp"``, ``"tiff"``, ``"gif"``,
+            ``"avif"``, ``"ppm"`` (also PBM and PGM), ``"jpeg2000"``.
 
     Raises:
         InputError: The format is another one, a limit is exceeded, or the file is cut off or
             broken.
+        MissingDependencyError: Pillow is not installed, or cannot decode one of ``formats``.
+        ValueError: ``formats`` has another word.
     """
+    for one in formats:
+        check_choice("each of formats", one, NAMES)
     decode = image_decoder(
-        max_pixels=max_pixels, max_bytes=max_bytes, exif_orientation=exif_orientation
+        max_pixels=max_pixels,
+        max_bytes=max_bytes,
+        exif_orientation=exif_orientation,
+        formats=formats,
     )
     return decode(data)
 
 
 def image_decoder(
-    *, max_pixels: int, max_bytes: int | None, exif_orientation: bool
+    *, max_pixels: int, max_bytes: int | None, exif_orientation: bool, formats: Collection[str]
 ) -> Callable[[Any], NDArray[np.uint8]]:
     """Give `decode_image` with its options, for many files.
 
     Before the usual kind of JPEG is decoded, only its header is read (`plain_jpeg_size`); every
-    other file is checked part by part (`check_image_file`).
+    other file is checked part by part (`check_image_file`). Files of ``formats`` are left to Pillow.
+
+    Raises:
+        MissingDependencyError: Pillow is not installed, or cannot decode one of ``formats``.
     """
+    decode_further = _further_decoder(formats, max_pixels, exif_orientation=exif_orientation)
     most_bytes = MAX_BYTES if max_bytes is None else min(max_bytes, MAX_BYTES)
     flags: int = cv2.IMREAD_COLOR
     if not exif_orientation:
@@ -85,31 +100,52 @@ def image_decoder(
         if type(data) is bytes and len(data) <= most_bytes:
             size = plain_jpeg_size(data)
         if size is None or size[0] * size[1] > max_pixels:
-            data, file_format = _checked_file(data, max_pixels, max_bytes)
-            if file_format == "webp" and exif_orientation:
-                how, orientation = flags | cv2.IMREAD_IGNORE_ORIENTATION, webp_orientation(data)
+            data = _within(data, max_bytes)
+            found = decode_further(data)
+            if found is not None:
+                return found
+            data, file_format = _checked_file(data, max_pixels)
+            if exif_orientation and file_format != "jpeg":  # OpenCV turns JPEG files
+                how = flags | cv2.IMREAD_IGNORE_ORIENTATION
+                find = png_orientation if file_format == "png" else webp_orientation
+                orientation = find(data)
         try:
             image = imdecode(frombuffer(data, uint8), how)
         except cv2.error as error:
             raise _undecodable(data, f"data that the decoder refuses: {error}") from None
         if image is None:
             raise _undecodable(data, "data that the decoder refuses")
-        found: NDArray[np.uint8] = image
-        return found if orientation == 1 else _upright(found, orientation)
+        decoded: NDArray[np.uint8] = image
+        return decoded if orientation == 1 else upright(decoded, orientation)
 
     return decode
 
 
-def _upright(image: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Turn and mirror an image that is stored with an EXIF orientation of 2 to 8 (EXIF 2.32, tag 274)."""
-    if orientation >= 5:
-        image = np.asarray(cv2.transpose(image), np.uint8)
-    flips = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}  # what is transposed (5) needs no more
-    return np.asarray(cv2.flip(image, flips[orientation]), np.uint8) if orientation != 5 else image
+def _further_decoder(
+    formats: Collection[str], max_pixels: int, *, exif_orientation: bool
+) -> Callable[[memoryview], NDArray[np.uint8] | None]:
+    """Return a function that decodes files of ``formats``; of a JPEG, PNG or WebP file it makes None.
+
+    Where ``formats`` names no further format, it makes None of every file.
+    """
+    further = [one for one in FURTHER if one in formats]
+    if not further:
+        return lambda _: None
+    by_pillow = pillow_decoder(further, max_pixels=max_pixels, exif_orientation=exif_orientation)
+
+    def decode(view: memoryview) -> NDArray[np.uint8] | None:
+        file_format = format_of(view)
+        if file_format in further:
+            return by_pillow(view, file_format)
+        if file_format not in ("jpeg", "png", "webp"):
+            raise other_format(view, further)
+        return None
+
+    return decode
 
 
-def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> tuple[memoryview, str]:
-    """Check limits and structure of a file of any of the formats; give its bytes, and which format it is."""
+def _within(data: Any, max_bytes: int | None) -> memoryview:
+    """Return the bytes of a file of any format; refuse one that is too long."""
     view = view_of_bytes(data)
     if max_bytes is not None and len(view) > max_bytes:
         raise InputError(
@@ -118,6 +154,11 @@ def _checked_file(data: Any, max_pixels: int, max_bytes: int | None) -> tuple[me
             got=f"{len(view)} bytes",
             hint="The option max_bytes sets this limit.",
         )
+    return view
+
+
+def _checked_file(view: memoryview, max_pixels: int) -> tuple[memoryview, str]:
+    """Check the structure of a JPEG, PNG or WebP file, and the size of its picture; return what is decoded, and its format."""
     header = check_image_file(view)
     check_pixels(header.height, header.width, max_pixels)
     return still_png(view) if header.format == "png" else view, header.format

@@ -42,7 +42,7 @@ class LetterBoxMat(PerImage):
 
     Raises:
         InputError: ``data`` is missing or no such image, has more than ``max_pixels``, or
-            ``pad_value`` is a list whose length is not C.
+            ``fill_value`` is a list whose length is not C.
 
     Source:
         The ``letterbox`` of YOLOv5, with its 114; the other side by own rounding.
@@ -53,7 +53,7 @@ class LetterBoxMat(PerImage):
 
         resize_h: Side = Field(description="Height of the canvas, in pixels.")
         resize_w: Side = Field(description="Width of the canvas, in pixels.")
-        pad_value: FiniteFloat | PerChannel = Field(
+        fill_value: FiniteFloat | PerChannel = Field(
             default=114,
             description="Value of the padding, in pixel values: one number or one per channel.",
         )
@@ -65,7 +65,7 @@ class LetterBoxMat(PerImage):
             default="linear", description="How values between pixels are computed (a name)."
         )
 
-        positional = ("resize_h", "resize_w", "pad_value")
+        positional = ("resize_h", "resize_w", "fill_value")
 
         @model_validator(mode="after")
         def _canvas_within_limit(self) -> Self:
@@ -84,7 +84,7 @@ class LetterBoxMat(PerImage):
             letterbox_image,
             height=options.resize_h,
             width=options.resize_w,
-            pad_value=options.pad_value,
+            fill_value=options.fill_value,
             centered=self.centered,
             enlarge=options.enlarge,
             interpolation=options.interpolation,
@@ -117,7 +117,7 @@ class TopLeftResizeMat(LetterBoxMat):
 
     Raises:
         InputError: ``data`` is missing or no such image, has more than ``max_pixels``, or
-            ``pad_value`` is a list whose length is not C.
+            ``fill_value`` is a list whose length is not C.
 
     Source:
         The preprocessing of YOLOX, with its 114; the other side by own rounding.

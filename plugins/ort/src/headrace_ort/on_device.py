@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace import InitContext
-    from headrace_ort.signature import Signature
+    from headrace_tensors import Signature
 
 __all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_serve.datatypes import DATATYPES, from_bytes, from_json
+from headrace_serve.datatypes import DATATYPES, from_json
 from headrace_serve.errors import UnsupportedError, unknown_parameter
 from headrace_serve.grpc_messages import message
-from headrace_serve.messages import Answer, Asked, Tensor
+from headrace_serve.messages import Answer, Asked, Encoded
 from headrace_serve.outlines import Outline
 from headrace_serve.tensors import (
     UNSUPPORTED_PARAMETERS,
     check_items,
+    check_number,
     placed_input,
     read_shape,
     tensor_view,
@@ -148,6 +150,8 @@ def read_request(
     sent = [one for one in request.inputs if not _is_placed(one)] if raw else ()
     if raw and len(raw) != len(sent):
         raise InputError(f"raw_input_contents has {len(raw)} entries for {len(sent)} inputs")
+    check_number("inputs", len(request.inputs), model.signature.inputs)
+    check_number("outputs", len(request.outputs), model.signature.outputs)
     left = iter(raw)
     inputs = []
     for one in request.inputs:
@@ -187,7 +191,7 @@ def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place]]
 def _filled(outline: Outline, received: Received, timeout_s: float | None) -> Asked:
     """Build what a message asks for from an earlier message's outline and its own id and raw tensors."""
     inputs = [
-        Tensor(name, datatype, shape, from_bytes(name, datatype, shape, data))
+        Encoded(name, datatype, shape, data)
         for (name, datatype, shape, _), data in zip(outline.inputs, received.raw, strict=True)
     ]
     parameters = dict(outline.parameters)
@@ -198,7 +202,7 @@ def _is_placed(one: Any) -> bool:
     return _REGION in one.parameters
 
 
-def _placed(one: Any, access: Access) -> Tensor:
+def _placed(one: Any, access: Access) -> Encoded:
     """Give an input that is in shared memory."""
     given = {name: _value(name, value) for name, value in one.parameters.items()}
     place: Any = access.place(f"input {one.name!r}", given)
@@ -247,7 +251,7 @@ def _check_input_parameters(name: str, parameters: Any, raw: Any) -> None:
         )
 
 
-def _tensor(one: Any, raw: bytes | None) -> Tensor:
+def _tensor(one: Any, raw: bytes | None) -> Encoded:
     name = one.name
     if one.parameters:
         _check_input_parameters(name, one.parameters, raw)
@@ -256,8 +260,8 @@ def _tensor(one: Any, raw: bytes | None) -> Tensor:
     if raw is not None:
         if one.HasField("contents"):
             raise InputError(f"input {name!r} has both contents and raw_input_contents")
-        return Tensor(name, datatype, shape, from_bytes(name, datatype, shape, raw))
-    return Tensor(name, datatype, shape, _contents(name, datatype, shape, one.contents))
+        return Encoded(name, datatype, shape, raw)
+    return Encoded(name, datatype, shape, one.contents, _contents)
 
 
 def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> Any:
@@ -268,15 +272,16 @@ def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -
             raise InputError(
                 f"input {name!r}: {datatype}", expected=_CONTENTS[datatype], got=field.name
             )
-    values = list(getattr(contents, _CONTENTS[datatype]))
+    found = getattr(contents, _CONTENTS[datatype])
+    if len(found) != math.prod(shape):
+        raise InputError(
+            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{len(found)}]"
+        )
+    values = list(found)
     if datatype not in ("FP32", "FP64", "BYTES"):
         return from_json(name, datatype, shape, values)
     array = np.empty(len(values), DATATYPES[datatype])
     array[:] = values
-    if array.size != np.prod(shape, dtype=object):
-        raise InputError(
-            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{array.size}]"
-        )
     return array.reshape(shape)
 
 

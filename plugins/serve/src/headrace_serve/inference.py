@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+from functools import partial as partly
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace import keys
-from headrace.errors import InputError, RequestError, RequestsFailed
+from headrace.errors import ContractError, InputError, RequestError, RequestsFailed
+from headrace_serve.aside import apart
 from headrace_serve.errors import ItemError, among, refusal, unknown_parameter
 from headrace_serve.messages import Answer
-from headrace_serve.results import tensors_of
+from headrace_serve.results import elements_of, tensors_of
 from headrace_serve.run_times import TimedContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from headrace_serve.limits import Limits
-    from headrace_serve.messages import Asked, Tensor
+    from headrace_serve.messages import Asked, Encoded, Tensor
     from headrace_serve.models import Model
     from headrace_serve.run_times import RunTimes
     from headrace_serve.signature import Port
@@ -38,9 +40,17 @@ _KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output",
 
 
 async def infer(
-    model: Model, asked: Asked, *, limits: Limits, priority_default: int, debug_errors: bool
+    model: Model,
+    asked: Asked,
+    *,
+    limits: Limits,
+    priority_default: int,
+    debug_errors: bool,
+    failed_item: Callable[[BaseException], None],
 ) -> Answer:
     """Run what a client asks for; the arguments by name are those of `Service`.
+
+    With the parameter ``partial`` the errors of items are given to ``failed_item``, and raise nothing.
 
     Raises:
         InputError: The inputs, outputs or parameters are wrong.
@@ -48,6 +58,9 @@ async def infer(
         RequestError, ClosedError: As ``pipe.call_async`` raises them.
         asyncio.CancelledError: The client went away; its requests have left the queues in which they waited.
     """
+    _check_elements(asked.inputs, limits)
+    elements = sum([one.elements for one in asked.inputs])
+    values = await apart(elements, _arrays, model, asked.inputs)
     outline = asked.outline
     if outline is None or not outline.checked:
         _check_parameters(asked.parameters)
@@ -56,8 +69,8 @@ async def infer(
         if outline is not None:
             outline.checked = True
     call = _call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
-    values = {tensor.name: tensor.array for tensor in asked.inputs}
-    fixed: dict[str, Any] = {keys.REQUEST_ID: asked.id} if asked.id else {}
+    identifier = asked.id or asked.request_id
+    fixed: dict[str, Any] = {keys.REQUEST_ID: identifier} if identifier else {}
     _add_context(fixed, asked.parameters, asked.times)
     partial = _flag("partial", asked.parameters)
     parameters: dict[str, Any] = {}
@@ -67,7 +80,11 @@ async def infer(
         count = _count(model, values)
         requests = [_request(model, values, fixed, item) for item in range(count)]
         results, failed = await _run_items(model, requests, call, partial=partial)
-        outputs = _written(model, results, failed, asked.outputs, partial=partial)
+        write = partly(_written, model, results, failed, asked.outputs, partial=partial)
+        outputs = await apart(elements_of(list(results.values())), write)
+        _check_written(model, outputs, limits)
+        for error in failed.values():
+            failed_item(error)
         if failed:
             parameters["errors"] = _errors_text(failed, debug=debug_errors)
         return Answer(model, asked.id, outputs, len(results), parameters)
@@ -75,7 +92,10 @@ async def infer(
         raise InputError(f"parameter 'partial' is for inputs of items, and {model.name!r} has none")
     request = _request(model, values, fixed, None)
     await model.pipe.call_async(request, **call)
-    outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
+    found = [request["result"]]
+    write = partly(tensors_of, model, found, by_item=False, wanted=asked.outputs)
+    outputs = await apart(elements_of(found[0]), write)
+    _check_written(model, outputs, limits)
     return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
 
 
@@ -91,7 +111,9 @@ def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> 
         InputError: The tensors are not those that the model takes.
     """
     _check_inputs(model, tensors)
-    return _request(model, {one.name: one.array for one in tensors}, more, 0)
+    ports = model.signature.inputs
+    values = {one.name: _as_said(ports[one.name], one.array) for one in tensors}
+    return _request(model, values, more, 0)
 
 
 def prepared(
@@ -238,7 +260,31 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
-def _check_inputs(model: Model, inputs: list[Tensor]) -> None:
+def _arrays(model: Model, inputs: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
+    """Read the elements of the inputs, which may be other ones than the model has."""
+    ports = model.signature.inputs
+    return {one.name: _as_said(ports.get(one.name), one.array()) for one in inputs}
+
+
+def _check_elements(inputs: Sequence[Encoded], limits: Limits) -> None:
+    elements = sum(one.elements for one in inputs if one.datatype == "BYTES")
+    if elements > limits.max_elements:
+        raise InputError(
+            f"the inputs of BYTES have {elements} elements together, which are more than the"
+            f" {limits.max_elements} that one request may hold"
+        )
+
+
+def _check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> None:
+    elements = sum([one.array.size for one in outputs if one.datatype == "BYTES"])
+    if elements > limits.max_elements:
+        raise ContractError(
+            f"the outputs of BYTES of model {model.name!r} have {elements} elements together",
+            hint=f"An answer may hold {limits.max_elements}: max_elements of Limits, or of the model.",
+        )
+
+
+def _check_inputs(model: Model, inputs: Sequence[Tensor | Encoded]) -> None:
     """Check the tensors against the signature."""
     ports = model.signature.inputs
     found = set()
@@ -258,7 +304,7 @@ def _check_inputs(model: Model, inputs: list[Tensor]) -> None:
             raise InputError(f"input {name!r} of model {model.name!r} is missing")
 
 
-def _check(port: Port, tensor: Tensor) -> None:
+def _check(port: Port, tensor: Tensor | Encoded) -> None:
     if tensor.datatype != port.datatype or not port.fits(tensor.shape):
         raise InputError(
             f"input {tensor.name!r}",
@@ -292,8 +338,6 @@ def _request(
     request: dict[str, Any] = dict(fixed)
     for name, port in model.signature.inputs.items():
         array = values[name]
-        if port.text:
-            array = _as_text(name, array)
         if port.batch_axis is not None:
             rows = _rows(name, array.shape[port.batch_axis])
             if request.setdefault(keys.REQUEST_SIZE, rows) != rows:
@@ -310,10 +354,13 @@ def _rows(name: str, rows: int) -> int:
     return rows
 
 
-def _as_text(name: str, array: NDArray[Any]) -> NDArray[Any]:
+def _as_said(port: Port | None, array: NDArray[Any]) -> NDArray[Any]:
+    """Give the elements of an input as the model takes them: bytes as text where it takes text."""
+    if port is None or not port.text or array.dtype != object:
+        return array
     made = np.empty(array.shape, object)
     try:
         made.reshape(-1)[:] = [value.decode("utf-8") for value in array.flat]
     except UnicodeDecodeError:
-        raise InputError(f"input {name!r}: its elements are no UTF-8 text") from None
+        raise InputError(f"input {port.name!r}: its elements are no UTF-8 text") from None
     return made

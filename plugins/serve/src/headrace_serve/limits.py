@@ -38,6 +38,8 @@ class Limits:
         max_regions: The most regions of shared memory that are registered at a time.
         max_items: The most elements of an input of items, and the most files of a multipart body: each is a request of
             the pipeline.
+        max_elements: The most elements of all inputs of BYTES of one request together, and of all outputs of BYTES of
+            its answer: each is an object of Python, which takes more memory and time than its bytes.
         max_timeout_ms: The most milliseconds that a request may take in the pipeline; None: no limit.
     """
 
@@ -53,6 +55,7 @@ class Limits:
     keep_alive_s: float = 75.0
     max_regions: int = 256
     max_items: int = 4096
+    max_elements: int = 1 << 20
     max_timeout_ms: float | None = None
 
     def narrowed(self, own: Mapping[str, float]) -> Limits:

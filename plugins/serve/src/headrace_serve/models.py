@@ -14,6 +14,7 @@ from headrace_serve.access_log import logger as access_logger
 from headrace_serve.counters import Counts
 from headrace_serve.entries import read_entries
 from headrace_serve.errors import UnknownModelError
+from headrace_serve.fields import read_fields
 from headrace_serve.outlines import Outlines
 from headrace_serve.run_times import is_timed, with_probe
 from headrace_serve.signature import entries_and_ends, read_signature
@@ -57,6 +58,8 @@ class Model:
         timed: Whether the pipeline has the probe that times each request.
         outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
         queries: The queries of earlier requests of the plain route.
+        fields: The fields of its bodies of JSON; None: it has none.
+        takes_json: Whether a body of the plain route is JSON, and its value the key ``data``.
         inside: The number of requests that this server has admitted and not answered.
         receiving: The number of these requests whose bodies are still being received.
         clock: Gives the time in seconds.
@@ -84,10 +87,12 @@ class Model:
             self.entry, self.entry_keys = _entry_node(plan["nodes"], described)
             self.queue_size = _queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
+            self.fields = read_fields(entry, self.pipe.config, self.entry)
         except BaseException:
             self.close(timeout=2.0)
             raise
         self.limits = entry.limits
+        self.takes_json = entry.body == "json"
         self.outlines: Outlines[Outline] = Outlines()
         self.messages: Outlines[Outline] = Outlines()
         self.queries: Outlines[Any] = Outlines()

@@ -69,9 +69,8 @@ class _Judged:
             if one.id == self.rule:
                 verdict = Verdict(one.id, FAILED, one.reason, said)
             elif verdict is None:
-                verdict = Verdict(
-                    one.id, BLOCKED, one.reason, f"the process ended at {self.rule!r}"
-                )
+                what = f"the process ended at {self.rule!r}"
+                verdict = Verdict(one.id, BLOCKED, one.reason, what, blocked_by=self.rule)
             found.append(verdict)
         return replace(self.certificate, rules=tuple(found))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,6 +47,11 @@ class Certificate:
         return judged and all(verdict.good for verdict in self.rules)
 
     @property
+    def blocked(self) -> dict[str, int]:
+        """By each rule because of which others cannot be judged, the number of these."""
+        return dict(Counter(v.blocked_by for v in self.rules if v.blocked_by is not None))
+
+    @property
     def expected_failures(self) -> dict[str, str]:
         """The expected failures, each with the reason that the author gives."""
         return {v.id: v.expected or "" for v in self.rules if v.outcome == EXPECTED_FAILURE}
@@ -67,4 +73,5 @@ class Certificate:
             "platform": self.platform,
             "rules": [asdict(verdict) for verdict in self.rules],
             "expected_failures": self.expected_failures,
+            "blocked": self.blocked,
         }

@@ -102,18 +102,8 @@ class RuleItem(pytest.Item):
 
     def _reported(self, verdict: Verdict) -> bool:
         """Return whether another test reports the rule that blocks this one."""
-        run = self.parent.run
         names = {item.name for item in self.session.items if item.parent is self.parent}
-        if run.late in names:
-            return True
-        todo = list(self.rule.needs)
-        while todo:
-            needed = run.verdict(todo.pop())
-            if not needed.good and needed.outcome != BLOCKED and needed.id in names:
-                return True
-            if needed.outcome == BLOCKED:
-                todo += run.rules[needed.id].needs
-        return False
+        return verdict.blocked_by in names
 
     def _text(self, verdict: Verdict) -> str:
         what = "listed in expected_failures" if verdict.expected else verdict.outcome

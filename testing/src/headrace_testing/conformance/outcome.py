@@ -48,6 +48,8 @@ class Verdict:
         reason: The reason for the rule.
         detail: The observation; empty if there is none.
         expected: The reason that the author gives for an expected failure, or None.
+        blocked_by: The rule because of which a ``blocked`` one cannot be judged: it is broken itself, or did
+            not end. None for every other outcome.
     """
 
     id: str
@@ -55,6 +57,7 @@ class Verdict:
     reason: str
     detail: str = ""
     expected: str | None = None
+    blocked_by: str | None = None
 
     @property
     def good(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.probe import probe
+from headrace_testing.conformance.requirements import distributions_of, not_required
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.subject import replaced
 from headrace_testing.conformance.values import difference, kept
@@ -26,6 +27,9 @@ def imports_lazily(subject: Subject) -> str:
     may load the standard library, headrace and the libraries that it requires itself, and modules of
     the backend's own distribution. Import numpy, torch and the like in `init`, best through a module of
     plain functions.
+
+    What `init` loads must be there wherever the distribution is installed: its `Requires-Dist` brings each of these
+    libraries (those of its extras and of what it requires count), or the backend can be built without it.
     """
     found = probe(subject, build=subject.unavailable is None)
     if found.error and found.stage != "build":
@@ -38,9 +42,28 @@ def imports_lazily(subject: Subject) -> str:
         raise Broken(f"checking the configuration loads {', '.join(found.configured)}")
     if subject.unavailable is not None:
         return "what init loads was not looked at"
+    _check_required(subject, found.built)
     return (
         f"init loads {', '.join(found.built)}" if found.built else "init loads no further library"
     )
+
+
+def _check_required(subject: Subject, loaded: list[str]) -> None:
+    """Refuse a backend that needs a library which its distribution does not require."""
+    elements = subject.element.walk()
+    modules = {one.cls.__module__.partition(".")[0] for one in elements}
+    distributions = distributions_of({one.distribution for one in elements}, modules)
+    if not distributions:  # a module or file that nobody installs
+        return
+    strange = not_required(loaded, distributions)
+    if not strange:
+        return
+    without = probe(subject, blocked=tuple(strange))
+    if without.error:
+        raise Broken(
+            f"init loads {', '.join(strange)}, which no Requires-Dist of {', '.join(distributions)} "
+            f"brings: where nothing else has installed it, the backend fails: {without.error_text}"
+        )
 
 
 @rule("missing-library", "imports-lazily", "builds")

@@ -207,11 +207,15 @@ class ConformanceRun:
         lacking = self.subject.unavailable
         if lacking is not None and rule.id in self._builds and not rule.unbuilt:
             return Verdict(rule.id, NOT_JUDGED, rule.reason, lacking, self.expected.get(rule.id))
-        bad = [one for one in rule.needs if self.verdict(one).outcome in (FAILED, BLOCKED)]
+        needed = [self.verdict(one) for one in rule.needs]
+        bad = [one for one in needed if one.outcome in (FAILED, BLOCKED)]
+        blocked_by = None
         if self.late is not None:
-            outcome, detail = BLOCKED, f"it cannot be judged after {self.late!r}, which did not end"
+            outcome, blocked_by = BLOCKED, self.late
+            detail = f"it cannot be judged after {self.late!r}, which did not end"
         elif bad:
-            outcome, detail = BLOCKED, f"it cannot be judged before {bad[0]!r} holds"
+            outcome, blocked_by = BLOCKED, bad[0].blocked_by or bad[0].id
+            detail = f"it cannot be judged before {blocked_by!r} holds"
         else:
             outcome, detail = self._check(rule)
         reason = self.expected.get(rule.id)
@@ -221,7 +225,7 @@ class ConformanceRun:
             elif outcome not in (BLOCKED, NOT_JUDGED):
                 outcome = UNEXPECTED_PASS
                 detail = "it is listed in expected_failures, and holds: take it out there"
-        return Verdict(rule.id, outcome, rule.reason, detail, reason)
+        return Verdict(rule.id, outcome, rule.reason, detail, reason, blocked_by)
 
     def _limit(self, most_s: float = math.inf) -> Limit:
         module = self.subject.kit.__class__.__module__

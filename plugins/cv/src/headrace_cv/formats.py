@@ -1,0 +1,110 @@
+"""Formats of image files: their names, and how a file's first bytes tell which it has.
+
+The module needs the standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["FURTHER", "NAMES", "format_of", "other_format"]
+
+FURTHER = {
+    "bmp": "BMP",
+    "tiff": "TIFF",
+    "gif": "GIF",
+    "avif": "AVIF",
+    "ppm": "PPM",
+    "jpeg2000": "JPEG 2000",
+}
+"""The formats that the option ``formats`` of `DecodeMat` adds, and their names in errors."""
+
+NAMES = {"jpeg": "JPEG", "png": "PNG", "webp": "WebP", **FURTHER}
+"""The formats that can be decoded, as errors write them."""
+
+_STARTS = {
+    b"\xff\xd8\xff": "jpeg",
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"BM": "bmp",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+    b"II+\0": "tiff",  # BigTIFF
+    b"MM\0+": "tiff",
+    b"GIF87a": "gif",
+    b"GIF89a": "gif",
+    b"\0\0\0\x0cjP  \r\n\x87\n": "jpeg2000",
+    b"\xff\x4f\xff\x51": "jpeg2000",  # a bare codestream
+    b"\xff\x0a": "JPEG XL",
+    b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL",
+    b"\0\0\1\0": "ICO",
+    b"8BPS": "Photoshop",
+    b"%PDF": "PDF",
+    b"<svg": "SVG",
+    b"<?xml": "XML",
+    b"<!DOCTYPE": "HTML",
+    b"<!doctype": "HTML",
+    b"<html": "HTML",
+    b"PK\3\4": "ZIP",
+    b"\x1f\x8b": "gzip",
+}
+_BRANDS = {
+    **dict.fromkeys((b"avif", b"avis"), "avif"),
+    **dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"), "HEIC"),
+    **dict.fromkeys((b"isom", b"iso2", b"mp41", b"mp42", b"qt  "), "video"),
+}
+
+
+def format_of(data: bytes | memoryview) -> str | None:
+    """Return the format of a file: a key of `NAMES`, the name of another format, or None when it is unknown.
+
+    Only the first 64 bytes are looked at; the rest may be anything.
+
+    Source:
+        The signatures of the formats' specifications; for AVIF and HEIC the brands of ISO/IEC 14496-12 section 4.3
+        and ISO/IEC 23008-12.
+    """
+    start = bytes(data[:64])
+    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
+        return "webp"
+    if start[4:8] == b"ftyp":
+        boxed = start[8 : max(12, int.from_bytes(start[:4], "big"))]
+        brands = [boxed[at : at + 4] for at in range(0, len(boxed), 4)]
+        return next((_BRANDS[brand] for brand in brands if brand in _BRANDS), None)
+    if start[:1] == b"P" and start[1:2] in b"123456" and start[2:3].isspace():
+        return "ppm"
+    return next((name for magic, name in _STARTS.items() if start.startswith(magic)), None)
+
+
+def other_format(view: memoryview, formats: Collection[str] = ()) -> InputError:
+    """Return the error for a file that is of none of the formats which are decoded.
+
+    Args:
+        view: The bytes of the file.
+        formats: The keys of `FURTHER` that are decoded beside JPEG, PNG and WebP.
+    """
+    *most, last = ("JPEG", "PNG", "WebP", *(NAMES[one] for one in FURTHER if one in formats))
+    got = f"{len(view)} bytes that start with {bytes(view[:12])!r}" if len(view) else "0 bytes"
+    found = format_of(view)
+    name = FURTHER.get(found or "", found)
+    if name is None:
+        what, hint = "the image format is not recognised", None
+    elif found in FURTHER:
+        what = f"this is {_with_article(name)} file"
+        hint = (
+            f'With formats = ["{found}"] DecodeMat decodes it too, by Pillow (pip install pillow).'
+        )
+    else:
+        what = f"this is {_with_article(name)} file"
+        hint = "DecodeMat decodes none of these: convert it to JPEG, PNG or WebP first."
+    expected = f"a {', '.join(most)} or {last} file"
+    return InputError(what, expected=expected, got=got, hint=hint)
+
+
+def _with_article(name: str) -> str:
+    spoken_with_vowel = name[0] in "AEIOU" or name in ("HTML", "SVG", "XML")
+    return f"{'an' if spoken_with_vowel else 'a'} {name}"
