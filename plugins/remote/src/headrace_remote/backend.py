@@ -73,14 +73,16 @@ class Remote(headrace.Backend):
         Raises:
             SetupError: No server has the model, or the options do not fit it.
         """
-        from headrace_remote import remote_model, values
+        from headrace_remote import remote_model, sending, values
 
         self._options = options
-        name = ("headrace_remote", options.model_dump_json())
+        key = options.key and options.key.get_secret_value()  # which the dump hides
+        name = ("headrace_remote", options.model_dump_json(), key)
         self._model = context.shared.get_or_create(
             name, lambda: remote_model.open_model(options, context.logger)
         )
         self._read = values.read_item
+        self._may_go_alone = sending.may_go_alone
         keys: dict[str, Any] = dict.fromkeys(("request_id", "context"), NotRequired[Any])
         keys |= {port.key: Any for port in self._model.signature.inputs}
         typed_dict: Any = TypedDict
@@ -111,13 +113,11 @@ class Remote(headrace.Backend):
         until: float,
     ) -> None:
         """Send items of the same shapes, and write their results and errors."""
-        from headrace_remote.sending import may_go_alone
-
         requests = [batch[place] for place, _ in members]
         try:
             results = self._model.run([item for _, item in members], requests, until)
         except RequestError as error:
-            if len(members) > 1 and self._options.rerun and may_go_alone(error):
+            if len(members) > 1 and self._options.rerun and self._may_go_alone(error):
                 for one in members:
                     self._run(batch, [one], outcomes, until)
                 return

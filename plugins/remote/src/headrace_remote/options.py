@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 import headrace
 
@@ -89,11 +89,10 @@ class RemoteOptions(headrace.Options):
         description="How often each server is asked whether the model is ready, in milliseconds; one "
         "that is away is asked less and less often, down to once in 30 s.",
     )
-    key: str | None = Field(
+    key: SecretStr | None = Field(
         None,
         description="The key for the servers, sent as `authorization: Bearer KEY`; write it as "
         "`${NAME}` to take it from the environment.",
-        repr=False,
     )
     tls: bool = Field(
         False,
@@ -127,8 +126,9 @@ class RemoteOptions(headrace.Options):
 
     @field_validator("key")
     @classmethod
-    def _printable(cls, key: str | None) -> str | None:
-        if key is not None and not (key and key.isascii() and key.isprintable()):
+    def _printable(cls, key: SecretStr | None) -> SecretStr | None:
+        text = None if key is None else key.get_secret_value()
+        if text is not None and not (text and text.isascii() and text.isprintable()):
             raise ValueError("a key has printable ASCII characters only, and at least one")
         return key
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, RequestError
@@ -19,11 +20,11 @@ from headrace_remote.servers import (
 )
 from headrace_remote.signature import DTYPES, Signature, read_signature
 from headrace_remote.values import Item, result_of
-from headrace_remote.wire import Writer, read_answer
+from headrace_remote.wire import Reader, Writer
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from headrace_remote.options import RemoteOptions
 
@@ -57,6 +58,7 @@ class RemoteModel:
         self._software = software
         self._metadata = metadata_of(options)
         self._writer = _writer(options, signature, partial=partial)
+        self._reader = Reader(signature, text=options.text)
         self._sender = Sender(
             pool,
             rerun=options.rerun,
@@ -83,7 +85,7 @@ class RemoteModel:
         data = self._writer.write(items, _identifier(requests))
         answer, url = self._sender.send(data, until, self._with_trace(requests))
         try:
-            found = read_answer(answer, self.signature, text=self._options.text)
+            found = self._reader.read(answer)
             failed = errors_of_rows(url, found.errors)
             return self._results(items, found.arrays, failed)
         except BackendError as error:
@@ -104,7 +106,7 @@ class RemoteModel:
         results: list[Any] = []
         row = start = 0
         for item in items:
-            lost = [failed[i] for i in range(row, row + item.rows) if i in failed]
+            lost = failed and [failed[i] for i in range(row, row + item.rows) if i in failed]
             results.append(lost[0] if lost else result_of(arrays, self.signature, start, item))
             row += item.rows
             start += item.rows - len(lost)
@@ -113,8 +115,8 @@ class RemoteModel:
     def _with_trace(self, requests: Sequence[Mapping[str, Any]]) -> Any:
         for request in requests:
             context = request.get("context")
-            if context:
-                value = context.get("traceparent") if hasattr(context, "get") else None
+            if isinstance(context, Mapping):
+                value = context.get("traceparent")
                 # gRPC refuses metadata that is not printable ASCII.
                 if isinstance(value, str) and value.isascii() and value.isprintable() and value:
                     return (*self._metadata, ("traceparent", value))
@@ -148,7 +150,9 @@ class RemoteModel:
 
 def metadata_of(options: RemoteOptions) -> tuple[tuple[str, str], ...]:
     """Return the metadata of every call."""
-    return () if options.key is None else (("authorization", f"Bearer {options.key}"),)
+    if options.key is None:
+        return ()
+    return (("authorization", f"Bearer {options.key.get_secret_value()}"),)
 
 
 def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:

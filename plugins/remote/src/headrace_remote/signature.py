@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -55,7 +56,12 @@ class Port:
     key: str
     batched: bool
 
-    @property
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of arrays in requests and results."""
+        return DTYPES[self.datatype]
+
+    @cached_property
     def sample_shape(self) -> tuple[int, ...]:
         """The shape of one sample, without the batch axis."""
         return self.shape[1:] if self.batched else self.shape
@@ -89,6 +95,19 @@ class Signature:
     outputs: tuple[Port, ...]
     batched: bool
     max_rows: int | None
+
+    @cached_property
+    def usual(self) -> Port | None:
+        """The only input, where arrays are sent as they are; else None."""
+        one = self.inputs[0]
+        plain = one.batched and one.datatype not in ("BYTES", "BF16")
+        return one if plain and len(self.inputs) == 1 else None
+
+    @cached_property
+    def one_array(self) -> bool:
+        """Whether there is one output only, whose rows are arrays."""
+        one = self.outputs[0]
+        return len(self.outputs) == 1 and one.batched and one.datatype != "BYTES"
 
 
 def _axes(shape: Iterable[int]) -> str:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from headrace.errors import BackendError
 from headrace_remote.protocol import message
+from headrace_remote.signature import DTYPES
 from headrace_remote.values import read_rows
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_remote.signature import Port, Signature
     from headrace_remote.values import Item
 
-__all__ = ["Answer", "Writer", "read_answer"]
+__all__ = ["Answer", "Reader", "Writer"]
 
 _REQUEST: Final = message("ModelInferRequest")
 _RESPONSE: Final = message("ModelInferResponse")
@@ -33,6 +35,7 @@ _RAW_OUTPUT: Final = 6 << 3 | 2
 _OTHERS: Final = frozenset(number << 3 | 2 for number in range(1, 6))
 _LONGEST_ID_BYTES: Final = 1024
 _MOST_HEADS: Final = 256
+_LONGEST_OUTLINE_BYTES: Final = 2048
 
 _CONTENTS: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
@@ -98,7 +101,7 @@ class Writer:
             identifier: The ``id`` of the call.
         """
         rows = sum(item.rows for item in items)
-        outline = (rows, items[0].shapes)
+        outline = rows, items[0].shapes
         head = self._heads.get(outline)
         if head is None:
             head = self._head(*outline)
@@ -112,7 +115,8 @@ class Writer:
             parts += (_ID, _varint_of(len(raw)), raw)
         for place in range(len(self._inputs)):
             buffers = [item.parts[place] for item in items]
-            parts += (_RAW_INPUT, _varint_of(sum(map(len, buffers))), *buffers)
+            size = sum([one.nbytes if isinstance(one, np.ndarray) else len(one) for one in buffers])
+            parts += (_RAW_INPUT, _varint_of(size), *buffers)
         return b"".join(parts)
 
     def _head(self, rows: int, shapes: tuple[tuple[int, ...], ...]) -> bytes:
@@ -134,58 +138,98 @@ def _varint_of(value: int) -> bytes:
     return bytes(found)
 
 
-def read_answer(data: bytes, signature: Signature, *, text: bool) -> Answer:
-    """Read the bytes of a ``ModelInferResponse``.
+class Reader:
+    """Reads the bytes of ``ModelInferResponse``.
 
     Args:
-        data: The bytes.
         signature: Its outputs are looked for by name.
         text: Whether BYTES become str.
-
-    Raises:
-        BackendError: The bytes are no such message, or lack an output.
     """
-    made, raw = _split(data)
-    parameters = {one.key: one.value for one in made.parameters}
-    by_name = {one.name: place for place, one in enumerate(made.outputs)}
-    if raw and len(raw) != len(made.outputs):
-        raise BackendError(
-            f"the server sent {len(raw)} raw contents for {len(made.outputs)} outputs"
+
+    def __init__(self, signature: Signature, *, text: bool) -> None:
+        self._outputs = signature.outputs
+        self._text = text
+        self._outlines: dict[bytes, _Outline] = {}
+
+    def read(self, data: bytes) -> Answer:
+        """Return the outputs of an answer.
+
+        Raises:
+            BackendError: The bytes are no such message, or lack an output.
+        """
+        rest, raw = _split(data)
+        made = self._outlines.get(rest)
+        if made is None:
+            made = _Outline(_parsed(rest), self._outputs)
+            if (
+                len(rest) <= _LONGEST_OUTLINE_BYTES
+            ):  # most answers differ in their raw tensors alone
+                if len(self._outlines) >= _MOST_HEADS:
+                    self._outlines.clear()
+                self._outlines[rest] = made
+        return made.answer(raw, self._outputs, text=self._text)
+
+
+class _Outline:
+    """An answer without its raw tensors: where the outputs stand, their datatypes and shapes."""
+
+    def __init__(self, made: Any, ports: Sequence[Port]) -> None:
+        by_name = {one.name: place for place, one in enumerate(made.outputs)}
+        for port in ports:
+            if port.name not in by_name:
+                found = ", ".join(map(repr, by_name)) or "none"
+                raise BackendError(
+                    f"the server's answer lacks the output {port.name!r}; it has: {found}"
+                )
+        places = [by_name[port.name] for port in ports]
+        self._count = len(made.outputs)
+        self._tensors = [_described(made.outputs[place], place) for place in places]
+        self._contents = made.raw_output_contents
+        self._typed = [made.outputs[place].contents for place in places]
+        self._errors = next(
+            (o.value.string_param for o in made.parameters if o.key == "errors"), ""
         )
-    arrays = []
-    for port in signature.outputs:
-        place = by_name.get(port.name)
-        if place is None:
-            found = ", ".join(map(repr, by_name)) or "none"
-            raise BackendError(
-                f"the server's answer lacks the output {port.name!r}; it has: {found}"
-            )
-        arrays.append(_array(port, made.outputs[place], raw[place] if raw else None, text=text))
-    errors = parameters.get("errors")
-    return Answer(arrays, "" if errors is None else errors.string_param)
+
+    def answer(self, raw: Sequence[Any], ports: Sequence[Port], *, text: bool) -> Answer:
+        """Return the outputs, whose elements are in ``raw``, or in the message itself."""
+        raw = raw or self._contents
+        if raw and len(raw) != self._count:
+            raise BackendError(f"the server sent {len(raw)} raw contents for {self._count} outputs")
+        arrays = []
+        for port, typed, (place, datatype, shape, is_json) in zip(
+            ports, self._typed, self._tensors, strict=True
+        ):
+            elements = raw[place] if raw else _from_contents(port.name, datatype, typed)
+            arrays.append(read_rows(port, datatype, shape, elements, is_json=is_json, text=text))
+        return Answer(arrays, self._errors)
 
 
-def _split(data: bytes) -> tuple[Any, list[Any]]:
-    """Read a message without copying its raw tensors; one with other fields is read by protobuf alone."""
+def _described(output: Any, place: int) -> tuple[int, str, tuple[int, ...], bool]:
+    """Return the place of an output, its datatype and shape, and whether its elements are JSON text."""
+    datatype = str(output.datatype)
+    kinds = {one.key: one.value.string_param for one in output.parameters}
+    is_json = datatype == "BYTES" and kinds.get("content_type") == "application/json"
+    return place, datatype, tuple(output.shape), is_json
+
+
+def _split(data: bytes) -> tuple[bytes, list[Any]]:
+    """Return a message without its raw tensors, and these; a message with other fields comes back whole."""
     view, place, rest = memoryview(data), 0, []
     raw: list[Any] = []
     while place < len(data):
         start, tag = place, data[place]
         length, place = _read_varint(data, place + 1)
         if (tag != _RAW_OUTPUT and tag not in _OTHERS) or length < 0 or place + length > len(data):
-            whole = _parsed(data)
-            return whole, list(whole.raw_output_contents)
+            return data, []
         if tag == _RAW_OUTPUT:
             raw.append(view[place : place + length])
         else:
             rest.append(view[start : place + length])
         place += length
-    return _parsed(b"".join(rest)), raw
+    return b"".join(rest), raw
 
 
 def _parsed(data: bytes) -> Any:
-    from google.protobuf.message import DecodeError
-
     try:
         return _RESPONSE.FromString(data)
     except DecodeError as error:
@@ -202,15 +246,6 @@ def _read_varint(data: bytes, place: int) -> tuple[int, int]:
     return -1, place
 
 
-def _array(port: Port, output: Any, raw: Any, *, text: bool) -> NDArray[Any]:
-    datatype, shape = str(output.datatype), tuple(output.shape)
-    kinds = {one.key: one.value.string_param for one in output.parameters}
-    is_json = datatype == "BYTES" and kinds.get("content_type") == "application/json"
-    if raw is None:
-        raw = _from_contents(port.name, datatype, output.contents)
-    return read_rows(port, datatype, shape, raw, is_json=is_json, text=text)
-
-
 def _from_contents(name: str, datatype: str, contents: Any) -> bytes:
     """Return typed contents as the raw bytes of the same elements."""
     if datatype == "BYTES":
@@ -219,6 +254,4 @@ def _from_contents(name: str, datatype: str, contents: Any) -> bytes:
     field = _CONTENTS.get(datatype)
     if field is None:
         raise BackendError(f"the server sent output {name!r}, {datatype}, without raw contents")
-    from headrace_remote.signature import DTYPES
-
     return np.array(getattr(contents, field), DTYPES[datatype]).tobytes()
