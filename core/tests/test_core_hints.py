@@ -154,3 +154,66 @@ def test_a_function_that_the_file_lacks_is_told_with_the_nearest_name(decoder):
     config = {"import": [str(decoder)], "backend": "Call(ctc_decoder_of_test:decodee)"}
     with pytest.raises(SetupError, match="Did you mean 'decode'"):
         headrace.pipe(config)
+
+
+# Cases that one may wonder about; docs/batching.md says what they mean.
+
+
+def test_a_min_without_any_max_cuts_batches_of_exactly_that_weight():
+    with headrace.pipe({"backend": "Counts", "min": 3, "batching_timeout": 60000}) as pipe:
+        assert pipe.describe()["nodes"]["main"]["range"] == [3, 3]
+        answers = pipe([{"data": k} for k in range(9)])
+    assert [one["result"] for one in answers] == [3] * 9
+
+
+class AtMostTwo(Counts):
+    max = 2
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
+class AtMostOne(AtMostTwo):
+    max = 1
+
+
+class GivesWeight(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["request_size"]
+
+
+headrace.register("AtMostTwo", AtMostTwo)
+headrace.register("AtMostOne", AtMostOne)
+headrace.register("GivesWeight", GivesWeight)
+
+
+@pytest.mark.parametrize(
+    ("cat", "split", "most"),
+    [("AtMostTwo", "Identity", 2), ("Identity", "AtMostTwo", 2), ("AtMostOne", "AtMostOne", 8)],
+)
+def test_the_range_of_catsplit_is_that_which_its_parts_can_take(cat, split, most):
+    config = {"backend": f"CatSplit[{cat},GivesWeight,{split}]", "max": 8}
+    with headrace.pipe(config) as pipe:
+        assert pipe.describe()["nodes"]["main"]["range"] == [1, most]
+        answers = pipe([{"data": k} for k in range(8)])
+    assert [one["result"] for one in answers] == [most] * 8
+
+
+def test_an_element_of_each_weighs_one_whatever_the_request_weighs():
+    config = {"backend": "Counts", "each": "rows", "max": 3}
+    with headrace.pipe(config) as pipe:
+        request = {"data": 0, "rows": [1, 2, 3], "request_size": 9}
+        assert pipe(request)["result"] == [3, 3, 3]
+        assert request["request_size"] == 9
+
+
+def test_a_list_to_a_closed_pipeline_is_refused_as_a_whole():
+    pipe = headrace.pipe({"backend": "Counts"})
+    pipe.close()
+    for requests in ([{"data": 1}, {"data": 2}], []):
+        for send in (pipe, pipe.submit):
+            with pytest.raises(headrace.errors.ClosedError):
+                send(requests)
+    assert pipe.stats()["nodes"]["main"]["failed"] == {"closed": 4}

@@ -191,6 +191,28 @@ def test_an_environment_variable_says_which_plugins_may_be_used(site, monkeypatc
     assert found & {"one", "two"} == usable
 
 
+@pytest.mark.parametrize(
+    ("value", "usable"),
+    [
+        ("headrace-odd", True),  # as `plugins list` and `headrace-odd:Odd` call it
+        ("headrace-headrace-odd", True),
+        ("Headrace_Headrace.Odd", True),
+        ("odd", False),
+        ("-headrace-odd", False),
+        ("-headrace-headrace-odd", False),
+        ("-odd", True),
+    ],
+)
+def test_a_distribution_with_the_prefix_twice_is_named_as_it_is_listed(
+    site, monkeypatch, value, usable
+):
+    site.backend("headrace-headrace-odd", "Odd", "hrt_odd")
+    monkeypatch.setenv("HEADRACE_PLUGINS", value)
+    (odd,) = (one for one in registry.plugins() if one.distribution == "headrace-headrace-odd")
+    assert (odd.plugin, odd.state == "ok") == ("headrace-odd", usable)
+    assert usable or "HEADRACE_PLUGINS" in odd.remedy
+
+
 def test_what_is_installed_and_allowed_is_looked_up_where_it_is_now(site, tmp_path, monkeypatch):
     site.backend("headrace-one", "One", "hrt_one", result="1")
     config = {"backend": "One"}

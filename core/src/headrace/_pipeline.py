@@ -118,6 +118,7 @@ class Pipeline:
             self._entrance.run(admitted)
             raise_failed([entry for entry, _ in admitted])
             return data
+        self._engine.check_open([data])
         self._entrance.run_one(data, timeout, priority)
         return data
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -21,7 +22,9 @@ from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+_log = logging.getLogger("headrace.pipeline")
 
 EXIT_S = 5.0
 """How long the exit of the interpreter waits for batches that run."""
@@ -236,3 +239,22 @@ def end_with_parent(parent: int, wait: Callable[[], object]) -> None:
 
 _PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``. Linux takes the end of the thread that started the process for the parent's."""
+
+
+# What the child process of a fork says.
+
+
+def say_forked(nodes: Iterable[str]) -> None:
+    """Log that a pipeline, built before a fork, answers nobody in this process, and what to do."""
+    what = (
+        "the pipeline of %s was built before a fork, and its threads live on in the parent process alone: process %d "
+        "refuses every request to it. Build it after the fork, in each process: not at module level under a server "
+        "that preloads (gunicorn --preload), but in its lifespan, in a post_fork hook, or on first use."
+    )
+    _log.error(what, ", ".join(nodes), os.getpid())
+
+
+def say(unsaid: list[Callable[[], None]]) -> None:
+    """Call and remove what has yet to be said."""
+    while unsaid:
+        unsaid.pop()()

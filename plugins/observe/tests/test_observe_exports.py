@@ -19,10 +19,12 @@ import threading
 import urllib.error
 import urllib.request
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
+import prometheus_client
 import pytest
 from opentelemetry import trace as api
 from opentelemetry.sdk.metrics import MeterProvider
@@ -45,6 +47,7 @@ from headrace_cli.app import app
 from headrace_observe import otel
 from headrace_observe.commands import top as commands_top
 from headrace_observe.commands.top import rows_of, scrape
+from headrace_observe.histograms import Histograms
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
 
@@ -137,6 +140,102 @@ def test_a_scrape_says_what_stats_says(probe):
         assert family.documentation
         assert family.samples
     assert "secret" not in text
+
+
+def scraped(port):
+    """Every sample of a scrape by name and labels, as prometheus-client's own parser reads it."""
+    _, _, text = get(port, "/metrics")
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+class TakesItsTime(headrace.Backend):
+    """Answers when the test says so."""
+
+    go_on = threading.Semaphore(0)
+
+    def forward(self, batch):
+        assert self.go_on.acquire(timeout=60)
+        for request in batch:
+            request["result"] = request["data"]
+
+
+headrace.register("ExportsTakesItsTime", TakesItsTime, replace=True)
+
+
+def test_histograms_count_every_request_and_its_wait(probe):
+    """A million seconds is above everything, a nanosecond below: so the cumulated counts are known."""
+    probes = ["Prometheus(port=0,bounds=[1e-9,1e6])"]
+    with headrace.pipe({"backend": "ExportsTakesItsTime", "probes": probes}) as pipe:
+        futures = pipe.submit([{"data": k} for k in range(3)])
+        TakesItsTime.go_on.release(3)
+        for one in futures:
+            one.result(timeout=60)
+        with pytest.raises(InputError):
+            pipe({})
+        found = scraped(probe[0].port)
+    main = ("node", "main")
+    for name, counted in (("request", 4), ("queue", 3)):
+        of = f"headrace_{name}_duration_seconds"
+        bounds = {dict(key[1:])["le"]: n for key, n in found.items() if key[0] == f"{of}_bucket"}
+        assert bounds["1000000.0"] == bounds["+Inf"] == counted
+        assert found[f"{of}_count", main] == counted
+    # The one that was refused took no time at all; those that ran took some.
+    assert found["headrace_request_duration_seconds_bucket", ("le", "1e-09"), main] == 1
+    longest = found["headrace_request_duration_seconds_sum", main]
+    assert longest > found["headrace_queue_duration_seconds_sum", main] >= 0
+
+
+def test_the_buckets_are_cumulated_and_sorted_whoever_sorts_them():
+    """Against a plain loop, more durations than are sorted at a time, from four threads."""
+    bounds = [0.25, 0.5, 2.0]
+    made = Histograms(bounds, ["idle"])
+    durations = [k / 1000 for k in range(3000)]
+    with ThreadPoolExecutor(4) as pool:
+        list(
+            pool.map(
+                lambda _: [made.request_done("a", {}, 0.0, d, None) for d in durations], range(4)
+            )
+        )
+    (request, queue) = made.families(prometheus_client.Metric)
+    found = {
+        (s.name.rpartition("_")[2], s.labels["node"], s.labels.get("le")): s.value
+        for s in request.samples
+    }
+    for bound in bounds:
+        assert found["bucket", "a", str(bound)] == 4 * sum(d <= bound for d in durations)
+    assert found["bucket", "a", "+Inf"] == found["count", "a", None] == 4 * len(durations)
+    assert found["sum", "a", None] == pytest.approx(4 * sum(durations))
+    assert found["count", "idle", None] == 0
+    assert {s.value for s in queue.samples} == {0}
+
+
+def test_without_bounds_there_are_no_histograms_and_no_request_is_timed_for_them(probe):
+    with headrace.pipe({"backend": "Identity", "probes": ["Prometheus(port=0,bounds=[])"]}) as pipe:
+        pipe({"data": 1})
+        found = scraped(probe[0].port)
+        assert not hasattr(probe[0], "request_done")
+    assert not [key for key in found if "duration_seconds_bucket" in key[0]]
+    assert found["headrace_requests_total", ("node", "main"), ("outcome", "ok")] == 1
+
+
+@pytest.mark.parametrize("bounds", ["[2,1]", "[1,1]", "[0]", "[-1]"])
+def test_bounds_that_do_not_ascend_from_above_zero_are_refused(bounds):
+    probes = [f"Prometheus(port=0,bounds={bounds})"]
+    with pytest.raises(headrace.errors.ConfigError, match="bounds"):
+        headrace.PipelineConfig.load({"backend": "Identity", "probes": probes})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prometheus-client reads /proc")
+def test_the_process_is_among_the_metrics(probe):
+    with headrace.pipe({"backend": "Identity", "probes": ["Prometheus(port=0)"]}):
+        found = scraped(probe[0].port)
+    assert found["process_resident_memory_bytes",] > 1e6
+    assert found["process_cpu_seconds_total",] > 0
+    assert found["process_start_time_seconds",] > 1e9
 
 
 def own_code(name):

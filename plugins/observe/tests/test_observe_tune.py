@@ -433,6 +433,30 @@ def test_a_configuration_that_cannot_be_built_is_a_row(tmp_path, monkeypatch):
     assert found["trials"][1]["point"]["ok"] > 0
 
 
+def test_values_above_what_the_built_model_takes_are_not_tried(tmp_path, monkeypatch):
+    """Only `init` knows how many rows such a model takes: `explain` says no end."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(
+        "import headrace\n"
+        "class TakesFour(headrace.Backend):\n"
+        "    def init(self, options, context):\n"
+        "        self.max = 4\n"
+        "    def forward(self, batch):\n"
+        "        for request in batch:\n"
+        "            request['result'] = request['data']\n"
+        "headrace.register('TakesFour', TakesFour)\n"
+    )
+    (tmp_path / "line.toml").write_text(
+        'import = ["model.py"]\nbackend = "S[Identity,TakesFour]"\n'
+    )
+    args = ["--range", "max=1,4,8,32", "--trials", "4", "--json", "--search", "climb"]
+    done = run("tune", "line.toml", "--goal", "max throughput", *QUICK, *args)
+    assert done.exit_code == 0, done.output
+    tried = [trial["values"]["main.max"] for trial in json.loads(done.stdout)["trials"]]
+    assert {*tried} == {1, 4}
+    assert "main.max: 8, 32 not tried, what is built there takes at most 4" in done.stderr
+
+
 def test_a_row_says_what_became_of_its_configuration():
     trial = {"best": True, "frontier": False, "reached": True, "runs": 2, "error": "E: no\nroom"}
     answered, failing, slow = (

@@ -18,7 +18,7 @@ from headrace._engine.entrance import Entrance
 from headrace._engine.teardown import Retirement, Teardown
 from headrace._graph.caller import run_from_front
 from headrace._graph.graph import Graph
-from headrace._process import close_at_exit
+from headrace._process import close_at_exit, say, say_forked
 from headrace._scheduling.calls import reentrant
 from headrace._scheduling.locks import Signal, drained, taking
 from headrace._scheduling.probes import Probes
@@ -61,6 +61,7 @@ class Engine:
         self._closing: ClosedError | None = None
         self._closed = False
         self._forked = False
+        self._unsaid: list[Callable[[], None]] = []  # of a forked child
 
     def start(self, owner: object) -> None:
         """Build the pipeline. It is closed when this fails, or when no reference to ``owner`` is left."""
@@ -102,6 +103,7 @@ class Engine:
     def check_open(self, requests: Sequence[object] = ()) -> None:
         """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
         if self._closing is not None:
+            say(self._unsaid)
             error = self._closing._passing(passes=False)
             error.begun = False if requests else None
             for request in requests:
@@ -114,6 +116,7 @@ class Engine:
     def state(self) -> str:
         """The state of the pipeline: ready, degraded, closing or closed."""
         if self._closed or self._forked:
+            say(self._unsaid)
             return "closed"
         if self._closing is not None:
             return "closing"
@@ -123,6 +126,7 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and each node has a living instance."""
+        say(self._unsaid)
         served = (any(i.living for i in s.instances) for s in self._schedulers)
         return self._closing is None and all(served)
 
@@ -374,6 +378,10 @@ class Engine:
     def after_fork(self) -> None:
         """Refuse all requests in a child process after a fork, where no thread of the parent exists."""
         self._forked = True
+        if self._closing is None:
+            self._unsaid = [partial(say_forked, self.blueprint.order)]
+        if hasattr(self, "entrance"):  # else the fork came in the midst of the build
+            self.entrance.call = lambda request: self.check_open([request])
         what = "this pipeline belongs to the parent process; build one after the fork"
         self._closing = ClosedError(what)
         for scheduler in self._schedulers:

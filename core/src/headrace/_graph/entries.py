@@ -195,6 +195,9 @@ def _copies(each: Each, request: Request) -> list[Request]:
     for value in values:
         copy = dict(request)
         copy.pop("result", None)
+        copy.pop(
+            "request_size", None
+        )  # it is the weight of the whole request: each element weighs 1
         copy[each.target] = value
         copies.append(copy)
     return copies

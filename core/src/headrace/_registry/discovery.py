@@ -109,9 +109,13 @@ class Plugin:
         return replace(self, state=state, reason=line, remedy=remedy, usable=False)
 
 
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def qualifier(distribution: str) -> str:
     """Give the qualifier of a distribution: for ``Headrace_CV`` it is the ``cv`` of ``cv:ResizeMat``."""
-    name = re.sub(r"[-_.]+", "-", distribution).lower()
+    name = _normal(distribution)
     return name.removeprefix("headrace-") if name != "headrace" else name
 
 
@@ -232,14 +236,14 @@ def _compared(plugin: Plugin) -> Plugin:
 
 def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
     """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies it, empty denies all."""
-    words = [qualifier(word.strip()) for word in allowed.split(",") if word.strip()]
-    denied = {qualifier(word[1:].strip()) for word in words if word.startswith("-")}
-    only = {word for word in words if not word.startswith("-")}
-    name = plugin.plugin
-    if name not in denied and (name in only or (denied and not only)):
+    words = [word.strip() for word in allowed.split(",") if word.strip()]
+    denied = {_normal(word[1:].strip()) for word in words if word.startswith("-")}
+    only = {_normal(word) for word in words if not word.startswith("-")}
+    name, names = plugin.plugin, {plugin.plugin, _normal(plugin.distribution)}
+    if not names & denied and (names & only or (denied and not only)):
         return plugin
     remedy = f"Add {name!r} to HEADRACE_PLUGINS, or unset it."
-    if name in denied:
+    if names & denied:
         remedy = f"Take '-{name}' out of HEADRACE_PLUGINS."
     return plugin._refused("disabled", f"HEADRACE_PLUGINS={allowed} does not allow it", remedy)
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from headrace._build.callees import child_call, filled_up, no_result, run_some, select, too_few
 from headrace._checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
 from headrace._options import Options as _Options
-from headrace._plan.declared import Needs, branches, range_of
-from headrace._plan.element import Element, elements_run
+from headrace._plan.declared import Needs, Ranged, branches, inside
+from headrace._plan.element import Element, Range, elements_run
 from headrace._plan.word import Use, Word, needs_of
 from headrace._portable import unless_all_well
 from headrace.errors import InstanceLostError
@@ -181,6 +181,12 @@ class Random(Branches):
         return bool(self._random.random() < self.options.p)
 
 
+def _of_gathered(ranges: Sequence[Ranged]) -> Range:
+    """Give the range of infer within those of cat and split."""
+    cat, infer, split = ranges
+    return inside([infer, *(one for one in (cat, split) if one.range[1] != 1)])
+
+
 class CatSplit(Word):
     """Gather, infer, split: ``CatSplit[cat,infer,split]``.
 
@@ -194,7 +200,8 @@ class CatSplit(Word):
     Writes:
         result: What split writes.
     Batch:
-        The range of infer. Where cat fails so many that the others are fewer than its min, these
+        The range of infer, within those of cat and split; one of these with a max of 1 is called item by
+        item and does not count. Where cat fails so many that the others are fewer than its min, these
         are gathered again, filled up, with ``pad = true``, else they fail.
 
     Raises:
@@ -208,7 +215,7 @@ class CatSplit(Word):
     """
 
     takes = 3
-    combine_ranges = range_of(1)
+    combine_ranges = staticmethod(_of_gathered)
     _needs_of = 0
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import socket
 import threading
@@ -17,6 +18,7 @@ import pydantic
 import headrace
 from headrace.errors import SetupError
 from headrace_observe.extras import library
+from headrace_observe.histograms import BOUNDS_S, Histograms
 from headrace_observe.metrics import tables
 
 if TYPE_CHECKING:
@@ -40,8 +42,9 @@ _OWN = {"instance": "instance_index"}
 class Prometheus:
     """The probe that answers ``/metrics``, ``/ready`` and ``/live`` while its pipeline exists.
 
-    Metrics are read from ``stats()`` when a client asks for ``/metrics``, so it costs the pipeline's requests
-    nothing.
+    Metrics are read from ``stats()`` when a client asks for ``/metrics``. The histograms of the times of requests hear of
+    each request, which costs it some microseconds; without ``bounds`` there are none, and the probe costs nothing. Those of the
+    process (``process_cpu_seconds_total``, ``process_resident_memory_bytes``, ...) are there on Linux.
 
     Attributes:
         port: The port on which the probe listens.
@@ -56,6 +59,20 @@ class Prometheus:
             min_length=1,  # an empty text would mean every address
             description='The address; "0.0.0.0", or "::" for IPv6, lets other machines ask, too.',
         )
+        bounds: list[pydantic.PositiveFloat] = pydantic.Field(
+            list(BOUNDS_S),
+            description="Upper bounds, in seconds and ascending, of the histograms of request and queue time; "
+            "an empty list for no histograms.",
+        )
+
+        @pydantic.field_validator("bounds")
+        @classmethod
+        def _ascend(cls, bounds: list[float]) -> list[float]:
+            if bounds != sorted({*bounds}) or bounds[-1:] == [math.inf]:
+                raise ValueError("the bounds ascend, and the last one is a number; +Inf is added")
+            return bounds
+
+    reentrant = True  # it takes no lock in the methods that hear of requests
 
     def __init__(self, options: Prometheus.Options) -> None:
         """Listen; ``/ready`` answers 503 until the pipeline is built.
@@ -68,7 +85,12 @@ class Prometheus:
         library("prometheus_client.exposition", "prometheus", "the probe Prometheus")
         self._pipeline: weakref.ref[headrace.Pipeline] | None = None
         registry = client.CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(client, self._look))
+        client.ProcessCollector(registry=registry)
+        self._histograms = Histograms(options.bounds) if options.bounds else None
+        if self._histograms is not None:  # core times every request for a probe with these methods
+            self.request_done = self._histograms.request_done
+            self.batch_ran = self._histograms.batch_ran
+        registry.register(_Collector(client, self._look, self._histograms))
         host = f"[{options.host}]" if ":" in options.host else options.host
         try:
             self._server = _Server((options.host, options.port), _Handler)
@@ -110,6 +132,8 @@ class Prometheus:
     def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
         """Note the pipeline by a weak reference, which does not keep it alive."""
         self._pipeline = weakref.ref(pipeline)
+        if self._histograms is not None:
+            self._histograms.show([*pipeline.stats()["nodes"]])
 
     def _look(self) -> headrace.Pipeline | None:
         return self._pipeline() if self._pipeline is not None else None
@@ -197,15 +221,23 @@ class _Handler(BaseHTTPRequestHandler):
 class _Collector:
     """The collector of the registry: reads the pipeline's statistics each time the metrics are asked for."""
 
-    def __init__(self, client: Any, look: Callable[[], headrace.Pipeline | None]) -> None:
+    def __init__(
+        self,
+        client: Any,
+        look: Callable[[], headrace.Pipeline | None],
+        histograms: Histograms | None,
+    ) -> None:
         self._client = client
         self._look = look
+        self._histograms = histograms
 
     def collect(self) -> Iterator[Any]:
         """Give the metrics."""
         pipeline = self._look()
         if pipeline is not None:
             yield from _families(self._client, pipeline)
+        if self._histograms is not None:
+            yield from self._histograms.families(self._client.Metric)
 
 
 def _families(client: Any, pipeline: headrace.Pipeline) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from headrace.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["KEYS", "Dimension", "as_layer", "space_of"]
+__all__ = ["KEYS", "Dimension", "as_layer", "space_of", "within"]
 
 KEYS = ("instance_num", "max", "batching_timeout", "threads")
 """The keys that are searched; ``threads`` is a key of ``[global]``, the others are keys of nodes."""
@@ -83,6 +83,32 @@ def space_of(
                 found.append(_dimension(nodes, name, "max", sizes))
             found.append(_dimension(nodes, name, "batching_timeout", (0, 1, 2, 4, 8)))
     return found
+
+
+def within(
+    space: Sequence[Dimension], built: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[Dimension], list[str]]:
+    """Leave out every ``max`` above what the backends of a node take themselves: it changes nothing.
+
+    Args:
+        space: The dimensions.
+        built: The nodes of the built pipeline, as ``Pipeline.describe()["nodes"]`` gives them: only ``init`` knows how many rows
+            a model takes.
+
+    Returns:
+        The dimensions that are left, and a sentence for each that has lost values.
+    """
+    left, said = [], []
+    for one in space:
+        most = built[one.node]["tree"]["range"][1] if one.key == "max" and one.node else None
+        if most is None or one.values[-1] <= most:
+            left.append(one)
+            continue
+        kept = tuple(value for value in one.values if value <= most) or (most,)
+        left.append(_near(one.node, one.key, kept, one.start))
+        gone = ", ".join(str(value) for value in one.values if value > most)
+        said.append(f"{one.name}: {gone} not tried, what is built there takes at most {most}")
+    return left, said
 
 
 def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) -> Dimension:

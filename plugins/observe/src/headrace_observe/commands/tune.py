@@ -10,7 +10,7 @@ import typer
 
 import headrace
 import headrace_observe
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 from headrace_cli.for_plugins import (
     CLOSE_S,
     FAILED,
@@ -48,11 +48,13 @@ from headrace_observe.measurement import Plan, Point
 from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, load_name, result, row
 from headrace_observe.search import SEARCHES
-from headrace_observe.space import as_layer, space_of
+from headrace_observe.space import as_layer, space_of, within
 from headrace_observe.tuning import Trial, Trials, as_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from headrace_observe.space import Dimension
 
 __all__ = ["tune"]
 
@@ -165,6 +167,8 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     explained = headrace.explain(loaded)
     space = space_of(explained["nodes"], ranges or (), explained["threads"])
     one_node = "backend" in loaded.to_dict()
+    with printing_warnings():
+        space = _that_can_differ(space, loaded)
 
     def changed(values: tuple[int, ...]) -> dict[str, Any]:
         return layered(source, as_layer(space, values, one_node=one_node))
@@ -211,6 +215,23 @@ def _check(
         raise WrongArgument("give one load: one number of --clients, or one --rate")
     check_outputs({"--output": output, "--plot": plot_path}, read)
     check_plot(plot_path)
+
+
+def _that_can_differ(space: list[Dimension], config: headrace.PipelineConfig) -> list[Dimension]:
+    """Build the configuration once, and leave out what its backends do not take; where it cannot be built, trials tell."""
+    if all(one.key != "max" for one in space):
+        return space
+    try:
+        pipeline = headrace.pipe(config)
+    except HeadraceError:
+        return space
+    try:
+        space, said = within(space, pipeline.describe()["nodes"])
+    finally:
+        pipeline.close(drain=False, timeout=CLOSE_S)
+    for line in said:
+        print_message(line)
+    return space
 
 
 def _measured(
