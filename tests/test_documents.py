@@ -25,6 +25,8 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "CODE_OF_CONDUCT.md",
     ROOT / "core" / "README.md",
     ROOT / "cli" / "README.md",
     ROOT / "testing" / "README.md",
@@ -37,6 +39,7 @@ DOCUMENTS = [
     ROOT / "examples" / "serve" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
+    ROOT / "docs" / "policies.md",
     ROOT / "docs" / "options.md",
     ROOT / "docs" / "batching.md",
     ROOT / "docs" / "threads_and_streams.md",
@@ -52,7 +55,8 @@ DOCUMENTS = [
     ROOT / "examples" / "functions" / "README.md",
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
-# test_followed_pages, streams.md by test_streams_page; words.md and catalogue.md are made from the code.
+# test_followed_pages, streams.md by test_streams_page, start.md by test_start_page,
+# kubernetes.md by test_kubernetes and test_kubernetes_balancer; words.md and catalogue.md are made from the code.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
@@ -107,6 +111,10 @@ RUN_ELSEWHERE = {
     "-o small.jpg": "test_example_serve",
     "curl -s http://localhost:8000/v2/models/thumbnail": "test_example_serve",
     "python examples/serve/client.py localhost:8000 photo.jpg photo.jpg": "test_example_serve",
+    "headrace serve examples/serve/embed.toml --models examples/serve/iris_serve.toml "
+    "--port 8000": "test_example_serve",
+    """curl -s --json '{"data": [5.1, 3.5, 1.4, 0.2]}' http://localhost:8000/run/iris""": "test_example_serve",
+    """curl -s --json '{"text": "the lazy dog"}' http://localhost:8000/run/embed""": "test_example_serve",
     "headrace new backend Scale": "test_packaging",
     "headrace conformance OnnxTensor": "test_conformance, with all of its distribution",
     "headrace conformance Denoise FileType": "test_third_party",

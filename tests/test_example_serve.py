@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import re
@@ -22,9 +23,11 @@ yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "serve"
-COMMANDS, PAGE_COMMANDS = (
+COMMANDS, PAGE_COMMANDS, JSON_COMMANDS = (
     re.findall(r"^\$ (.*)$", part, re.MULTILINE)
-    for part in (FOLDER / "README.md").read_text(encoding="utf-8").split("## Whole pages")
+    for part in re.split(
+        "## Whole pages|## Bodies of JSON", (FOLDER / "README.md").read_text(encoding="utf-8")
+    )
 )
 OCR = ROOT / "examples" / "ocr"
 
@@ -68,6 +71,53 @@ def test_the_commands_of_the_page(address, tmp_path):
     assert '"name":"thumbnail"' in said[1]
     size = (tmp_path / "small.jpg").stat().st_size
     assert said[2] == f"photo.jpg\t{size} bytes\n" * 2
+
+
+@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
+def test_the_commands_of_bodies_of_json():
+    sklearn = pytest.importorskip("sklearn.datasets")
+    with served(JSON_COMMANDS, ROOT) as address:
+        asked = [one for one in JSON_COMMANDS if "localhost:8000" in one]
+        said = []
+        for command in asked:
+            words = shlex.split(command.replace("localhost:8000", address))
+            done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+            said.append(json.loads(done.stdout)["result"])
+        assert said[0] == "setosa"
+        assert np.linalg.norm(said[1]) == pytest.approx(1.0)
+
+        def run(name, body):
+            return httpx.post(f"http://{address}/run/{name}", json=body)
+
+        iris = sklearn.load_iris()  # of 150 flowers this model is known to tell nearly all
+        found = [run("iris", {"data": row.tolist()}).json()["result"] for row in iris.data[::10]]
+        right = iris.target_names[iris.target[::10]]
+        assert np.mean(np.array(found) == right) > 0.9
+        texts = ("the dog is lazy", "the lazy dogs", "rain over the weir")
+        near, nearer, far = (np.array(run("embed", {"text": t}).json()["result"]) for t in texts)
+        assert near @ nearer > near @ far
+        for name, body, field in (("iris", {"data": "5"}, "data"), ("embed", {"txt": "a"}, "text")):
+            answer = run(name, body)
+            assert answer.status_code == 422
+            assert repr(field) in answer.json()["error"]
+        paths = httpx.get(f"http://{address}/openapi.json").json()["paths"]
+        kinds = {}
+        for name in ("iris", "embed"):
+            content = paths[f"/run/{name}"]["post"]["requestBody"]["content"]
+            kinds |= content["application/json"]["schema"]["properties"]
+        assert kinds["data"]["items"] == {"type": "number"}
+        assert kinds["text"]["type"] == "string"
+
+
+@pytest.mark.parametrize("name", ["iris.py", "embed.py"])
+def test_the_examples_of_json_are_at_most_fifteen_lines_of_code(name):
+    tree = ast.parse((FOLDER / name).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):  # docstrings are no code
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
+            node
+        ):
+            del node.body[0]
+    assert len([one for one in ast.unparse(tree).splitlines() if one.strip()]) <= 15
 
 
 @pytest.fixture(scope="module")

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from types import FunctionType
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from headrace._checked import Checked, Outcomes
 from headrace._options import Options as _Options
-from headrace.errors import ClosedError, ContractError, SetupError
+from headrace._shared import Shared
+from headrace.errors import ContractError, SetupError
 from headrace.keys import Request
-
-T = TypeVar("T")
-
-_log = logging.getLogger("headrace.build")
 
 
 class Progress(Protocol):
@@ -38,70 +34,6 @@ def _silent(done: int) -> None:
 def no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress]:
     """Show the progress of no work."""
     return nullcontext(_silent)
-
-
-class Shared:
-    """A store by key: of a node, of one of its instances, or of one copy of an ``IoC``.
-
-    It is closed together with its owner: every stored object that has a ``close`` method is closed, newest
-    first.
-
-    Args:
-        outer: The store in which `get` looks for keys that this one does not have; None for none.
-    """
-
-    def __init__(self, outer: Shared | None = None) -> None:
-        self._outer = outer
-        self._lock = threading.RLock()
-        self._items: dict[object, Any] = {}
-        self._closed = False
-
-    def get(self, key: object, default: Any = None) -> Any:
-        """Give the object under ``key`` in this store or an outer one; else ``default``.
-
-        It does not wait for an object that another thread is making.
-        """
-        store: Shared | None = self
-        while store is not None:
-            if key in (items := store._items):
-                return items[key]
-            store = store._outer
-        return default
-
-    def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
-        """Give the object under ``key`` in this store; the first caller makes it with ``factory``.
-
-        Other callers wait until it is made. An error of the factory is raised, and nothing is stored. Once the
-        store is closed nothing more is made: ClosedError. Unlike `get` this does not look into outer stores.
-        """
-        with self._lock:
-            if key not in self._items:
-                if self._closed:
-                    raise ClosedError(f"the store that was to keep {key!r} is closed")
-                self._items[key] = factory()
-            value: T = self._items[key]
-            return value
-
-    def close(self) -> None:
-        """Close all stored objects, newest first, and raise the first error afterwards.
-
-        An interrupt is raised rather than an error; all other errors are logged.
-        """
-        with self._lock:
-            items, self._items, self._closed = list(self._items.values()), {}, True
-        errors: list[BaseException] = []
-        for item in reversed(items):
-            try:
-                close = getattr(item, "close", None)
-                if callable(close):
-                    close()
-            except BaseException as error:  # noqa: BLE001 - the others must be closed as well
-                errors.append(error)
-        errors.sort(key=lambda one: isinstance(one, Exception))
-        for other in errors[1:]:
-            _log.warning("closing what a store holds failed", exc_info=other)
-        if errors:
-            raise errors[0]
 
 
 class Backend(Checked):
@@ -151,8 +83,15 @@ class Backend(Checked):
     arguments: it has no ``__init__`` with parameters.
 
     **Threads.** One thread at a time runs an instance, but not always the same thread, unless `owns_thread`
-    is True: a backend must not rely on thread-locals or context variables, nor leave any of them changed.
+    is True: a backend must not rely on thread-locals, nor leave any of them changed. Context variables are the
+    instance's own: `forward` sees none that a caller has set, and must leave them unchanged too.
     Several instances run side by side, so objects that they share must be thread-safe.
+
+    **Entry.** A class may have a function ``enter(request)``: a staticmethod, a classmethod, or a plain function that
+    is called on the class. It is for what only the caller's thread knows, such as the stream on which it works. Wherever
+    the class stands in a pipeline, except inside a container that `builds_elsewhere`, it is called in that thread, once per
+    request, as the request comes in; it must neither block nor change the request. What it returns rides beside the
+    request, and `forward` reads it as ``context.entered(request)``; what it raises fails that request alone.
 
     **Imports.** The module of the class can be imported without the library that computes, which `init`
     imports. So ``headrace check`` works where that library is not installed.
@@ -310,6 +249,10 @@ def _no_batch(function: Callable[[], object]) -> None:
     """Ignore the function: outside of a pipeline there is no end of a batch."""
 
 
+def _nothing_entered(request: Request) -> None:
+    """Know of nothing: outside of a pipeline no request enters."""
+
+
 def no_build(expression: str, *_: object) -> Any:
     """Refuse to build an expression outside of any pipeline.
 
@@ -361,6 +304,9 @@ class InitContext:
             the backend or on a device, from ``started`` to ``ended`` in seconds on the clock of
             ``time.monotonic()``; ``track`` names the place of the work, as ``"cuda:0"``. A backend measures
             only where this is not None.
+        entered: ``entered(request)``, in ``forward``: what the class's ``enter`` returned for the request, also for a
+            copy that a node runs on (``each``, a branch, a ``map``). None where it returned nothing, and for an
+            item that a container has made itself.
         followed_by: The class of the one element that is given what this one writes, in a sequence without
             prefixes. So two classes that know each other may agree on a form of the value that no other
             backend sees. None where any backend may be given it.
@@ -394,6 +340,7 @@ class InitContext:
     allow_import: bool = True
     span: Callable[[str, float, float, str], None] | None = None
     followed_by: type[Backend] | None = None
+    entered: Callable[[Request], Any] = _nothing_entered
 
     def __post_init__(self) -> None:
         if self.scope is None:

@@ -76,9 +76,7 @@ class Pipeline:
         self._reloader = Reloader(engine)
         engine.start(self)
         self._entrance = engine.entrance
-        self._graph: Any = engine.graph  # a Graph wherever `_call` is None
-        only = engine.entrance.only
-        self._call = None if only is None else only.call
+        self._graph: Any = engine.graph  # a Graph wherever `call` of the entrance is None
         engine.probes.notify("pipeline_started", self)
 
     @overload
@@ -106,8 +104,9 @@ class Pipeline:
             ClosedError: The pipeline is closed.
         """
         if timeout is None and priority == 0 and type(data) is dict:
-            if self._call is not None:
-                self._call(data)
+            call = self._entrance.call
+            if call is not None:
+                call(data)
                 return data
             only = self._graph.only
             enters = only is not None and "data" in data and "node_name" not in data

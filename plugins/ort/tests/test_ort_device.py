@@ -380,10 +380,14 @@ def test_ragged_rows_on_the_device_run_apart_and_are_not_padded(device, start, o
     batch = [{"data": OnDevice(row)} for row in rows]
     assert grouped(batch) is None
     assert all(np.array_equal(r["result"], -row) for r, row in zip(batch, rows, strict=True))
+    whole = start(model, ragged="pad", crop={})
+    batch = [{"data": row} for row in rows]
+    assert whole(batch) is None
+    assert [r["result"].tolist() for r in batch] == [[0, -1, -2], [-3, -4, 0], [-6, -7, -8]]
     padded = start(model, ragged="pad")
     batch = [{"data": row} for row in rows]
     assert padded(batch) is None
-    assert [r["result"].tolist() for r in batch] == [[0, -1, -2], [-3, -4, 0], [-6, -7, -8]]
+    assert [r["result"].tolist() for r in batch] == [[0, -1, -2], [-3, -4], [-6, -7, -8]]
     batch = [{"data": OnDevice(row)} for row in rows[:2]]
     with pytest.raises(BackendError, match="group"):
         padded.forward(batch)
@@ -636,7 +640,9 @@ def test_where_a_session_computes(device, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["host", "device"])
-def test_it_has_run_once_on_zeros_before_the_first_request(where, one_to_one, monkeypatch, request):
+def test_it_has_run_one_row_and_two_before_the_first_request(
+    where, one_to_one, monkeypatch, request
+):
     if where == "device":
         request.getfixturevalue("device")
     start = request.getfixturevalue("start")
@@ -654,9 +660,16 @@ def test_it_has_run_once_on_zeros_before_the_first_request(where, one_to_one, mo
     monkeypatch.setattr(onnxruntime.InferenceSession, "run", run)
     monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", run_bound)
     start(one_to_one(["n", 2, 3]))
-    assert [[array.tolist() for array in arrays] for arrays in seen] == [[[[[0.0] * 3] * 2]]]
-    start(one_to_one(["n", 2, "m"]))  # which length, nobody knows
-    assert len(seen) == 1
+    assert [[array.shape for array in arrays] for arrays in seen] == [
+        [(1, 2, 3)],
+        [(2, 2, 3)],
+        [(2, 2, 3)],
+    ]
+    (one,), (two,), (other,) = seen
+    assert not np.array_equal(two, other)
+    assert not np.array_equal(one[0], one[0].flat[0] * np.ones_like(one[0])), "values differ"
+    start(one_to_one(["n", 2, "m"]))
+    assert len(seen) == (3 if where == "device" else 6), "which length, a device is not asked"
 
 
 def test_graphs_are_captured_and_replayed_in_one_thread(device, start, one_to_one, monkeypatch):

@@ -320,7 +320,7 @@ def test_threads_are_the_instance_s_share(start, one_to_one):
     assert built["intra_op_threads"] == 3
     assert not built["spinning"]
     assert not built["shared_session"]
-    backend = start(path, {"threads": 3}, intra_op_threads=1, spinning=False)
+    backend = start(path, {"threads": 3}, intra_op_threads=1, spin=False)
     assert backend._session.get_session_options().intra_op_num_threads == 1
     assert backend.describe()["shared_session"]
 
@@ -328,7 +328,11 @@ def test_threads_are_the_instance_s_share(start, one_to_one):
 def test_session_options_reach_onnx_runtime(start, one_to_one):
     config = {"session.set_denormal_as_zero": "1"}
     backend = start(
-        one_to_one(["n", 2]), session_config=config, graph_optimization="basic", log_level="error"
+        one_to_one(["n", 2]),
+        session_config=config,
+        graph_optimization="basic",
+        log_level="error",
+        spin=True,
     )
     options = backend._session.get_session_options()
     assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"

@@ -186,7 +186,7 @@ def start():
         processes.append(process)
         line = process.stderr.readline()
         process.first_line = line
-        found = re.match(r"serving (\S+)", line)
+        found = re.search(r'serving ([^\s"]+)', line)  # also in an object of JSON
         assert found is not None, line + process.stderr.read()
         return process, found[1]
 

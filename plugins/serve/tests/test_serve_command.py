@@ -437,7 +437,9 @@ def test_a_program_of_the_page_prints_what_it_says(program):
 
 
 def test_the_serving_file_of_the_page_is_read(tmp_path):
-    _, text, keys = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (text,) = [one for one in blocks if "scores.toml" in one]
+    (keys,) = [one for one in blocks if "sha256" in one]
     (tmp_path / "keys.toml").write_text(keys)
     Keys.load(tmp_path / "keys.toml")
     (tmp_path / "serve.toml").write_text(text)

@@ -76,7 +76,10 @@ class NodeCall(Backend):
         quota = self.scheduler.new_quota(entered=False) if enters else HANDED
         request.pop("result", None)
         terms: Any = {"deadline": outer.deadline, "priority": outer.priority}
-        return EntriesOfOne(self, request, quota=quota, **terms)
+        made = EntriesOfOne(self, request, quota=quota, **terms)
+        for entry in made.entries:
+            entry.entered = outer.entered
+        return made
 
     def _outcome(self, request: Request, item: EntriesOfOne) -> BaseException | None:
         error = item.gather()

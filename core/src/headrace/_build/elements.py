@@ -9,7 +9,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from headrace._backend import Backend, InitContext, ProgressFactory, Shared, no_progress
+from headrace._backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._build.callees import Bound, NodeCall, NotCallable, SharedUse
 from headrace._build.measuring import Measuring
 from headrace._build.parts import At, Commons, Parts
@@ -27,7 +27,9 @@ from headrace._plan.element import (
 )
 from headrace._plan.word import Word, give_threads, word_of
 from headrace._portable import error_text
+from headrace._scheduling.batch import entered_here
 from headrace._scheduling.own_thread import OwnThread
+from headrace._shared import Shared
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class ElementBuilder:
         followed_by: What `InitContext.followed_by` says of each element.
         registers: The names under which this builder has registered instances.
         looked_up: The names of registered instances that a backend built here holds.
+        enters: A backend of each class that has ``enter``.
         asking: The backends whose ``init`` waits for an expression that it has asked for, outermost first.
     """
 
@@ -96,6 +99,7 @@ class ElementBuilder:
     followed_by: dict[Element, type[Backend]] = field(default_factory=dict)
     registers: set[str] = field(default_factory=set)
     looked_up: set[str] = field(default_factory=set)
+    enters: dict[type[Backend], Backend] = field(default_factory=dict)
     asking: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -171,6 +175,8 @@ class ElementBuilder:
         backend._start(element.options, context)
         self._take_range(backend, element, children, at)
         backend._warm()
+        if callable(getattr(cls, "enter", None)):
+            self.enters[cls] = backend
         if cls.builds_elsewhere:
             at.end.exit(backend, element)
         self.measuring.add(backend, element, at.index or 0)
@@ -226,6 +232,7 @@ class ElementBuilder:
             allow_import=self.build.plan.allow_import,
             followed_by=self.followed_by.get(element),
             span=self.measuring.span(element, index),
+            entered=partial(entered_here, element.cls),
         )
 
     def _late(self, asking: Backend, element: Element, at: At, text: str) -> Backend:
@@ -266,7 +273,7 @@ class ElementBuilder:
             return built
         guard = Guarded(built)
         if built._whole is not None:  # its node calls it too: from its next batch on under the lock
-            built._whole.run = guard.__call__
+            built._whole.run_by(guard)
         return guard
 
     def register(self, name: str, built: Backend) -> Backend:

@@ -6,11 +6,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._backend import Backend, Shared
+from headrace._backend import Backend
 from headrace._build.wrappers import BatchEnd
 from headrace._checked import Presence
 from headrace._scheduling.own_thread import OwnThread
 from headrace._scheduling.probes import Probes
+from headrace._shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,6 +25,7 @@ from headrace.errors import Problem, SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from headrace._backend import Backend
     from headrace.keys import Request
     from headrace.policies import BatchPolicy, DispatchPolicy
 
@@ -74,6 +75,11 @@ class BuiltNode:
     scheduler: Scheduler
     parts: Parts = field(default_factory=ExitStack[None])
     instances: Sequence[Parts] = ()
+
+    @property
+    def enters(self) -> Mapping[type[Backend], Backend]:
+        """A backend of each class here that has a function ``enter``; see `headrace.Backend`."""
+        return {}
 
     def listen(self, probes: Probes) -> None:
         """Let these probes, and no others, hear of the node from now on."""

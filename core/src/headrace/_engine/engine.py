@@ -28,6 +28,7 @@ from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._backend import Backend
     from headrace._engine.blueprint import Blueprint, BuiltNode, Change, Started
     from headrace._engine.teardown import Closing
     from headrace._scheduling.probes import GuardedProbe
@@ -80,6 +81,7 @@ class Engine:
         elif only is None:
             only = self._schedulers[0]
         self.entrance = Entrance(only, self.graph, self._schedulers[0])
+        self.entrance.use(self._enters())
         close_at_exit(self)
         weakref.finalize(owner, _dropped, self).atexit = False
 
@@ -92,10 +94,16 @@ class Engine:
 
     # Entry.
 
+    def _enters(self) -> dict[type[Backend], Backend]:
+        """Give a backend of each class in the pipeline that has a function ``enter``, nodes in order."""
+        nodes = [*self._nodes.values(), *([] if self._front is None else [self._front])]
+        return {cls: one for node in nodes for cls, one in node.enters.items()}
+
     def check_open(self, requests: Sequence[object] = ()) -> None:
         """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
         if self._closing is not None:
-            error = ClosedError(self._closing.args[0])
+            error = self._closing._passing(passes=False)
+            error.begun = False if requests else None
             for request in requests:
                 self.entrance.refuse(request, error)
             raise error
@@ -260,6 +268,7 @@ class Engine:
                 self.graph.link(blueprint.links)
             self.blueprint = blueprint
             self._schedulers = self._in_order()
+            self.entrance.use(self._enters())
         if retirement is not None:
             retirement.scheduler.notify()
         return retirement

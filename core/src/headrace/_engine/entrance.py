@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from numbers import Real
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from headrace._checked import as_int
 from headrace._engine.futures import AsyncOwner, LoopWaker, NodeRequest
 from headrace._graph.caller import is_cheap, may_wait, run_along, run_and_wait, run_in_caller
 from headrace._graph.request import GraphRequest, start
-from headrace._portable import caused, error_text, shown
+from headrace._portable import caused, error_text, shown, without_locals
 from headrace._scheduling.calls import handed_over, reentrant, withdrawn_by
 from headrace._scheduling.entry import DONE, Entry, checked_weight
 from headrace._scheduling.locks import main_thread
@@ -21,13 +22,16 @@ from headrace.errors import InputError, RequestsFailed
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Mapping
 
+    from headrace._backend import Backend
     from headrace._engine.futures import RequestFuture
     from headrace._graph.graph import Graph
     from headrace._graph.route import Route
     from headrace._scheduling.entry import Owner
     from headrace._scheduling.scheduler import Scheduler
     from headrace.errors import ClosedError
+    from headrace.keys import Request
 
     Admitted = tuple[Entry, Route | None]
     """A request on entry, and its way through the graph; None without one, or where it is done."""
@@ -41,7 +45,10 @@ class Entrance:
         only: The scheduler that takes all requests; None where they go through the graph.
         graph: The graph; None where nothing goes through one.
         any_scheduler: The scheduler that counts and refuses requests for which no node is known.
+        call: Runs one request that has no deadline, and raises its error; None where the graph does that.
     """
+
+    call: Callable[[Request], object] | None
 
     def __init__(self, only: Scheduler | None, graph: Graph | None, first: Scheduler) -> None:
         """Make the entrance; ``first`` is `any_scheduler` where there is no ``only`` one."""
@@ -49,6 +56,14 @@ class Entrance:
         self.graph: Any = graph  # a Graph where there is no `only`
         self.any_scheduler = only or first
         self._waker: LoopWaker | None = None  # of the event loop that has called last
+        self.use({})
+
+    def use(self, enters: Mapping[type[Backend], Backend]) -> None:
+        """Let ``enter`` of these classes, each with a backend of it, hear of every request from now on."""
+        self._enters: Any = [(cls, cls.enter, backend) for cls, backend in enters.items()]  # type: ignore[attr-defined]
+        self.call = None if self.only is None else self.only.call
+        if self._enters:
+            self.call = partial(self.run_one, timeout=None, priority=0)
 
     # Checking requests on entry.
 
@@ -94,9 +109,17 @@ class Entrance:
             known = error if isinstance(error, InputError) else caused(InputError(what), error)
             self._refuse(entry, route, known)
             return None
+        for cls, enter, backend in self._enters:
+            try:
+                found = enter(request)
+            except Exception as error:  # noqa: BLE001 - any error of a backend fails its request
+                self._refuse(entry, route, backend._wrap(without_locals(error)))
+                return None
+            if found is not None:
+                entry.entered = {**(entry.entered or {}), cls: found}
         return route
 
-    def _refuse(self, entry: Entry, route: Route | None, error: InputError) -> None:
+    def _refuse(self, entry: Entry, route: Route | None, error: Exception) -> None:
         """Refuse a request before it enters, and count it."""
         # Its traceback refers to the frames of the call, and these to the future that gets the error: a cycle.
         entry.refuse(error.with_traceback(None))
@@ -134,9 +157,12 @@ class Entrance:
         """Run one request and wait for it; raises its error."""
         ((entry, route),) = admitted = self.admitted([data], timeout, priority)
         plain = timeout is None and priority == 0 and type(data) is dict and "data" in data
-        if route is None or not plain:
+        plain = plain and entry.state != DONE
+        if plain and self.only is not None and entry.entered is None:
+            self.only.call(data)
+        elif route is None or not plain:
             self.run(admitted)
-        elif is_cheap(route):
+        elif is_cheap(route) and entry.entered is None:
             run_in_caller(self.graph, route, data)
         else:
             run_along(self.graph, route, entry)

@@ -332,11 +332,12 @@ def run_from_front(graph: Graph, request: Request) -> None:
     outer = entry_here()(request)
     terms = outer.deadline, outer.priority
     waits_as_caller = terms == (None, 0) and "data" in request
-    if waits_as_caller and is_cheap(route):
+    if waits_as_caller and is_cheap(route) and outer.entered is None:
         run_in_caller(graph, route, request, internal=True)
         return
     weight = checked_weight(request, route.first.name, route.needs)
     entry = Entry(request, NOBODY, weight, *terms)
+    entry.entered = outer.entered
     if waits_as_caller:
         run_along(graph, route, entry, internal=True)
     else:

@@ -41,7 +41,6 @@ class GraphRequest:
     """A request on its way through the graph; any thread takes it from node to node.
 
     Its owner is notified once, after the last node, and is given the entry of the call.
-
     Two threads may end nodes of parallel branches at the same time. Both put the end into a queue and try to acquire the
     turn, a lock. Who gets it advances the traversal for both. Only a thread that ends or gives up the request waits.
 
@@ -113,6 +112,7 @@ class GraphRequest:
         # its queue by then, it is taken out; if it has yet to get there, `let_in` finds it done and leaves it.
         self.open.update(dict.fromkeys(entries, step.scheduler))
         for entry in entries:
+            entry.entered = self._entry.entered
             if entry.error is not None:
                 # The owner refers to its entries: the entry lets go of it, so that no cycle is left.
                 its_owner, entry.owner = entry.owner, NOBODY

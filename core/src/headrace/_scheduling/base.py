@@ -164,6 +164,7 @@ class SchedulerBase:
         with node.section, node.lock:
             node.entered += 1
             node.counts.failed(code)
+        node.failures.note(error, request)
         if reporter is not None:
             reporter.refused(request, error)
 
@@ -174,6 +175,7 @@ class SchedulerBase:
         code = code_of(error)
         with node.section, node.lock:
             node.counts.failed(code)
+        node.failures.note(error, {})
 
     def new_quota(self, *, entered: bool = True, is_one: bool = False) -> Quota:
         """Give the quota that counts all waits of a request which enters here, at any node, as one wait.

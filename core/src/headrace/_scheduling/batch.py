@@ -51,7 +51,7 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
         copies = ", which no number of copies of its requests gives" if pad else ""
         what = f"the wait for company is over with a weight of {weight}, and the node has {allowed}{copies}"
         also = "" if pad else "pad = true, "
-        hint = f"Set {also}a longer batching_timeout, or allow smaller batches."
+        hint = f"Set {also}a longer batching_timeout, or allow smaller batches. The request itself is right."
     limits: Any = {"weight": weight, "min": instance.min, "max": instance.max}
     return BatchRangeError(what, **limits, node=node, instance=instance.index, hint=hint)
 
@@ -145,6 +145,7 @@ def _per_entry(
         if failure is not None:
             # Here, and not under the lock: `code` may be a property of a plugin's error.
             entry.code = code_of(failure)
+            node.failures.note(failure, entry.request)
         del failure
     try:
         return errors
@@ -203,6 +204,16 @@ def wrapped(node: str, instance: Instance, error: BaseException) -> BackendError
 
 
 _WITHOUT_LIMITS = Entry({})
+
+
+def entered_here(cls: type, request: Request) -> Any:
+    """Give what ``cls.enter`` returned for a request in a batch that runs here (see `entry_here`); else None."""
+    for ident in served_by(get_ident()):
+        for batch in batches_run.get(ident, ()):
+            for entry in batch:
+                if entry.request is request:
+                    return None if entry.entered is None else entry.entered.get(cls)
+    return None
 
 
 def entry_here() -> Callable[[Request], Entry]:

@@ -102,11 +102,12 @@ class Entry:
             interpreter: the backend pops the item and writes its answer, or the owner does and takes the request back.
         group: Entries that are cancelled, if they still wait, when one fails, else None; emptied against a cycle.
         scheduler: Where the entry came in, and is counted; None before that.
+        entered: What ``enter`` of each backend class returned for the request, by class; None for nothing.
     """
 
     __slots__ = (
         *("request", "owner", "weight", "arrival", "cut", "deadline", "priority", "data", "state"),
-        *("error", "code", "alarm", "room", "quota", "lent", "group", "scheduler"),
+        *("error", "code", "alarm", "room", "quota", "lent", "group", "scheduler", "entered"),
     )
 
     cut: float
@@ -136,7 +137,13 @@ class Entry:
         self.state = NEW
         self.error = self.code = self.alarm = self.room = self.lent = self.group = None
         self.scheduler: Any = None
+        self.entered: dict[type, Any] | None = None
         self.quota = quota
+
+    @property
+    def began(self) -> bool:
+        """Whether a backend has begun on the request, here or at a node before this one."""
+        return self.state == RUNNING or (self.quota is not None and self.quota.entered)
 
     def refuse(self, error: BaseException) -> None:
         """Give an entry that never entered an error as its outcome."""
@@ -214,7 +221,7 @@ def raise_failure(request: Request, error: BaseException | None) -> None:
 def own_error(error: BaseException) -> BaseException:
     """Give an error object for one request alone."""
     if isinstance(error, ClosedError):
-        return ClosedError(error.args[0], abandoned=error.abandoned)
+        return error._passing(passes=False)
     return error.copy() if isinstance(error, RequestError) else error
 
 

@@ -161,6 +161,7 @@ class FastPath(SchedulerBase):
         if not live:
             return self._call_slowly(request, data, weight, internal, home, rest)
         if error is not None:
+            node.failures.note(error, request)
             try:
                 raise_failure(request, error)
             finally:
@@ -220,7 +221,9 @@ class FastPath(SchedulerBase):
             self._recovered(instance, request, data, raised, idle)
             raise
         try:
-            raise_failure(request, error)
+            if error is not None:
+                self._node.failures.note(error, request)
+                raise_failure(request, error)
         finally:
             del error  # see `Entry.take_error`
         return rest  # type: ignore[no-any-return]

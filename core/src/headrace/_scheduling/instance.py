@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import defaultdict, deque
+from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._checked import Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace._backend import Backend
+    from headrace._checked import Outcomes
     from headrace._scheduling.entry import Entry
     from headrace._scheduling.locks import Signal
     from headrace._scheduling.own_thread import OwnThread
@@ -127,6 +130,7 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
         "submitted": submitted,
         "ok": submitted - sum(failed.values()) - waiting - running,
         "failed": failed,
+        "cancelled": failed.get("cancelled", 0),
         "batches": batches,
         "batch_size": {
             "mean": items / batches if batches else 0.0,
@@ -189,7 +193,8 @@ class Instance(Counts):
 
     Attributes:
         index, min, max, device: See `headrace.policies.InstanceView`.
-        backend: The backend, which ``run`` calls.
+        backend: The backend.
+        run: Runs a batch in the context of the instance, whose context variables no caller shares.
         thread: The thread that must run the instance, or None when any may.
         holder: Whoever claimed the instance (any object); None while the instance is free.
         ident: Identifier of the thread that runs the instance; 0 while none does.
@@ -201,6 +206,7 @@ class Instance(Counts):
         mean_s: Moving average of the duration of a batch, in seconds.
         busy_s: How long batches have run, in seconds; a batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
+        limit: The backend whose own range sets ``max``, and that max; None where the node's keys set it.
         limits: The keys under which its batches are cut and filled up; set by its node.
         presence: Tells whether the backend is lost, or away until it is started again.
         away: Whether the node keeps the instance from the free ones, since its backend is away.
@@ -211,7 +217,7 @@ class Instance(Counts):
         *("index", "min", "max", "device", "backend", "run", "thread", "holder", "ident"),
         *("entries", "since"),
         *("running_weight", "queued", "mask", "mean_s", "limits", "presence", "away", "retired"),
-        *("busy_s", "sampling"),
+        *("busy_s", "sampling", "limit"),
     )
 
     def __init__(
@@ -227,7 +233,7 @@ class Instance(Counts):
         super().__init__()
         self.index = index
         self.backend = backend
-        self.run = backend.__call__
+        self.run_by(backend)
         self.min = least
         self.max = most
         self.device = device
@@ -242,11 +248,17 @@ class Instance(Counts):
         self.mean_s = FAST_S
         self.busy_s = 0.0
         self.since = time.perf_counter()
+        self.limit: tuple[str, int] | None = None
         self.limits: Limits
         self.presence = backend._presence or Presence()
         self.presence.entries = lambda: self.entries or ()
         self.away = False
         self.retired: Signal | None = None
+
+    def run_by(self, backend: Backend) -> None:
+        """Let ``backend`` run the batches: here a batch enters the instance, whichever thread brings it."""
+        enter: Any = Context().run
+        self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
 
     @property
     def busy(self) -> bool:

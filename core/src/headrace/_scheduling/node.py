@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 from headrace._checked import largest_size
 from headrace._scheduling.entry import DONE, NEW, NOBODY, OUTSIDE, QUEUED, own_error, refuses_change
+from headrace._scheduling.failures import FailureLog
 from headrace._scheduling.instance import Counts, FreeInstances
 from headrace._scheduling.locks import Watchers, outermost, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, RequestQueue
 from headrace._scheduling.threads import Blocked, Caller
-from headrace.errors import InstanceLostError, code_of
+from headrace.errors import ClosedError, InstanceLostError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry, Owner
     from headrace._scheduling.instance import Instance, Limits
     from headrace._scheduling.probes import Reporter
-    from headrace.errors import ClosedError
 
 
-_take = deque.popleft
 _log = logging.getLogger("headrace.scheduling")
 
 
@@ -72,7 +71,8 @@ class Node(FreeInstances):
     """The state of one node, changed in a `Section`; the fast path also reads it without the lock.
 
     Attributes:
-        name, limits, clock: See `Scheduler`.
+        name, limits, clock, section, lock: See `Scheduler` and `Section`.
+        failures: Tells operators what backends raise; called without the lock.
         instances: The instances in service.
         retiring: The instances taken out of service whose last batch has not ended.
         every: The instances in service, and those in `retiring`.
@@ -88,16 +88,13 @@ class Node(FreeInstances):
         drains: Whether requests of other nodes may wait here while newcomers are refused.
         dead: Whether the open requests have been failed, too; then requests of other nodes are refused as well.
         retire: Called, after the section, when the batch of an instance ends while the node is dead.
-        wake_at: When the queue is to be looked at again, None for never.
-        waker: The caller that looks at the queue at `wake_at`; None where the timer does.
-        min, max: The least and the greatest weight that a living instance takes.
+        wake_at, waker: When the queue is to be looked at again, None for never; the caller that does, None for the timer.
+        min, max, lost: The least and the greatest weight that a living instance takes; whether none lives.
         needs_result: Whether a request that ends without a ``result`` has failed.
-        lost: Whether no instance in service lives.
         dispatch: The method of the `Dispatcher`, which sets it here.
         afterwards: The functions to call as soon as the lock is left.
         settled: Entries whose owners are to be notified: the thread that pops an entry notifies its owner.
-        closers: The threads that wait until the node is `quiet`.
-        section, lock: See `Section`.
+        closers: The threads that wait until it is `quiet`.
         reporter: Tells the probes; None where no probe listens. Without a reporter `settle` counts an outcome
             for the caller that waits; with one the caller is notified, as all other owners are.
     """
@@ -109,6 +106,7 @@ class Node(FreeInstances):
         self.name = name
         self.limits = limits
         self.clock = clock
+        self.failures = FailureLog(name, clock)
         self.lock = threading.RLock()
         self.section = Section(self)
         self.instances = list(instances)
@@ -203,6 +201,8 @@ class Node(FreeInstances):
         if entry.room is not None:
             entry.room.wake()
         if error is not None:
+            if isinstance(error, ClosedError) and error.begun is None:
+                error.begun = entry.began
             entry.error = error
             # A batch notes its codes without the lock; the timer may end an entry right after that.
             code = code_of(error) if at is None else entry.code or code_of(error)
@@ -285,7 +285,7 @@ class Node(FreeInstances):
         try:
             while self.settled:
                 # One step of the interpreter pops the entry and names it: no interrupt loses the entry.
-                (entry,) = map(_take, (self.settled,))
+                (entry,) = map(deque.popleft, (self.settled,))
                 reporter = self.reporter  # another thread may take it away
                 if reporter is not None:
                     reporter.answers(entry)

@@ -1,5 +1,177 @@
-"""What the engines of Headrace share: ports, requests as tensors, rows of batches."""
+"""What the engines of Headrace share: ports, requests as tensors, rows of batches.
+
+Nothing is imported until it is used: ``import headrace_tensors`` loads neither numpy nor pydantic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_tensors import dlpack
+    from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
+    from headrace_tensors.host_arrays import array_of_numbers, host_array, is_plain, numpy_dtype
+    from headrace_tensors.joining import concatenate, gather, joined, rows_apart
+    from headrace_tensors.lost import LOST_DEVICE, LostDevice, is_lost, lost_device
+    from headrace_tensors.options import BatchAxisOptions, TensorOptions, UnbatchedOptions
+    from headrace_tensors.padding import (
+        Crop,
+        check_padding,
+        find_crops,
+        pad_values,
+        padded,
+        padded_shape,
+        padded_shapes,
+        padding_fits,
+        warning_of_padding,
+    )
+    from headrace_tensors.ports import (
+        STRING,
+        Port,
+        Signature,
+        batch_length,
+        choose_keys,
+        counted_rows,
+        nearest,
+        refuse_other_axes,
+        refuse_unknown,
+    )
+    from headrace_tensors.reading import (
+        Item,
+        check_axes,
+        check_equal_axes,
+        read_item,
+        text_of,
+        with_rows,
+    )
+    from headrace_tensors.results import check_rows, cropped, split_outputs
+    from headrace_tensors.warming import (
+        check_followed,
+        invented_inputs,
+        read_warm_up,
+        warm_up_rows,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "LOST_DEVICE",
+    "STRING",
+    "BatchAxisOptions",
+    "Crop",
+    "Item",
+    "LostDevice",
+    "Port",
+    "Signature",
+    "TensorOptions",
+    "UnbatchedOptions",
+    "__version__",
+    "array_of_numbers",
+    "batch_length",
+    "check_axes",
+    "check_equal_axes",
+    "check_followed",
+    "check_padding",
+    "check_rows",
+    "choose_keys",
+    "concatenate",
+    "counted_rows",
+    "cropped",
+    "cut_groups",
+    "dlpack",
+    "find_crops",
+    "gather",
+    "group_items",
+    "host_array",
+    "invented_inputs",
+    "is_lost",
+    "is_plain",
+    "joined",
+    "lost_device",
+    "nearest",
+    "numpy_dtype",
+    "pad_values",
+    "padded",
+    "padded_shape",
+    "padded_shapes",
+    "padding_fits",
+    "read_item",
+    "read_warm_up",
+    "refuse_other_axes",
+    "refuse_ragged",
+    "refuse_unknown",
+    "rows_apart",
+    "split_outputs",
+    "text_of",
+    "warm_up_rows",
+    "warning_of_padding",
+    "with_rows",
+]
+
+_HOME = {
+    "BatchAxisOptions": "options",
+    "Crop": "padding",
+    "Item": "reading",
+    "LOST_DEVICE": "lost",
+    "LostDevice": "lost",
+    "Port": "ports",
+    "STRING": "ports",
+    "Signature": "ports",
+    "TensorOptions": "options",
+    "UnbatchedOptions": "options",
+    "array_of_numbers": "host_arrays",
+    "batch_length": "ports",
+    "check_axes": "reading",
+    "check_equal_axes": "reading",
+    "check_followed": "warming",
+    "check_padding": "padding",
+    "check_rows": "results",
+    "choose_keys": "ports",
+    "concatenate": "joining",
+    "counted_rows": "ports",
+    "cropped": "results",
+    "cut_groups": "grouping",
+    "find_crops": "padding",
+    "gather": "joining",
+    "group_items": "grouping",
+    "host_array": "host_arrays",
+    "invented_inputs": "warming",
+    "is_lost": "lost",
+    "is_plain": "host_arrays",
+    "joined": "joining",
+    "lost_device": "lost",
+    "nearest": "ports",
+    "numpy_dtype": "host_arrays",
+    "pad_values": "padding",
+    "padded": "padding",
+    "padded_shape": "padding",
+    "padded_shapes": "padding",
+    "padding_fits": "padding",
+    "read_item": "reading",
+    "read_warm_up": "warming",
+    "refuse_other_axes": "ports",
+    "refuse_ragged": "grouping",
+    "refuse_unknown": "ports",
+    "rows_apart": "joining",
+    "split_outputs": "results",
+    "text_of": "reading",
+    "warm_up_rows": "warming",
+    "warning_of_padding": "padding",
+    "with_rows": "reading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "dlpack":
+        return importlib.import_module("headrace_tensors.dlpack")
+    if name not in _HOME:
+        raise AttributeError(f"module 'headrace_tensors' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"headrace_tensors.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -6,16 +6,35 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import NotRequired, TypedDict
+
 import headrace
 from headrace.errors import InputError, SetupError
+from headrace.keys import RESERVED
 from headrace_ort.options import OnnxOptions
+from headrace_tensors import (
+    check_equal_axes,
+    check_padding,
+    choose_keys,
+    concatenate,
+    find_crops,
+    group_items,
+    pad_values,
+    padded_shapes,
+    read_item,
+    read_warm_up,
+    refuse_ragged,
+    split_outputs,
+    warm_up_rows,
+    warning_of_padding,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.keys import Request
-    from headrace_ort.items import Item
-    from headrace_ort.signature import Signature
+    from headrace_ort.model_file import WeightFiles
+    from headrace_tensors import Item, Signature
 
 __all__ = ["OnnxTensor"]
 
@@ -27,18 +46,21 @@ class OnnxTensor(headrace.Backend):
         data: The input of a model with one input; with several inputs, the keys with their names; the option
             ``inputs`` names other keys. An array of the input's dtype: one sample, without the batch axis, or
             ``request_size`` rows, with it. For a scalar input: a scalar.
+            An input for which the model has a value of its own may be missing.
     Writes:
         result: The array of the only output, or a dict of arrays by output name; without batch
             axis if the request brought one sample. A numpy array, or with
             ``output_device = "device"`` an array on the device; new memory, the request's own.
     Batch:
         1 or more if the batch axis is dynamic, else the number to which the model is fixed. Rows are
-        concatenated. Requests with different values of a scalar input run separately.
+        concatenated. Requests with different values of an input without batch axis run separately, one at a time
+        those with a large one, and all where an output has no batch axis.
 
     Raises:
         InputError: A key is missing; dtype, rank, axes or number of rows do not fit; or
             ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
-        BackendError: ONNX Runtime refused the run, or an output has no batch axis.
+        BackendError: ONNX Runtime refused the run, an output does not have the rows of the batch, or a file with
+            weights was written to.
         InstanceLostError: The device can run nothing more in this process.
     Source:
         own; sessions and providers as in the Python API of ONNX Runtime.
@@ -55,6 +77,7 @@ class OnnxTensor(headrace.Backend):
     """Keeps the CUDA device that is current in the caller's thread, which ONNX Runtime changes."""
     _run_options: Any = None
     _run_samples: Callable[[list[Request]], bool] | None = None
+    _weights: WeightFiles
     _signature: Signature
     _keys: dict[str, str]
     _options: OnnxOptions
@@ -73,11 +96,12 @@ class OnnxTensor(headrace.Backend):
         from headrace_ort import builds
 
         onnxruntime = builds.import_runtime()
-        from headrace_ort import collate, items, session, signature
+        from headrace_ort import session, signature
+        from headrace_ort.device_arrays import read_value
 
-        self._collate = collate
-        self._read: Callable[..., Item] = items.read_item
+        self._value = read_value
         self._options = options
+        self._logger = context.logger
         self._place: Any = None
         log_level, opened = self._open(options, context)
         run_options = partial(session.run_options, log_level)
@@ -88,18 +112,28 @@ class OnnxTensor(headrace.Backend):
             unbatched=options.unbatched,
             batch_axis=options.batch_axis,
         )
-        signature.refuse_unknown("inputs", options.inputs, self._signature.inputs)
-        self._keys = _keys(self._signature, options.inputs)
-        self.reads = tuple(dict.fromkeys(self._keys.values()))
+        ports = self._signature.inputs
+        self._keys = choose_keys(self._signature, options.inputs, RESERVED)
+        self.reads = _reads(self._signature, self._keys)
+        self._pads: dict[str, float] | None = None
+        self._crops = {}
         if options.ragged == "pad":
-            collate.check_padding(self._signature.inputs, options.pad_value)
-            self._read = self._read_equal
-        # If the model fixes the shape of all samples, `_alike` need not compare their shapes.
-        batched = (port for port in self._signature.inputs if port.batched)
-        self._refuses = options.ragged == "refuse" and any(port.exact is None for port in batched)
+            self._pads = pad_values(options.pad_value, ports)
+            check_padding(ports, self._pads)
+            self._crops = find_crops(self._signature, options.crop)
+            warning = warning_of_padding(options.pad_value, ports)
+            if warning is not None:
+                context.logger.warning("%s", warning)
+        # If the model fixes the shape of all samples, they need not be compared.
+        free = any(port.batched and port.exact is None for port in ports)
+        self._refuses = options.ragged == "refuse" and free
+        self._by_shape = options.ragged == "group" and free
         self._set_range()
         self._bind(options, context, run_options)
-        context.scope.get_or_create("inputs", self._inputs_for_scope)
+        batched = {port.name for port in ports if port.batched}
+        inputs = self._signature.as_inputs()
+        inputs = {name: about for name, about in inputs.items() if name in batched}
+        context.scope.get_or_create("inputs", lambda: inputs)
         self._built = {
             "onnxruntime": onnxruntime.__version__,
             "model": str(options.model),
@@ -118,11 +152,11 @@ class OnnxTensor(headrace.Backend):
             The level of the logs of its runs, and what `describe` gives of how it was opened.
         """
         from headrace_ort import providers, session
+        from headrace_ort.model_file import DEPEND_ON_BATCH, WeightFiles, read_facts
 
         chosen = self._choose(options, context)
         on_cpu = [name for name, _ in chosen] == [providers.CPU]
         threads = options.intra_op_threads or context.threads
-        spinning = context.instance_num == 1 if options.spinning is None else options.spinning
         share = options.share_session
         if share is None:
             share = on_cpu and threads == 1
@@ -139,7 +173,9 @@ class OnnxTensor(headrace.Backend):
                 options.model,
                 chosen,
                 intra_op_threads=threads,
-                spinning=spinning,
+                spinning=options.spin,
+                arena=options.arena,
+                custom_ops=options.custom_ops,
                 graph_optimization=options.graph_optimization,
                 session_config=options.session_config,
                 log_level=log_level,
@@ -149,17 +185,35 @@ class OnnxTensor(headrace.Backend):
         if share:
             about = options.model.stat()
             key = ("headrace_ort", str(options.model.resolve()), about.st_mtime_ns, about.st_size)
-            how = (chosen, threads, spinning, options.graph_optimization, log_level)
-            named = (*key, repr(how), repr(sorted(options.session_config.items())))
+            how = (
+                chosen,
+                threads,
+                options.spin,
+                options.arena,
+                options.graph_optimization,
+                log_level,
+            )
+            more = (sorted(options.session_config.items()), options.custom_ops)
+            named = (*key, repr(how), repr(more))
+        facts = read_facts(options.model)
+        self._weights = WeightFiles(options.model, facts.locations)
         with self._on_device:
             self._session = context.shared.get_or_create(named, make) if share else make()
+        company = sorted(facts.operators & DEPEND_ON_BATCH)
+        if company and context.max != 1:
+            context.logger.warning(
+                "%s has %s, which scales all rows of a batch together: results depend on the company in which a"
+                " request runs. max = 1 runs each alone",
+                options.model.name,
+                ", ".join(company),
+            )
         return log_level, {
             "provider_options": {
                 name: {key: value for key, value in values.items() if key != "user_compute_stream"}
                 for name, values in chosen
             },
             "intra_op_threads": threads,
-            "spinning": options.session_config.get(session.SPINNING, str(int(spinning))) == "1",
+            "spinning": options.session_config.get(session.SPINNING, str(int(options.spin))) == "1",
             "shared_session": share,
         }
 
@@ -169,9 +223,9 @@ class OnnxTensor(headrace.Backend):
         """Give the providers with their options; refuse two builds of ONNX Runtime, or warn about them."""
         from headrace_ort import builds, providers
 
-        if options.provider_libraries and not context.allow_import:
+        if (options.provider_libraries or options.custom_ops) and not context.allow_import:
             raise SetupError(
-                "provider_libraries bring in code, and imports are refused here",
+                "provider_libraries and custom_ops bring in code, and imports are refused here",
                 hint="Load the configuration with imports allowed.",
             )
         chosen = providers.choose_providers(
@@ -196,9 +250,10 @@ class OnnxTensor(headrace.Backend):
         """Make the runner for a CUDA device, or the fast function for plain samples on the CPU."""
         self._sizes = context.batch_sizes, context.max
         if self._place is None:
+            from headrace_ort.plain_samples import runner_of_samples
             from headrace_ort.session import bare_run
 
-            self._run_samples = self._collate.runner_of_samples(
+            self._run_samples = runner_of_samples(
                 self._signature, self._keys, bare_run(self._session), self._run_options
             )
             return
@@ -210,6 +265,12 @@ class OnnxTensor(headrace.Backend):
                 )
             self._place = None
             return
+        crops = [crop for found in self._crops.values() for crop in found]
+        if options.output_device == "device" and any(crop.axis != 1 for crop in crops):
+            raise SetupError(
+                "on the device only the first axis of samples is cut to what a request brought",
+                hint="crop = {} leaves outputs as long as the padded inputs; output_device = 'cpu' cuts all.",
+            )
         self._runner = self._place.runner(
             self._session,
             self._signature,
@@ -218,14 +279,6 @@ class OnnxTensor(headrace.Backend):
             sizes=context.batch_sizes or (),
         )
         context.at_batch_end(self._runner.end)
-
-    def _inputs_for_scope(self) -> dict[str, dict[str, Any]]:
-        """Give the batched inputs, for earlier elements that adapt to the model."""
-        return {
-            port.name: {"dtype": port.dtype, "shape": list(port.shape)}
-            for port in self._signature.inputs
-            if port.batched
-        }
 
     def _set_range(self) -> None:
         signature = self._signature
@@ -237,12 +290,13 @@ class OnnxTensor(headrace.Backend):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all valid requests."""
+        if self._weights:
+            self._weights.check()
         if self._run_samples is not None and self._run_samples(batch):
             return None
-        look = None if self._place is None else self._place.look
         if len(batch) == 1:
             try:
-                item = self._read(batch[0], self._signature, self._keys, look)
+                item = self._read(batch[0])
             except InputError as error:
                 return [error]
             batch[0]["result"] = self._run([item])[0]
@@ -252,26 +306,28 @@ class OnnxTensor(headrace.Backend):
         places: list[int] = []
         for place, request in enumerate(batch):
             try:
-                items.append(self._read(request, self._signature, self._keys, look))
+                items.append(self._read(request))
             except InputError as error:
                 outcomes[place] = error
             else:
                 places.append(place)
-        by_shape = self._options.ragged == "group"
-        for group in self._collate.group_items(items, self._signature.inputs, by_shape=by_shape):
+        for group in group_items(items, self._signature.inputs, by_shape=self._by_shape):
             members = self._alike(group, items, places, outcomes) if self._refuses else group
             results = self._run([items[i] for i in members])
             for i, result in zip(members, results, strict=True):
                 batch[places[i]]["result"] = result
         return outcomes if len(places) < len(batch) or any(outcomes) else None
 
-    def _read_equal(self, request: Request, *about: Any) -> Item:
-        """Read a request whose arrays will be padded."""
-        from headrace_ort import items
-
-        item = items.read_item(request, *about)
-        items.check_equal_axes(item, self._signature, self._keys)
+    def _read(self, request: Request) -> Item:
+        """Read a request; if its arrays will be padded, axes of one name must be equal before."""
+        value = self._value if self._place is None else self._placed_value
+        item = read_item(request, self._signature, self._keys, value)
+        if self._pads is not None:
+            check_equal_axes(item, self._signature, self._keys)
         return item
+
+    def _placed_value(self, value: Any, port: Any, key: str) -> Any:
+        return self._value(self._place.look(value, key), port, key)
 
     def _alike(
         self,
@@ -286,7 +342,7 @@ class OnnxTensor(headrace.Backend):
         keys = {port.name: self._keys[port.name] for port in self._signature.inputs if port.batched}
         members = []
         for i in group:
-            error = self._collate.refuse_ragged(items[group[0]], items[i], keys)
+            error = refuse_ragged(items[group[0]], items[i], keys)
             if error is None:
                 members.append(i)
             else:
@@ -295,53 +351,85 @@ class OnnxTensor(headrace.Backend):
 
     def _run(self, items: Sequence[Item]) -> list[Any]:
         """Run items that fit together and give the result of each."""
-        signature, options = self._signature, self._options
-        pad_value = options.pad_value if options.ragged == "pad" else None
+        signature, multiple = self._signature, self._options.pad_multiple
+        padded = padded_shapes(items, signature, multiple) if self._crops else None
         if self._runner is not None:
             with self._on_device:
                 results: list[Any] = self._runner.run(
-                    items, pad_value=pad_value, pad_multiple=options.pad_multiple
+                    items,
+                    pads=self._pads,
+                    pad_multiple=multiple,
+                    crops=self._crops,
+                    padded=padded,
                 )
             return results
         feeds = {}
         for port in signature.inputs:
-            arrays = [item.arrays[port.name] for item in items]
+            if port.name not in items[0].tensors:
+                continue
+            arrays = [item.tensors[port.name] for item in items]
             feeds[port.name] = (
-                self._collate.concatenate(
+                concatenate(
                     arrays,
                     port,
                     rows=signature.rows,
-                    pad_value=pad_value,
-                    pad_multiple=options.pad_multiple,
+                    pad_value=None if self._pads is None else self._pads[port.name],
+                    pad_multiple=multiple,
                 )
                 if port.batched
                 else arrays[0]
             )
-        names = [port.name for port in signature.outputs]
-        with self._on_device:
-            outputs = self._session.run(names, feeds, self._run_options)
+        outputs = self._run_feeds(feeds)
         for place in signature.passed:
             outputs[place] = outputs[place].copy()
-        rows = self._collate.split_outputs(outputs, items, signature)
+        rows = split_outputs(outputs, items, signature, crops=self._crops, padded=padded)
+        names = [port.name for port in signature.outputs]
         if len(names) == 1:
             return [row[0] for row in rows]
         return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def warm_up(self) -> None:
-        """Run once on zeros if all shapes are declared and inputs are numbers; capture graphs with cuda_graph."""
-        from headrace_ort.collate import zeros_for
+    def _run_feeds(self, feeds: dict[str, Any]) -> list[Any]:
+        names = [port.name for port in self._signature.outputs]
+        with self._on_device:
+            outputs: list[Any] = self._session.run(names, feeds, self._run_options)
+        return outputs
 
-        feeds = zeros_for(self._signature)
+    def warm_up(self) -> None:
+        """Run one row and two, and refuse outputs that do not follow the rows; capture graphs with cuda_graph."""
+        options, signature = self._options, self._signature
+        real = None
+        if options.warm_up_input is not None:
+            real = read_warm_up(options.warm_up_input, signature)
+        told = [port.name for port in signature.outputs]
+        if options.unbatched != "all":
+            told = list(options.unbatched)
+        warm_up_rows(
+            self._shapes_of,
+            signature,
+            self._logger,
+            real=real,
+            told=told,
+            free_axes=self._runner is None,
+        )
         if self._runner is not None:
             from headrace_ort.on_device import sizes_to_capture
 
-            sizes = sizes_to_capture(*self._sizes) if self._options.cuda_graph else ()
+            sizes = sizes_to_capture(*self._sizes) if options.cuda_graph else ()
             with self._on_device:
-                self._built["cuda_graphs"] = self._runner.warm_up(feeds, sizes)
-        elif feeds is not None:
-            names = [port.name for port in self._signature.outputs]
+                self._built["cuda_graphs"] = self._runner.warm_up(sizes)
+
+    def _shapes_of(self, feeds: Mapping[str, Any], rows: int) -> list[tuple[int, ...]]:
+        """Run inputs whose batch axis is in front, and return the shape of each output."""
+        if self._runner is not None:
             with self._on_device:
-                self._session.run(names, feeds, self._run_options)
+                shapes: list[tuple[int, ...]] = self._runner.shapes_of(feeds, rows)
+            return shapes
+        made = {
+            port.name: concatenate([feeds[port.name]], port) if port.batched else feeds[port.name]
+            for port in self._signature.inputs
+            if port.name in feeds
+        }
+        return [output.shape for output in self._run_feeds(made)]
 
     def describe(self) -> dict[str, Any]:
         """Give providers, threads, batch size, and the inputs and outputs."""
@@ -349,6 +437,7 @@ class OnnxTensor(headrace.Backend):
         inputs = {
             port.name: {"key": self._keys[port.name], **port.describe()}
             for port in signature.inputs
+            if port.name in self._keys
         }
         outputs = {port.name: port.describe() for port in signature.outputs}
         batch = {"batch": signature.rows, "one_at_a_time": signature.one_at_a_time}
@@ -360,21 +449,17 @@ class OnnxTensor(headrace.Backend):
             if self._runner is not None:
                 self._runner.close()
             self._session = self._run_options = self._runner = self._run_samples = None
+        self._weights.close()
 
 
-def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:
-    """Give the key of the request for each input.
-
-    Raises:
-        SetupError: An input would be read from ``result``, which no request brings.
-    """
-    names = [port.name for port in signature.inputs]
-    alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
-    keys = {**alone, **inputs}
-    if "result" in keys.values():
-        name = next(name for name, key in keys.items() if key == "result")
-        raise SetupError(
-            f"input {name!r} would be read from the key 'result', which is removed from every request",
-            hint=f"Name another key in `inputs`: {{{name} = 'KEY'}}.",
-        )
-    return keys
+def _reads(signature: Signature, keys: Mapping[str, str]) -> tuple[str, ...] | type:
+    """Return the keys that requests hold; those of optional inputs need not be there."""
+    needed = [keys[port.name] for port in signature.inputs if not port.optional]
+    optional = [keys[port.name] for port in signature.inputs if port.optional and port.name in keys]
+    if not optional:
+        return tuple(dict.fromkeys(needed))
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(optional, NotRequired[Any]),
+        **dict.fromkeys(needed, Any),
+    }
+    return TypedDict("Reads", kinds)  # type: ignore[operator, no-any-return]

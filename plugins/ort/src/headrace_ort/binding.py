@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
-from headrace_ort.collate import pad_items, split_outputs
 from headrace_ort.device_arrays import DeviceArray
-from headrace_ort.device_memory import DeviceMemory, in_place
-from headrace_ort.items import Item, counted_rows, numpy_dtype
+from headrace_ort.device_memory import DeviceMemory, in_place, pad_items
+from headrace_tensors import Item, counted_rows, numpy_dtype, split_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace_ort.signature import Port, Signature
+    from headrace_tensors import Crop, Port, Signature
 
 __all__ = ["DeviceRunner", "gives_dlpack", "outputs_last"]
 
@@ -102,25 +101,36 @@ class DeviceRunner:
         self._given: list[DeviceArray] = []
         self._graphs: dict[int, _Graph] = {}
         self._thread: ThreadPoolExecutor | None = None
+        self._optional = any(port.optional for port in signature.inputs)
+        self._cut = _Cut({}, {}, ())
 
     # One batch.
 
     def run(
-        self, items: Sequence[Item], *, pad_value: float | None = None, pad_multiple: int = 1
+        self,
+        items: Sequence[Item],
+        *,
+        pads: Mapping[str, float] | None = None,
+        pad_multiple: int = 1,
+        crops: Mapping[str, Sequence[Crop]] | None = None,
+        padded: Mapping[str, Sequence[int]] | None = None,
     ) -> list[Any]:
         """Run items in one batch; give the result of each.
 
         Args:
             items: The items; their samples have one shape, or are padded to one.
-            pad_value: The value with which dynamic axes are padded; None: no axis is padded.
-            pad_multiple: With ``pad_value``: axes are padded up to a multiple of this length.
+            pads: The value with which dynamic axes are padded, by input; None: no axis is padded.
+            pad_multiple: With ``pads``: axes are padded up to a multiple of this length.
+            crops: What is cut off padded outputs, by output; see `headrace_tensors.cropped`.
+            padded: With ``crops``: the shape to which the samples of each input were padded.
 
         Raises:
             BackendError: ONNX Runtime or CUDA refused the run, or an output does not have the rows of the batch.
             InstanceLostError: The device can run nothing more in this process.
         """
-        if pad_value is not None:
-            items = pad_items(items, self._signature.inputs, pad_value, pad_multiple)
+        self._cut = _Cut(crops or {}, padded or {}, items)
+        if pads is not None:
+            items = pad_items(items, self._signature.inputs, pads, pad_multiple)
         try:
             return self._run(items)
         except Exception as error:
@@ -134,7 +144,7 @@ class DeviceRunner:
         graph = self._graph_for(items, rows)
         if graph is not None:
             for port in self._signature.inputs:
-                arrays = [item.arrays[port.name] for item in items]
+                arrays = [item.tensors[port.name] for item in items]
                 self._memory.fill(graph.inputs[port.name], arrays, port, graph.rows)
             self._replay(graph)
             self._pending = True
@@ -152,19 +162,12 @@ class DeviceRunner:
         if binding is None:
             binding = self._binding = self._session.io_binding()
             self._bind_outputs(binding)
-        for port in self._signature.inputs:
-            arrays = [item.arrays[port.name] for item in items]
-            if not port.batched:
-                binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
-                continue
-            there = in_place(arrays, rows)
-            if there is not None:
-                self._bind(binding, port, there.pointer, there.shape)
-                self._kept.append(there.owner)
-            else:
-                value = self._memory.staged(port, (rows, *arrays[0].shape[1:]))
-                self._memory.fill(value, arrays, port, rows)
-                self._bind(binding, port, value.data_ptr(), (rows, *arrays[0].shape[1:]))
+        if self._optional:
+            binding.clear_binding_inputs()  # one that an earlier run brought would stay bound
+            self._bound.clear()
+        there = [port for port in self._signature.inputs if port.name in items[0].tensors]
+        for port in there:
+            self._bind_rows(binding, port, items, rows)
         if self._shared:
             cuda.wait_for(self._stream, self._done)
         try:
@@ -188,6 +191,22 @@ class DeviceRunner:
                 binding.clear_binding_outputs()
                 self._bind_outputs(binding)
 
+    def _bind_rows(self, binding: Any, port: Port, items: Sequence[Item], rows: int) -> None:
+        """Bind the rows of an input: in place if they are together on the device, else in memory of the instance."""
+        arrays = [item.tensors[port.name] for item in items]
+        if not port.batched:
+            binding.bind_cpu_input(port.name, np.ascontiguousarray(arrays[0]))
+            return
+        there = in_place(arrays, rows)
+        if there is not None:
+            self._bind(binding, port, there.pointer, there.shape)
+            self._kept.append(there.owner)
+        else:
+            shape = (rows, *arrays[0].shape[1:])
+            value = self._memory.staged(port, shape)
+            self._memory.fill(value, arrays, port, rows)
+            self._bind(binding, port, value.data_ptr(), shape)
+
     def _bind_outputs(self, binding: Any) -> None:
         """Bind the outputs of the next run to new memory, on the CPU or on the device."""
         where = ("cpu", 0) if self._to_cpu else (self._kind, self._ordinal)
@@ -197,7 +216,7 @@ class DeviceRunner:
     def _bind(self, binding: Any, port: Port, pointer: int, shape: tuple[int, ...]) -> None:
         """Bind an input to memory on the device, unless it already is, with the same shape."""
         if self._bound.get(port.name) != (pointer, shape):
-            dtype = numpy_dtype(port)
+            dtype = numpy_dtype(port.dtype)
             binding.bind_input(port.name, self._kind, self._ordinal, dtype, shape, pointer)
             self._bound[port.name] = pointer, shape
 
@@ -209,7 +228,10 @@ class DeviceRunner:
         if self._to_cpu:
             if copied:  # a graph returns as many rows as it was captured with: only `rows` of them are wanted
                 outputs = self._copied_back(outputs, rows)
-            return split_outputs(outputs, items, self._signature, rows=rows)
+            crops, padded, whole = self._cut
+            return split_outputs(
+                outputs, whole, self._signature, rows=rows, crops=crops, padded=padded
+            )
         results: list[list[Any]] = [[] for _ in items]
         for port, output in zip(self._signature.outputs, outputs, strict=True):
             self._split(port, output, items, results, copied=copied)
@@ -220,7 +242,7 @@ class DeviceRunner:
         staged = []
         for port, output in zip(self._signature.outputs, outputs, strict=True):
             buffer = self._memory.pinned[port.name]
-            host = buffer.view((rows, *output.shape()[1:]), numpy_dtype(port))
+            host = buffer.view((rows, *output.shape()[1:]), numpy_dtype(port.dtype))
             cuda.copy_to_host(host, output.data_ptr(), self._stream)
             buffer.sent(self._stream)
             staged.append(host)
@@ -236,7 +258,7 @@ class DeviceRunner:
         *,
         copied: bool,
     ) -> None:
-        shape, dtype = tuple(output.shape()), numpy_dtype(port)
+        shape, dtype = tuple(output.shape()), numpy_dtype(port.dtype)
         total = sum(item.rows for item in items)
         if not port.batched:
             results[0].append(self._given_as(output, shape, dtype))
@@ -248,14 +270,23 @@ class DeviceRunner:
                 f"output {port.name!r} is {list(shape)} for a batch of {counted_rows(total)}",
                 hint="If it has no batch axis, name it in `unbatched`.",
             )
-        if len(items) == 1 and not items[0].sample and shape[0] == total and not copied:
+        cuts = self._cut.lengths(port.name, shape)
+        alone = len(items) == 1 and not items[0].sample and shape[0] == total
+        if alone and not copied and not cuts:
             results[0].append(self._given_as(output, shape, dtype))
             return
         start, row = output.data_ptr(), math.prod(shape[1:]) * dtype.itemsize
-        for item, result in zip(items, results, strict=True):
-            own = shape[1:] if item.sample else (item.rows, *shape[1:])
+        for place, (item, result) in enumerate(zip(items, results, strict=True)):
+            one = (cuts[place], *shape[2:]) if cuts else shape[1:]
+            own = one if item.sample else (item.rows, *one)
             value = self._memory.empty(own, dtype)
-            cuda.copy_within_device(value.data_ptr(), start, row * item.rows, self._stream)
+            if cuts:
+                size, to = math.prod(one) * dtype.itemsize, value.data_ptr()
+                for number in range(item.rows):
+                    source = start + number * row
+                    cuda.copy_within_device(to + number * size, source, size, self._stream)
+            else:
+                cuda.copy_within_device(value.data_ptr(), start, row * item.rows, self._stream)
             start += row * item.rows
             result.append(self._given_as(value, own, dtype))
         self._kept.append(output)
@@ -308,13 +339,15 @@ class DeviceRunner:
             graph.options.add_run_config_entry(_UNFINISHED, "1")
         for port in self._signature.inputs:
             shape = (rows, *(n or 1 for n in port.shape[1:]))
-            value = self._memory.empty(shape, numpy_dtype(port))
-            self._memory.fill(value, [np.zeros(shape, numpy_dtype(port))], port, rows)
+            value = self._memory.empty(shape, numpy_dtype(port.dtype))
+            self._memory.fill(value, [np.zeros(shape, numpy_dtype(port.dtype))], port, rows)
             cuda.wait_for(self._stream, self._done)
             graph.inputs[port.name] = value
             graph.binding.bind_ortvalue_input(port.name, value)
         for port in self._signature.outputs:
-            value = self._memory.empty((rows, *(n or 1 for n in port.shape[1:])), numpy_dtype(port))
+            value = self._memory.empty(
+                (rows, *(n or 1 for n in port.shape[1:])), numpy_dtype(port.dtype)
+            )
             graph.outputs.append(value)
             graph.binding.bind_ortvalue_output(port.name, value)
         try:
@@ -345,19 +378,18 @@ class DeviceRunner:
             wait([job])
             raise
 
-    def warm_up(self, feeds: Mapping[str, Any] | None, sizes: Sequence[int]) -> list[int]:
-        """Run once on zeros if the shapes are known, and capture graphs of the given sizes.
+    def shapes_of(self, feeds: Mapping[str, Any], rows: int) -> list[tuple[int, ...]]:
+        """Run inputs by name, of a number of rows, and return the shape of each output."""
+        item = Item(feeds, rows, sample=False)
+        self._cut = _Cut({}, {}, (item,))
+        try:
+            outputs = self._run_bound([item], rows)
+            return [tuple(one.shape if self._to_cpu else one.shape()) for one in outputs]
+        finally:
+            self.end()
 
-        Args:
-            feeds: Zeros for every input, or None.
-            sizes: The numbers of rows to capture; none: no graphs.
-
-        Returns:
-            The numbers of rows that were captured.
-        """
-        if feeds is not None:
-            rows = max(len(array) for array in feeds.values())
-            self.run([Item(feeds, rows, sample=False)])
+    def warm_up(self, sizes: Sequence[int]) -> list[int]:
+        """Capture graphs of the given sizes; none: no graphs. Return the numbers of rows that were captured."""
         if sizes:
             fixed = self._signature.rows
             self.capture([fixed] if fixed is not None else sizes)
@@ -386,6 +418,22 @@ class DeviceRunner:
         cuda.close_event(self._done)
         # The context still refers to the runner (`at_batch_end`), which must not keep the session alive.
         self._session = self._binding = self._done = None
+
+
+class _Cut(NamedTuple):
+    """What is cut off the outputs of a batch: the crops, the padded shapes, and the items before they were padded."""
+
+    crops: Mapping[str, Sequence[Crop]]
+    padded: Mapping[str, Sequence[int]]
+    items: Sequence[Item]
+
+    def lengths(self, output: str, shape: Sequence[int]) -> list[int]:
+        """Return for each item how long the first axis of its samples is; nothing if it is not cut."""
+        crops = self.crops.get(output, ())
+        for crop in crops:
+            if len(shape) > 1 and shape[1] == self.padded[crop.input][crop.place]:
+                return [crop.length(item) for item in self.items]
+        return []
 
 
 class _Graph:

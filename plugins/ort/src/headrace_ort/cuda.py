@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
+from headrace_tensors import is_lost, lost_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,27 +35,6 @@ SHORT_S = 0.0005
 """After a wait shorter than this, in seconds, the next wait spins; after a longer one the thread sleeps."""
 
 _NON_BLOCKING = 1
-_LOST = (
-    "cudaErrorIllegalAddress",
-    "cudaErrorLaunchFailure",
-    "cudaErrorLaunchTimeout",
-    "cudaErrorHardwareStackError",
-    "cudaErrorIllegalInstruction",
-    "cudaErrorMisalignedAddress",
-    "cudaErrorInvalidAddressSpace",
-    "cudaErrorInvalidPc",
-    "cudaErrorAssert",
-    "cudaErrorECCUncorrectable",
-)
-"""Errors after which a CUDA context can run nothing any more."""
-
-_SAID = (
-    "illegal memory access",
-    "device-side assert",
-    "unspecified launch failure",
-    "launch timed out",
-)
-"""Texts in ONNX Runtime's errors that mean such an error."""
 
 
 @functools.cache
@@ -85,7 +65,7 @@ def call(function: str, *args: Any) -> Any:
     error, *results = getattr(runtime(), function)(*args)
     if int(error) != 0:
         name = error.name
-        if name in _LOST:
+        if is_lost(name=name, number=int(error)):
             raise InstanceLostError(
                 f"{function} says {name}: the device can run nothing more in this process",
                 hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
@@ -294,14 +274,3 @@ def check_ordinal(ordinal: int) -> None:
             hint=f"There are: {there}. Is the driver installed, and the device visible "
             "(CUDA_VISIBLE_DEVICES)?",
         )
-
-
-def lost_device(error: Exception) -> InstanceLostError | None:
-    """Give an InstanceLostError if the text of an error says that the device is lost; else None."""
-    text = str(error).lower()
-    if isinstance(error, InstanceLostError) or not any(word in text for word in _SAID):
-        return None
-    return InstanceLostError(
-        f"the device can run nothing more in this process: {' '.join(str(error).split())[:300]}",
-        hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
-    )

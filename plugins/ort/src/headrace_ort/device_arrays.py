@@ -11,12 +11,15 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_ort import cuda
-from headrace_ort.dlpack import read_capsule
+from headrace_tensors import host_array, text_of
+from headrace_tensors.dlpack import read_capsule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DeviceArray", "DeviceView", "is_on_device", "view_of", "view_of_torch"]
+    from headrace_tensors import Port
+
+__all__ = ["DeviceArray", "DeviceView", "is_on_device", "read_value", "view_of", "view_of_torch"]
 
 _DLPACK_CUDA = 2
 _PER_THREAD = 2
@@ -71,6 +74,41 @@ class DeviceView:
     def __getitem__(self, index: None) -> DeviceView:
         """Give the view with one more axis in front."""
         return DeviceView(self.pointer, (1, *self.shape), self.dtype, self.owner)
+
+
+def read_value(value: Any, port: Port, key: str = "data") -> Any:
+    """Return ``value`` as an array of the port's dtype, see `headrace_tensors.host_array`; a `DeviceView` as it is.
+
+    Raises:
+        InputError: ``value`` is no array, is on a device that the session does not use, has another dtype, or its
+            numbers do not fit the port's dtype; or it is on the device, and the input has no batch axis.
+    """
+    if isinstance(value, DeviceView):
+        if not port.batched:
+            raise InputError(
+                "an input without batch axis is read on the CPU",
+                key=key,
+                expected=f"{port.accepts()} on the CPU",
+                got=f"{text_of(value)} on the device",
+                hint="CpuTensor before it moves it.",
+            )
+        if str(value.dtype) != port.dtype:
+            raise InputError("wrong dtype", key=key, expected=port.accepts(), got=text_of(value))
+        return value
+    try:
+        return host_array(value, port, key)
+    except InputError as error:
+        if not is_on_device(value):
+            raise
+        where = getattr(value, "__dlpack_device__", None)
+        device = f"cuda:{where()[1]}" if where is not None else "a CUDA device"
+        raise InputError(
+            "the array lies on another device than the session",
+            key=key,
+            expected=f"{port.accepts()} on the CPU",
+            got=f"{type(value).__name__} on {device}",
+            hint="CpuTensor before it moves it, or `device` lets the session compute there.",
+        ) from error.__cause__
 
 
 def view_of(value: Any, ordinal: int, stream: int, key: str = "data") -> DeviceView:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnxruntime as ort
 
+from headrace.errors import BackendError
 from headrace_ort import cuda
-from headrace_ort.collate import joined
 from headrace_ort.device_arrays import DeviceView
-from headrace_ort.items import numpy_dtype
+from headrace_tensors import concatenate, joined, numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    import numpy as np
+    from headrace_tensors import Item, Port, Signature
 
-    from headrace_ort.signature import Port, Signature
-
-__all__ = ["DeviceMemory", "in_place"]
+__all__ = ["DeviceMemory", "in_place", "pad_items"]
 
 
 class DeviceMemory:
@@ -56,13 +55,13 @@ class DeviceMemory:
         if found is None or found[0] != shape:
             if found is not None:
                 self._kept.append(found[1])  # another run of this batch may still read it
-            found = self._staged[port.name] = shape, self.empty(shape, numpy_dtype(port))
+            found = self._staged[port.name] = shape, self.empty(shape, numpy_dtype(port.dtype))
         return found[1]
 
     def fill(self, value: Any, arrays: Sequence[Any], port: Port, rows: int) -> None:
         """Copy rows into memory on the device; missing rows are filled with copies of the last one."""
         target = value.data_ptr()
-        dtype = numpy_dtype(port)
+        dtype = numpy_dtype(port.dtype)
         on_cpu = [one for one in arrays if not isinstance(one, DeviceView)]
         sample = math.prod(arrays[0].shape[1:]) * dtype.itemsize
         staged = self.pinned[port.name]
@@ -115,3 +114,31 @@ def in_place(arrays: Sequence[Any], rows: int) -> DeviceView | None:
         return None
     owners = [one.owner for one in arrays]
     return DeviceView(first.pointer, (rows, *first.shape[1:]), first.dtype, owners)
+
+
+def pad_items(
+    items: Sequence[Item], ports: Sequence[Port], values: Mapping[str, float], multiple: int
+) -> list[Item]:
+    """Return the items with their arrays padded to one shape; only arrays on the CPU can be padded.
+
+    Raises:
+        BackendError: An array on a device would have to be padded.
+    """
+    padded: list[dict[str, Any]] = [dict(item.tensors) for item in items]
+    for port in ports:
+        if not port.batched or port.name not in items[0].tensors:
+            continue
+        arrays = [item.tensors[port.name] for item in items]
+        if len({one.shape[1:] for one in arrays}) == 1 and multiple == 1:
+            continue
+        if not all(isinstance(one, np.ndarray) for one in arrays):
+            raise BackendError(
+                f"input {port.name!r}: arrays on the device cannot be padded",
+                hint="ragged = 'group' runs those of one shape together.",
+            )
+        whole = concatenate(arrays, port, pad_value=values[port.name], pad_multiple=multiple)
+        start = 0
+        for item, own in zip(items, padded, strict=True):
+            own[port.name] = whole[start : start + item.rows]
+            start += item.rows
+    return [item._replace(tensors=own) for item, own in zip(items, padded, strict=True)]

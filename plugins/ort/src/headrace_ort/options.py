@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-import headrace
+import headrace  # noqa: TC001 - pydantic reads the annotations
+from headrace_tensors import BatchAxisOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["OnnxOptions"]
 
 
-class OnnxOptions(headrace.Options):
+class OnnxOptions(BatchAxisOptions):
     """Options of `OnnxTensor`."""
 
     positional: ClassVar[tuple[str, ...]] = ("model",)
@@ -45,38 +46,6 @@ class OnnxOptions(headrace.Options):
         description="On the CUDA provider, run captured graphs: one per size of `batch_sizes`, else "
         "of 1, 2, 4, ... `max`.",
     )
-    inputs: dict[str, Annotated[str, Field(min_length=1)]] = Field(
-        {},
-        description="Key of the request per input name; default: `data` for the only input, else "
-        "the input's name.",
-    )
-    outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
-        None, description="Names of the outputs to give; default: all."
-    )
-    unbatched: tuple[str, ...] = Field(
-        (),
-        description="Names of inputs and outputs whose first axis is not the batch axis; requests "
-        "are then run one at a time.",
-    )
-    batch_axis: dict[str, Annotated[int, Field(ge=0)]] = Field(
-        {},
-        description="Which axis is the batch axis, counted from 0, per input or output where it is "
-        "not the first (the state of a recurrent model).",
-    )
-    ragged: Literal["refuse", "pad", "group"] = Field(
-        "refuse",
-        description="Samples of different shapes in one batch: refuse those unlike the first, pad "
-        "all to the largest, or run those of one shape together.",
-    )
-    pad_value: float = Field(
-        0.0, description="What ragged = pad fills with, at the end of axes (in units of the data)."
-    )
-    pad_multiple: int = Field(
-        1,
-        ge=1,
-        description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
-        "this number of elements.",
-    )
     intra_op_threads: int | None = Field(
         None,
         ge=1,
@@ -84,10 +53,15 @@ class OnnxOptions(headrace.Options):
         description="Threads of one run, including the caller's; default: this instance's share "
         "of the pipeline's `threads`.",
     )
-    spinning: bool | None = Field(
-        None,
-        description="Whether idle threads of the pool keep their core busy; default: only where "
-        "the node has one instance.",
+    spin: bool = Field(
+        False,
+        description="Whether idle threads of the pool keep their core busy, so that a run starts a "
+        "little sooner and takes cores from everything else (true or false).",
+    )
+    arena: bool = Field(
+        True,
+        description="Whether ONNX Runtime keeps freed memory of the CPU in an arena; false gives it "
+        "back after each run, which is slower.",
     )
     share_session: bool | None = Field(
         None,
@@ -100,26 +74,30 @@ class OnnxOptions(headrace.Options):
     session_config: dict[str, str] = Field(
         {}, description="Further entries of ONNX Runtime's session configuration; they win."
     )
+    custom_ops: tuple[headrace.FilePath, ...] = Field(
+        (),
+        description="Libraries (.so files) with operators of one's own; refused where `import` is.",
+    )
     log_level: Literal["verbose", "info", "warning", "error", "fatal"] | None = Field(
         None,
         description="What ONNX Runtime itself prints to stderr; default: fatal on the CPU, where "
         "every error is raised, else error.",
     )
 
-    @field_validator("provider_libraries", mode="before")
+    @field_validator("provider_libraries", "custom_ops", mode="before")
     @classmethod
     def _may_import(cls, value: Any, info: ValidationInfo) -> Any:
         if value and (info.context or {}).get("allow_import") is False:
             raise ValueError("they bring in code, and imports are refused here: leave them out")
         return value
 
-    @field_validator("outputs", "unbatched")
+    @model_validator(mode="before")
     @classmethod
-    def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(map(repr, twice))} is listed twice")
-        return names
+    def _former_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "spinning" in values and "spin" not in values:
+            values = dict(values)
+            values["spin"] = bool(values.pop("spinning"))
+        return values
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -131,9 +109,6 @@ class OnnxOptions(headrace.Options):
         for name in self.provider_options if named else ():
             if _short(name) not in named:
                 raise ValueError(f"provider_options for {name!r}, which `providers` does not name")
-        if set(self.unbatched) & self.batch_axis.keys():
-            both = sorted(set(self.unbatched) & self.batch_axis.keys())
-            raise ValueError(f"{both[0]!r} stands in `unbatched` and in `batch_axis`")
         return self
 
 

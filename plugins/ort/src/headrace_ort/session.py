@@ -39,16 +39,18 @@ SPINNING = "session.intra_op.allow_spinning"
 """The entry of the session's configuration by which idle threads of the pool spin: ``"1"`` or ``"0"``."""
 
 
-def make_session(
+def make_session(  # noqa: PLR0913 - all but two by name
     model: str | os.PathLike[str] | bytes,
     providers: Sequence[tuple[str, Mapping[str, str]]] = ((CPU, {}),),
     *,
     intra_op_threads: int = 1,
-    spinning: bool = True,
+    spinning: bool = False,
+    arena: bool = True,
     graph_optimization: str = "all",
     session_config: Mapping[str, str] | None = None,
     log_level: str = "fatal",
     libraries: Mapping[str, Path] | None = None,
+    custom_ops: Sequence[Path] = (),
 ) -> Any:
     """Make an ``InferenceSession`` that runs on the given providers, or fail.
 
@@ -61,10 +63,12 @@ def make_session(
         providers: The result of `choose_providers`.
         intra_op_threads: The threads that one operator may use; with 1 the calling thread runs it, without a pool.
         spinning: Whether idle threads of the pool keep their core busy, which makes runs start sooner.
+        arena: Whether ONNX Runtime keeps freed memory of the CPU in an arena.
         graph_optimization: A key of `LEVELS`.
         session_config: Further entries of the session's configuration, which win over those set here.
         log_level: A key of `SEVERITIES`: the least level of messages that ONNX Runtime itself prints to stderr.
         libraries: Libraries of plugin execution providers, by the name that ``providers`` uses.
+        custom_ops: Libraries with operators of one's own.
 
     Returns:
         The session; its ``run`` may be called from several threads at once.
@@ -83,6 +87,7 @@ def make_session(
     options.inter_op_num_threads = 1
     options.graph_optimization_level = LEVELS[graph_optimization]
     options.log_severity_level = SEVERITIES[log_level]
+    options.enable_cpu_mem_arena = arena
     config = {SPINNING: "1" if spinning else "0"}
     if CPU not in names:
         config[_NO_FALLBACK] = "1"
@@ -99,6 +104,8 @@ def make_session(
     try:
         for key, value in config.items():
             options.add_session_config_entry(key, value)
+        for library in custom_ops:
+            options.register_custom_ops_library(str(library))
         builtin = _add_plugins(options, providers, libraries or {})
         session = ort.InferenceSession(
             model if isinstance(model, bytes) else label,

@@ -1,21 +1,23 @@
-"""Inputs and outputs of a model: names, shapes, dtypes, and which axis is the batch axis."""
+"""Reads the inputs and outputs of a session, and which axis is the batch axis."""
 
 from __future__ import annotations
 
-import difflib
-import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import SetupError
+from headrace_tensors import (
+    STRING,
+    Port,
+    Signature,
+    batch_length,
+    refuse_other_axes,
+    refuse_unknown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["STRING", "Port", "Signature", "read_signature"]
-
-STRING: Final = "str"
-"""The dtype of string tensors, which numpy holds as arrays of ``str`` objects."""
+__all__ = ["read_signature"]
 
 _DTYPES: Final[Mapping[str, str]] = {
     "float": "float32",
@@ -32,90 +34,6 @@ _DTYPES: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Port:
-    """One input or output of a model.
-
-    Attributes:
-        name: The name in the model.
-        dtype: The name of the numpy dtype; `STRING` for strings.
-        shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar, and for an output whose shape the
-            model does not declare.
-        batched: Whether it has a batch axis.
-        axis: The index of the batch axis.
-        names: The name that the model gives each dynamic axis; None where it gives none.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    batched: bool
-    axis: int = 0
-    names: tuple[str | None, ...] = ()
-
-    @property
-    def sample_names(self) -> tuple[str | None, ...]:
-        """The names of the axes without the batch axis."""
-        return (*self.names[: self.axis], *self.names[self.axis + 1 :])
-
-    @property
-    def sample_shape(self) -> tuple[int | None, ...]:
-        """The shape without the batch axis."""
-        return (*self.shape[: self.axis], *self.shape[self.axis + 1 :])
-
-    @functools.cached_property
-    def exact(self) -> tuple[int, ...] | None:
-        """The shape of all samples; None if an axis is dynamic, or there is no batch axis."""
-        fixed = tuple(n for n in self.sample_shape if n is not None)
-        return fixed if self.batched and len(fixed) == len(self.sample_shape) else None
-
-    def text(self, *, sample: bool = False) -> str:
-        """Give ``float32 [*, 3, 48, *]``; of one sample, without the batch axis, if ``sample``."""
-        axes = self.sample_shape if sample else self.shape
-        return f"{self.dtype} [{', '.join('*' if n is None else str(n) for n in axes)}]"
-
-    def describe(self) -> dict[str, Any]:
-        """Give dtype, shape, whether there is a batch axis, and which if not the first. JSON-able."""
-        about = {"dtype": self.dtype, "shape": list(self.shape), "batched": self.batched}
-        return {**about, "batch_axis": self.axis} if self.axis else about
-
-
-@dataclass(frozen=True)
-class Signature:
-    """All inputs and the wanted outputs, in order.
-
-    Attributes:
-        inputs: All inputs, each of which a run needs.
-        outputs: The wanted outputs.
-        rows: The batch size to which the model is fixed; None: any.
-    """
-
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    rows: int | None
-
-    @functools.cached_property
-    def passed(self) -> tuple[int, ...]:
-        """The places of outputs that are inputs: for those ONNX Runtime may give the very array that it was given."""
-        takes = {port.name for port in self.inputs}
-        return tuple(place for place, port in enumerate(self.outputs) if port.name in takes)
-
-    @property
-    def one_at_a_time(self) -> bool:
-        """Whether requests cannot share a run because an input or output without batch axis belongs to the whole run.
-
-        A scalar input does not count, because requests with equal scalars can share a run.
-        """
-        return any(not port.batched and port.shape for port in self.inputs) or any(
-            not port.batched for port in self.outputs
-        )
-
-    @property
-    def fills(self) -> bool:
-        """Whether a run may be filled up with copies of a row; an output without batch axis would be computed from them."""
-        return all(port.batched for port in self.outputs)
-
-
 def read_signature(
     session: Any,
     *,
@@ -127,13 +45,14 @@ def read_signature(
 
     The batch axis of an input is its first axis, or the axis that ``batch_axis`` names. An input has no batch
     axis if it is a scalar, if ``unbatched`` names it, or if that axis is fixed while another input's is dynamic (or
-    fixed to 1). An output has no batch axis if ``unbatched`` names it, if its axis is fixed to
-    another length than the batch, or if no input has one.
+    fixed to 1). An optional input, for which the model has a value, has one only if that axis is dynamic. An output
+    has no batch axis if ``unbatched`` names it, if its axis is fixed to another length than the batch, or if no input
+    has one.
 
     Args:
         session: An ``onnxruntime.InferenceSession``.
         outputs: Names of the wanted outputs, in order; None means all.
-        unbatched: Names of inputs and outputs without batch axis.
+        unbatched: Names of inputs and outputs without batch axis; ``"all"`` names all.
         batch_axis: The index of the batch axis, for inputs and outputs whose batch axis is not the first.
 
     Raises:
@@ -142,13 +61,18 @@ def read_signature(
             ``unbatched`` is empty.
     """
     takes, gives = list(session.get_inputs()), list(session.get_outputs())
-    named, axes = frozenset(unbatched), dict(batch_axis or {})
-    refuse_unknown("unbatched", named, [*takes, *gives])
-    refuse_unknown("batch_axis", axes, [*takes, *gives])
-    _refuse_axes(axes, named, [*takes, *gives])
+    optional = list(session.get_overridable_initializers())
+    optional = [node for node in optional if _kind(node) in _DTYPES]
+    everything = [*takes, *optional, *gives]
+    axes = dict(batch_axis or {})
+    known = [node.name for node in everything]
+    named = frozenset(known if unbatched == "all" else unbatched)
+    refuse_unknown("unbatched", named, known)
+    refuse_unknown("batch_axis", axes, known)
+    _refuse_axes(axes, named, everything)
     by_name = {node.name: node for node in gives}
     if outputs is not None:
-        refuse_unknown("outputs", outputs, gives)
+        refuse_unknown("outputs", outputs, list(by_name))
         gives = [by_name[name] for name in outputs]
     _refuse_types([*takes, *gives])
     first = {
@@ -163,35 +87,28 @@ def read_signature(
             hint="Name its outputs in `unbatched` to run requests one at a time. An input without a "
             "declared shape counts as a scalar: export it with shapes.",
         )
-    rows = _batch_of(first, takes) if first else None
+    rows = (
+        batch_length(first, f"the inputs have no common batch axis: {_listed(takes)}")
+        if first
+        else None
+    )
     inputs = [_port(node, axes, first.get(node.name, ...) == rows) for node in takes]
+    for node in optional:
+        free = bool(first) and rows is None and node.shape and node.name not in named
+        batched = free and _axis(node.shape[axes.get(node.name, 0)]) is None
+        inputs.append(_port(node, axes, bool(batched), optional=True))
     results = [
         _port(node, axes, bool(first) and node.name not in named and _is_batch(node, axes, rows))
         for node in gives
     ]
     for port in (*inputs, *results):
-        if port.name in axes and not port.batched:
+        if port.name in axes and not port.batched and port.name not in named:
             raise SetupError(
                 f"`batch_axis` says {port.name} = {port.axis}, and {port.text()} is fixed there to "
                 f"another length than the batch, {'any' if rows is None else rows}"
             )
-    _refuse_other_axes(takes, gives, axes, inputs, results)
+    refuse_other_axes(inputs, results, {*axes, *named})
     return Signature(tuple(inputs), tuple(results), rows)
-
-
-def _batch_of(first: Mapping[str, int | None], nodes: Sequence[Any]) -> int | None:
-    """Give the length of the batch axis: None if an input's axis is dynamic, else 1, else their only length."""
-    lengths = set(first.values())
-    if None in lengths:
-        return None
-    if 1 in lengths:
-        return 1
-    if len(lengths) > 1:
-        raise SetupError(
-            f"the inputs have no common batch axis: {_listed(nodes)}",
-            hint="Name those without one in `unbatched`.",
-        )
-    return lengths.pop()
 
 
 def _is_batch(node: Any, axes: Mapping[str, int], rows: int | None) -> bool:
@@ -200,49 +117,24 @@ def _is_batch(node: Any, axes: Mapping[str, int], rows: int | None) -> bool:
     return length is None or length == rows
 
 
-def _refuse_other_axes(
-    takes: Sequence[Any],
-    gives: Sequence[Any],
-    axes: Mapping[str, int],
-    inputs: Sequence[Port],
-    results: Sequence[Port],
-) -> None:
-    """Refuse outputs whose first axis is another one than the batch by the names that the model gives its axes.
-
-    By their lengths that shows only in batches that are not as long as that axis; the others would be cut along it.
-    """
-    batches: set[str] = set()
-    others: set[str] = set()
-    for node, port in zip(takes, inputs, strict=True):
-        for axis, name in enumerate(node.shape):
-            if isinstance(name, str):
-                (batches if port.batched and axis == port.axis else others).add(name)
-    for node, port in zip(gives, results, strict=True):
-        if not port.batched or node.name in axes:
-            continue
-        first, *rest = node.shape or [None]
-        within = [axis for axis, name in enumerate(rest, 1) if name in batches]
-        if isinstance(first, int) or first in batches or not (within or first in others):
-            continue
-        raise SetupError(
-            f"by the names of its axes, the first axis of output {_listed([node])} is not the batch axis",
-            hint=f"Say which one it is, `batch_axis = {{{port.name} = {within[0] if within else 0}}}`, or "
-            "name it in `unbatched` if it has none.",
-        )
-
-
 def _axis(length: object) -> int | None:
-    return length if isinstance(length, int) and length > 0 else None
+    return length if isinstance(length, int) and length >= 0 else None
 
 
-def _port(node: Any, axes: Mapping[str, int], batched: bool) -> Port:
-    shape = tuple(map(_axis, node.shape))
-    names = tuple(name if isinstance(name, str) else None for name in node.shape)
-    return Port(node.name, _DTYPES[_kind(node)], shape, batched, axes.get(node.name, 0), names)
+def _port(node: Any, axes: Mapping[str, int], batched: bool, *, optional: bool = False) -> Port:
+    return Port(
+        node.name,
+        _DTYPES[_kind(node)],
+        tuple(map(_axis, node.shape)),
+        batched,
+        axis=axes.get(node.name, 0),
+        names=tuple(name if isinstance(name, str) else None for name in node.shape),
+        optional=optional,
+    )
 
 
 def _kind(node: Any) -> str:
-    """Give ONNX Runtime's name of the dtype of a tensor; of a sequence or an optional value the whole type."""
+    """Return ONNX Runtime's name of the dtype of a tensor; of a sequence or an optional value the whole type."""
     kind: str = node.type
     return kind.removeprefix("tensor(").removesuffix(")") if kind.startswith("tensor(") else kind
 
@@ -273,20 +165,4 @@ def _refuse_axes(axes: Mapping[str, int], unbatched: Iterable[str], nodes: Itera
             raise SetupError(
                 f"`batch_axis` says {node.name} = {axis}, and its axes are {list(node.shape)}",
                 hint="Axes are counted from 0.",
-            )
-
-
-def refuse_unknown(option: str, names: Iterable[str], nodes: Sequence[Any]) -> None:
-    """Refuse names in an option that are not among the inputs or outputs ``nodes``.
-
-    Raises:
-        SetupError: A name is unknown; the error has the nearest known name.
-    """
-    known = [node.name for node in nodes]
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise SetupError(
-                f"`{option}` names {name!r}, which the model does not have",
-                hint=f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known)}.",
             )

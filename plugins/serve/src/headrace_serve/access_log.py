@@ -7,15 +7,27 @@ logged.
 from __future__ import annotations
 
 import logging
+import re
 import time
+from typing import TYPE_CHECKING, Any
 
 from headrace_serve.run_times import RunTimes
 
-__all__ = ["AccessLine", "logger"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["AccessLine", "logger", "request_id_of"]
 
 logger = logging.getLogger("headrace.serve.access")
 
 _LONGEST_ID = 64
+_TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-.*")
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+
+
+def request_id_of(text: str) -> str:
+    """Give the id in ``X-Request-Id``: up to 128 visible characters of ASCII; ``""`` for every other text."""
+    return text if _REQUEST_ID.fullmatch(text) else ""
 
 
 class AccessLine:
@@ -24,6 +36,10 @@ class AccessLine:
     Attributes:
         route: The route of HTTP, or the name of the call of gRPC.
         model, status, code: Texts, empty until they are known.
+        key: The name of the client's key; empty without keys.
+        request_id: The id of the request: of the protocol, else of the header ``X-Request-Id``; ``""`` without one.
+        traceparent: The parameter or header of this name.
+        peer: The client's host and port, or gives its address; None: unknown.
         received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
         times: Records when the request waited and ran in the pipeline; None if the pipeline does not measure it.
 
@@ -32,7 +48,8 @@ class AccessLine:
         began_s: When the request began, as `Counters.begin` gives it.
     """
 
-    model = status = code = ""
+    model = status = code = key = request_id = traceparent = ""
+    peer: tuple[Any, ...] | list[Any] | Callable[[], str] | None = None
     received_bytes = sent_bytes = 0
     times: RunTimes | None = None
     _received = _answered = 0.0
@@ -50,6 +67,31 @@ class AccessLine:
         """Note the status of the answer, and that sending it begins now."""
         self.status = status
         self._answered = time.monotonic()
+
+    def note_ids(self, identifier: str, parameters: Mapping[str, Any]) -> None:
+        """Note the id of a request of the protocol, ``""`` without one, and the trace that its parameters name."""
+        if identifier:
+            self.request_id = identifier
+        found = parameters.get("traceparent")
+        if isinstance(found, str):
+            self.traceparent = found
+
+    def nothing_to_receive(self) -> None:
+        """Note that the request has no body, so that no time counts as that of receiving it."""
+        self._received = self._began_s
+
+    @property
+    def client(self) -> str:
+        """The address of the client; ``""`` if it is not known."""
+        if callable(self.peer):
+            return self.peer()
+        return "" if not self.peer else ":".join(map(str, self.peer[:2]))
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace that the request belongs to; ``""`` without one."""
+        found = _TRACE.fullmatch(self.traceparent)
+        return "" if found is None else found[1]
 
     def timed(self) -> RunTimes:
         """Give the object that records when the request waits and runs in the pipeline."""
@@ -71,6 +113,21 @@ class AccessLine:
         if self.times is not None:
             queue, run = self.times.queue_and_run_s() or (run, 0.0)
         spent = (received - self._began_s, queue, run, ended - answered)
+        identifier = identifier or self.request_id
+        fields: dict[str, Any] = {
+            "route": self.route,
+            "model": self.model or None,
+            "status": self.status or None,
+            "code": self.code or None,
+            "request_id": identifier[:_LONGEST_ID] or None,
+            "trace_id": self.trace_id or None,
+            "client": self.client or None,
+            "key": self.key or None,
+            "received_bytes": self.received_bytes,
+            "sent_bytes": self.sent_bytes,
+        }
+        names = ("receive_ms", "queue_ms", "run_ms", "send_ms")
+        fields |= {n: round(1e3 * one, 3) for n, one in zip(names, spent, strict=True)}
         logger.info(
             "%s model=%s status=%s code=%s id=%r received_bytes=%d sent_bytes=%d"
             " receive_ms=%.3f queue_ms=%.3f run_ms=%.3f send_ms=%.3f",
@@ -82,4 +139,5 @@ class AccessLine:
             self.received_bytes,
             self.sent_bytes,
             *(1e3 * seconds for seconds in spent),
+            extra={"fields": fields},
         )

@@ -1,4 +1,4 @@
-"""Runs what may take minutes in a thread that nothing waits for when the server ends."""
+"""Runs in other threads what would block the event loop: for minutes, or for as long as many elements take."""
 
 from __future__ import annotations
 
@@ -11,9 +11,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["aside"]
+__all__ = ["apart", "aside"]
 
 T = TypeVar("T")
+
+_MANY = 4096
+"""More elements than these are read and written in another thread: they take the event loop about a millisecond."""
+
+
+async def apart(elements: int, function: Callable[..., T], *args: Any) -> T:
+    """Call a function; in another thread if it reads or writes so many elements that the event loop would be blocked.
+
+    Args:
+        elements: The elements that Python code reads or writes one by one.
+        function: Must not use what belongs to the event loop.
+        args: Its arguments.
+    """
+    if elements <= _MANY:
+        return function(*args)
+    return await asyncio.to_thread(function, *args)
 
 
 async def aside(function: Callable[..., T], *args: Any, **named: Any) -> T:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from headrace_cli.for_plugins import Json, print_data, printing_warnings
+from headrace_cli.for_plugins import Json, print_data
 
 __all__ = ["serve"]
 
@@ -77,6 +77,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a line per request to stderr.")
     ] = False,
+    log_format: Annotated[
+        Literal["text", "json"],
+        typer.Option(
+            "--log-format",
+            help="How messages and logs are written to stderr: json has an object a line.",
+        ),
+    ] = "text",
     drain_timeout: Annotated[
         float,
         typer.Option(
@@ -114,6 +121,30 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
         ),
     ] = None,
+    grpc_keepalive: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="Seconds without a byte after which gRPC pings a client; default: never.",
+        ),
+    ] = None,
+    grpc_keepalive_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.001, callback=_limited, help="Seconds to answer such a ping."
+        ),
+    ] = 20.0,
+    grpc_min_ping_interval: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="The least seconds between the pings of a client of gRPC.",
+        ),
+    ] = 300.0,
     workers: Annotated[
         int,
         typer.Option(
@@ -187,6 +218,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
     from headrace_serve.limits import Limits
+    from headrace_serve.logs import printing_logs
     from headrace_serve.running import run
     from headrace_serve.settings import Settings
     from headrace_serve.workers import run_workers
@@ -206,6 +238,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         drain_delay_s=drain_delay,
         drain_timeout_s=drain_timeout,
         access_log=access_log,
+        log_format=log_format,
         switch_interval_ms=switch_interval_ms,
         priority_default=priority_default,
         debug_errors=debug_errors,
@@ -216,6 +249,9 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             max_inflight_bytes=max_inflight_bytes,
             max_connections=max_connections,
             max_connection_age_s=max_connection_age,
+            grpc_keepalive_s=grpc_keepalive,
+            grpc_keepalive_timeout_s=grpc_keepalive_timeout,
+            grpc_min_ping_interval_s=grpc_min_ping_interval,
             receive_timeout_s=receive_timeout,
             min_rate_bytes_s=min_rate,
             max_timeout_ms=max_timeout_ms,
@@ -227,7 +263,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             print_data(json.dumps({"ok": True, **addresses, "workers": workers}))
             sys.stdout.flush()
 
-    with printing_warnings():
+    with printing_logs(settings.log_format, access=access_log):
         if workers > 1:
             return run_workers(settings, workers, listening)
         return run(settings, listening)

@@ -15,6 +15,7 @@ import headrace
 from headrace import keys
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
 from headrace_serve.errors import problem_of
+from headrace_serve.field_types import type_of
 from headrace_serve.manager import ModelManager
 
 if sys.version_info >= (3, 11):
@@ -89,6 +90,37 @@ class InputEntry(_Entry):
         return items and not self.batched and bool(self.shape)
 
 
+class FieldEntry(_Entry):
+    """One field of the bodies of JSON of a model; a text alone is its type."""
+
+    type: str
+    """``str``, ``int``, ``float``, ``bool``, ``any``, ``list[T]``, ``dict[str, T]`` or ``T | None``."""
+    required: bool | None = None
+    """Whether every body has it; default: true without a default."""
+    default: Any = None
+    """The value where a body lacks it; without one the request lacks it too."""
+    description: str | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _of_type(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @pydantic.model_validator(mode="after")
+    def _check_type(self) -> FieldEntry:
+        kind = type_of(self.type)
+        if self.default is not None:
+            if self.required:
+                raise ValueError("a field that is required has no default")
+            pydantic.TypeAdapter(kind).validate_python(self.default, strict=True)
+        return self
+
+    @property
+    def needed(self) -> bool:
+        """Whether every body has the field."""
+        return self.default is None if self.required is None else self.required
+
+
 class ModelEntry(_Entry):
     """One model to serve."""
 
@@ -99,9 +131,28 @@ class ModelEntry(_Entry):
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
     outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
-    """This and the next two: limits of this model, as in `headrace_serve.Limits`; the smaller one counts."""
+    """This and the next three: limits of this model, as in `headrace_serve.Limits`; the smaller one counts."""
     max_items: int | None = pydantic.Field(default=None, gt=0)
+    max_elements: int | None = pydantic.Field(default=None, gt=0)
     max_timeout_ms: float | None = pydantic.Field(default=None, gt=0)
+    request: dict[str, FieldEntry] | None = pydantic.Field(default=None, min_length=1)
+    """The fields of the bodies of JSON that ``POST /run/NAME`` takes: each is the key of the request of this name."""
+    body: Literal["json", "bytes"] | None = None
+    """``json``: the body of ``POST /run/NAME`` is JSON, and its value the key ``data``; ``bytes``: it is never read. Default:
+    fields where ``request`` or the pipeline declares them, else ``bytes``."""
+
+    labels: dict[str, list[str]] | None = None
+    """The labels of the classes of an output, by its name: a list of texts, or the path of a file with one on each line."""
+
+    @pydantic.field_validator("labels", mode="before")
+    @classmethod
+    def _read_labels(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: _labels(one) if isinstance(one, (str, Path)) else one
+            for name, one in value.items()
+        }
 
     @pydantic.field_validator("config")
     @classmethod
@@ -130,6 +181,11 @@ class ModelEntry(_Entry):
                 raise ValueError(f"input {name!r} cannot be the key {key!r}, which is reserved")
             if owners.setdefault(key, name) != name:
                 raise ValueError(f"inputs {owners[key]!r} and {name!r} are both the key {key!r}")
+        for name in self.request or ():
+            if name in NO_INPUTS:
+                raise ValueError(f"field {name!r} is a key of a request that is reserved")
+        if self.body is not None and self.request is not None:
+            raise ValueError("`request` declares the fields of the body, so `body` is left out")
         return self
 
     def key_of(self, name: str) -> str:
@@ -140,9 +196,16 @@ class ModelEntry(_Entry):
     @property
     def limits(self) -> dict[str, float]:
         """The limits that the entry sets for this model, by name."""
-        names = ("max_body_bytes", "max_items", "max_timeout_ms")
+        names = ("max_body_bytes", "max_items", "max_elements", "max_timeout_ms")
         found = {name: getattr(self, name) for name in names}
         return {name: value for name, value in found.items() if value is not None}
+
+
+def _labels(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the labels in {path} cannot be read: {error}") from None
 
 
 def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], ModelEntry]:
@@ -238,6 +301,11 @@ def _read_file(path: Path) -> dict[str, Any]:
         else:
             if isinstance(table["config"], str):
                 table["config"] = str(path.parent / table["config"])
+            labels = table.get("labels")
+            if isinstance(labels, dict):
+                table["labels"] = {
+                    k: str(path.parent / v) if isinstance(v, str) else v for k, v in labels.items()
+                }
             problems += _wrong_in(name, table, path)
     if problems:
         raise ConfigError(problems)
@@ -314,7 +382,11 @@ def _entry(name: str, value: Any, version: str | None) -> ModelEntry:
 
 
 def _problems(name: str, error: pydantic.ValidationError, file: str | None = None) -> list[Problem]:
-    kinds: dict[Any, type[_Entry]] = {"inputs": InputEntry, "outputs": OutputEntry}
+    kinds: dict[Any, type[_Entry]] = {
+        "inputs": InputEntry,
+        "outputs": OutputEntry,
+        "request": FieldEntry,
+    }
     return [
         problem_of(name, one, kinds.get(one["loc"][0] if one["loc"] else "", ModelEntry), file)
         for one in error.errors()

@@ -7,6 +7,7 @@
 | a name that is taken | 409 | ALREADY_EXISTS |
 | body too large | 413 | RESOURCE_EXHAUSTED |
 | not received in time | 408 | DEADLINE_EXCEEDED |
+| a field of a body of JSON | 422 | |
 | OverloadedError | 429 | RESOURCE_EXHAUSTED |
 | closed, draining, InstanceLostError | 503 | UNAVAILABLE |
 | deadline | 504 | DEADLINE_EXCEEDED |
@@ -47,6 +48,7 @@ __all__ = [
     "AlreadyExistsError",
     "BodyTooLargeError",
     "DisconnectedError",
+    "FieldError",
     "ItemError",
     "NotAllowedError",
     "NotJsonError",
@@ -131,6 +133,12 @@ class BodyTooLargeError(ServeError):
     """The body of a request is larger than `Limits.max_body_bytes`, as sent or decompressed."""
 
     code = "body_too_large"
+
+
+class FieldError(ServeError):
+    """A field of a body of JSON is missing, unknown, or of another type than the model's request has there."""
+
+    code = "field"
 
 
 class NotReceivedError(ServeError):
@@ -236,6 +244,7 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((NotReceivedError,), 408, "DEADLINE_EXCEEDED"),
     ((AlreadyExistsError,), 409, "ALREADY_EXISTS"),
     ((BodyTooLargeError,), 413, "RESOURCE_EXHAUSTED"),
+    ((FieldError,), 422, "INVALID_ARGUMENT"),
     ((OverloadedError,), 429, "RESOURCE_EXHAUSTED"),
     ((UnsupportedError,), 501, "UNIMPLEMENTED"),
     ((ClosedError, InstanceLostError, UnavailableError), 503, "UNAVAILABLE"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import orjson
 
 from headrace.errors import InputError
-from headrace_serve.access_log import AccessLine
+from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.errors import (
     BodyTooLargeError,
     DisconnectedError,
@@ -40,6 +40,8 @@ _LEAST_ROOM_BYTES = 64 << 10
 """At once this many bytes may be received beyond those that `Exchange.hold` has counted."""
 
 _WORTH_BYTES = 1024
+_REQUEST_ID = b"x-request-id"
+_WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 _WINDOWS = {"gzip": 31, "deflate": 15}
 
 
@@ -98,11 +100,12 @@ class Exchange:
         service: The service that answers.
         scope: The scope of ASGI.
         identifier: The id of the request, ``""`` until the body is read.
+        request_id: What the client has sent as ``X-Request-Id``, which the answer repeats; ``""`` without it.
         model: The model that the request is for, None until the path is read.
         line: The line of the access log.
     """
 
-    identifier = ""
+    identifier = request_id = ""
     model: Any = None
     _held = 0
     _admitted: Model | None = None
@@ -120,6 +123,11 @@ class Exchange:
         self._headers = dict(scope["headers"]) if cycle is None else cycle.headers
         self._receive = receive
         self._send = send
+        self.line.peer = scope.get("client")
+        if scope["method"] in _WITHOUT_BODY:
+            self.line.nothing_to_receive()
+        if _REQUEST_ID in self._headers:
+            self.line.request_id = self.request_id = request_id_of(self.header(_REQUEST_ID))
 
     @property
     def path(self) -> dict[str, str]:
@@ -278,6 +286,8 @@ class Exchange:
         parts = reply.parts
         length = sum(map(len, parts))
         line, headers = self.line, reply.headers
+        if self.request_id:
+            headers["x-request-id"] = self.request_id
         line.answered(str(reply.status))
         if reply.compressible and length >= _WORTH_BYTES:
             encoding = _encoding(self.header(b"accept-encoding"))

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from headrace.errors import InputError
-from headrace_serve.access_log import AccessLine
+from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.errors import (
     BodyTooLargeError,
     NotReceivedError,
@@ -32,6 +32,7 @@ __all__ = ["Calls", "traceparent_of"]
 
 logger = logging.getLogger("headrace.serve")
 
+_REQUEST_ID = "x-request-id"
 _LONGEST_TEXT_BYTES = 1500
 """The most bytes of an error's text in the metadata of an answer, because clients limit its size."""
 
@@ -111,7 +112,7 @@ class Calls:
         """
 
         async def respond(requests: AsyncIterator[bytes], context: Any) -> bytes | None:
-            line = AccessLine(name, self._service.counters.begin("grpc"))
+            line = self.line(name, context)
             request: Any = None
             try:
                 self.authenticate(context, right)
@@ -121,7 +122,7 @@ class Calls:
                 line.received(len(data))
                 self.check_size(data)
                 request = parsed(read, data)
-                self.check_key(context, right, request)
+                line.key = self.check_key(context, right, request)
                 answered = await answer(request, context, line)
             except asyncio.CancelledError:
                 if not self._service.draining or context.cancelled():
@@ -141,6 +142,16 @@ class Calls:
             return None
 
         return grpc.stream_unary_rpc_method_handler(respond)
+
+    def line(self, name: str, context: Any) -> AccessLine:
+        """Give the line of the access log for a call; an id in the metadata goes back behind the answer."""
+        line = AccessLine(name, self._service.counters.begin("grpc"))
+        line.peer = context.peer
+        for key, value in context.invocation_metadata() or ():
+            if key == _REQUEST_ID and (identifier := request_id_of(str(value))):
+                line.request_id = identifier
+                context.set_trailing_metadata(((_REQUEST_ID, identifier),))
+        return line
 
     def _keep(self, size: int) -> None:
         """Count the bytes of an answer until the client has taken them or gone away: then the task of the call ends.
@@ -203,16 +214,17 @@ class Calls:
         if keys is not None and right is not None:
             keys.find(_headers(context))
 
-    def check_key(self, context: Any, right: Right | None, request: Any) -> None:
-        """Check that the key of a call has the right, and covers the model of the request.
+    def check_key(self, context: Any, right: Right | None, request: Any) -> str:
+        """Check that the key of a call has the right, and covers the model; give the key's name, ``""`` without keys.
 
         Raises:
             UnauthenticatedError: The call has no key, or an unknown one.
             NotAllowedError: The key lacks the right, or does not cover the model.
         """
         keys = self._service.keys
-        if keys is not None and right is not None:
-            keys.check(_headers(context), right, _model_of(request) or None)
+        if keys is None or right is None:
+            return ""
+        return keys.check(_headers(context), right, _model_of(request) or None)
 
     async def abort(self, context: Any, error: Exception, request: Any, line: AccessLine) -> None:
         """End a call with the status of an error; code and node are in the trailing metadata."""
@@ -221,6 +233,8 @@ class Calls:
         status = getattr(grpc.StatusCode, refused.grpc)
         text = _cut(refused.text)
         trailing: list[tuple[str, str | bytes]] = [("code", refused.code)]
+        if line.request_id:
+            trailing.append((_REQUEST_ID, line.request_id))
         if refused.node is not None:
             trailing.append(("node", refused.node))
         if refused.retry:
@@ -234,8 +248,7 @@ class Calls:
 
     async def refuse(self, name: str, context: Any, error: Exception) -> None:
         """End a streaming call with the status of an error that belongs to none of its requests."""
-        line = AccessLine(name, self._service.counters.begin("grpc"))
-        await self.abort(context, error, None, line)
+        await self.abort(context, error, None, self.line(name, context))
 
     def refusal_of(self, error: Exception, line: AccessLine) -> Refusal:
         """Give the answer for an error, and note its status and code in the line of the access log."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace_serve.access_log import AccessLine
+from headrace_serve.aside import apart
 from headrace_serve.errors import (
     BodyTooLargeError,
     UnauthenticatedError,
@@ -28,7 +29,7 @@ from headrace_serve.grpc_tensors import (
     read_request,
     write_response,
 )
-from headrace_serve.tensors import place_outputs
+from headrace_serve.tensors import elements_in, place_outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,7 +45,7 @@ _STREAMED: Final = 64
 _STREAMED_ANSWER: Final = message("inference.ModelStreamInferResponse")
 
 _UNSUPPORTED: Final = (
-    "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
+    "CudaSharedMemoryRegister",
     "TraceSetting", "LogSettings",
 )  # fmt: skip
 
@@ -140,11 +141,13 @@ class _Front:
             admitted = True
             access = service.access(hold)
             asked = read_request(received, timeout_s, access, model, limits.max_items)
+            asked.request_id = line.request_id
             if traceparent:
                 asked.parameters.setdefault("traceparent", traceparent)
+            line.note_ids(asked.id, asked.parameters)
             answer = await service.infer(model, asked, line)
-            place_outputs(answer, asked.places, access)
-            return write_response(answer)
+            await place_outputs(answer, asked.places, access)
+            return await apart(elements_in(answer.outputs), write_response, answer)
         finally:
             service.release(held)
             model.inside -= admitted
@@ -189,13 +192,14 @@ class _Front:
     async def _streamed(self, data: bytes, context: Any, unsent: _Unsent) -> bytes:
         """Answer one request of a stream; an error becomes an answer, and the stream goes on."""
         line = AccessLine("ModelStreamInfer", self._service.counters.begin("grpc"))
+        line.peer = context.peer
         line.received(len(data))
         request: Any = None
         response = b""
         try:
             self._calls.check_size(data)
             request = parsed(read_message, data)
-            self._calls.check_key(context, "infer", request)
+            line.key = self._calls.check_key(context, "infer", request)
             self._service.check_unsent()
             answer = await self.infer(request, context, line)
             line.answered("OK")

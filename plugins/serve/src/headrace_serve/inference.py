@@ -3,44 +3,55 @@
 from __future__ import annotations
 
 import json
+from functools import partial as partly
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace import keys
-from headrace.errors import InputError, RequestError, RequestsFailed
-from headrace_serve.errors import ItemError, among, refusal, unknown_parameter
+from headrace.errors import ContractError, InputError, RequestError, RequestsFailed
+from headrace_serve.aside import apart
+from headrace_serve.classification import classified
+from headrace_serve.errors import ItemError, among, refusal
 from headrace_serve.messages import Answer
-from headrace_serve.results import tensors_of
-from headrace_serve.run_times import TimedContext
+from headrace_serve.parameters import (
+    FINAL,
+    add_context,
+    call_arguments,
+    check_parameters,
+    flag,
+    for_pipeline,
+)
+from headrace_serve.results import elements_of, tensors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from headrace_serve.limits import Limits
-    from headrace_serve.messages import Asked, Tensor
+    from headrace_serve.messages import Asked, Encoded, Tensor
     from headrace_serve.models import Model
     from headrace_serve.run_times import RunTimes
     from headrace_serve.signature import Port
 
 __all__ = ["infer", "prepared", "request_of"]
 
-_GREATEST = (1 << 63) - 1
-_SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
-_CALLING = {"timeout", "priority", "traceparent"}
-_UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
 _PASSING = (429, 503, 504)
-_FINAL = "triton_enable_empty_final_response"
-"""Triton's C++ clients, such as perf_analyzer, send it with every gRPC request."""
-_KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output", _FINAL)
 
 
 async def infer(
-    model: Model, asked: Asked, *, limits: Limits, priority_default: int, debug_errors: bool
+    model: Model,
+    asked: Asked,
+    *,
+    limits: Limits,
+    priority_default: int,
+    debug_errors: bool,
+    failed_item: Callable[[BaseException], None],
 ) -> Answer:
     """Run what a client asks for; the arguments by name are those of `Service`.
+
+    With the parameter ``partial`` the errors of items are given to ``failed_item``, and raise nothing.
 
     Raises:
         InputError: The inputs, outputs or parameters are wrong.
@@ -48,26 +59,34 @@ async def infer(
         RequestError, ClosedError: As ``pipe.call_async`` raises them.
         asyncio.CancelledError: The client went away; its requests have left the queues in which they waited.
     """
+    _check_elements(asked.inputs, limits)
+    elements = sum([one.elements for one in asked.inputs])
+    values = await apart(elements, _arrays, model, asked.inputs)
     outline = asked.outline
     if outline is None or not outline.checked:
-        _check_parameters(asked.parameters)
+        check_parameters(asked.parameters)
         _check_inputs(model, asked.inputs)
         _check_outputs(model, asked.outputs)
         if outline is not None:
             outline.checked = True
-    call = _call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
-    values = {tensor.name: tensor.array for tensor in asked.inputs}
-    fixed: dict[str, Any] = {keys.REQUEST_ID: asked.id} if asked.id else {}
-    _add_context(fixed, asked.parameters, asked.times)
-    partial = _flag("partial", asked.parameters)
+    call = call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
+    identifier = asked.id or asked.request_id
+    fixed: dict[str, Any] = {keys.REQUEST_ID: identifier} if identifier else {}
+    add_context(fixed, asked.parameters, asked.times, for_pipeline(asked))
+    partial = flag("partial", asked.parameters)
     parameters: dict[str, Any] = {}
-    if _FINAL in asked.parameters and _flag(_FINAL, asked.parameters):
+    if FINAL in asked.parameters and flag(FINAL, asked.parameters):
         parameters["triton_final_response"] = True  # a request has one response
     if model.signature.by_item:
         count = _count(model, values)
         requests = [_request(model, values, fixed, item) for item in range(count)]
         results, failed = await _run_items(model, requests, call, partial=partial)
-        outputs = _written(model, results, failed, asked.outputs, partial=partial)
+        write = partly(_written, model, results, failed, asked.outputs, partial=partial)
+        outputs = await apart(elements_of(list(results.values())), write)
+        _check_written(model, outputs, limits)
+        outputs = await _classified(model, outputs, asked)
+        for error in failed.values():
+            failed_item(error)
         if failed:
             parameters["errors"] = _errors_text(failed, debug=debug_errors)
         return Answer(model, asked.id, outputs, len(results), parameters)
@@ -75,7 +94,11 @@ async def infer(
         raise InputError(f"parameter 'partial' is for inputs of items, and {model.name!r} has none")
     request = _request(model, values, fixed, None)
     await model.pipe.call_async(request, **call)
-    outputs = tensors_of(model, [request["result"]], by_item=False, wanted=asked.outputs)
+    found = [request["result"]]
+    write = partly(tensors_of, model, found, by_item=False, wanted=asked.outputs)
+    outputs = await apart(elements_of(found[0]), write)
+    _check_written(model, outputs, limits)
+    outputs = await _classified(model, outputs, asked)
     return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
 
 
@@ -91,7 +114,9 @@ def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> 
         InputError: The tensors are not those that the model takes.
     """
     _check_inputs(model, tensors)
-    return _request(model, {one.name: one.array for one in tensors}, more, 0)
+    ports = model.signature.inputs
+    values = {one.name: _as_said(ports[one.name], one.array) for one in tensors}
+    return _request(model, values, more, 0)
 
 
 def prepared(
@@ -115,17 +140,8 @@ def prepared(
         InputError: A parameter is wrong.
     """
     if parameters or times is not None:
-        _add_context(request, parameters, times)
-    return _call_arguments(parameters, None, limits, priority_default)
-
-
-def _add_context(
-    request: dict[str, Any], parameters: Mapping[str, Any], times: RunTimes | None
-) -> None:
-    if "traceparent" in parameters:
-        request["context"] = {"traceparent": parameters["traceparent"]}
-    if times is not None:
-        request["context"] = TimedContext(request.get("context", {}), times)
+        add_context(request, parameters, times)
+    return call_arguments(parameters, None, limits, priority_default)
 
 
 async def _run_items(
@@ -191,54 +207,46 @@ def _errors_text(failed: dict[int, BaseException], *, debug: bool) -> str:
     return json.dumps(rows)
 
 
-def _flag(name: str, parameters: Mapping[str, Any]) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise InputError(f"parameter {name!r}", expected="true or false", got=repr(value)[:40])
-    return value
+def _arrays(model: Model, inputs: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
+    """Read the elements of the inputs, which may be other ones than the model has."""
+    ports = model.signature.inputs
+    return {one.name: _as_said(ports.get(one.name), one.array()) for one in inputs}
 
 
-def _check_parameters(parameters: Mapping[str, Any]) -> None:
-    for name in parameters:
-        if name in _SEQUENCES:
-            raise InputError(f"parameter {name!r}: sequences are not supported")
-        if name not in _KNOWN:
-            raise unknown_parameter(name, "the request", _KNOWN)
+def _check_elements(inputs: Sequence[Encoded], limits: Limits) -> None:
+    elements = sum(one.elements for one in inputs if one.datatype == "BYTES")
+    if elements > limits.max_elements:
+        raise InputError(
+            f"the inputs of BYTES have {elements} elements together, which are more than the"
+            f" {limits.max_elements} that one request may hold"
+        )
 
 
-def _call_arguments(
-    given: Mapping[str, Any], timeout_s: float | None, limits: Limits, priority_default: int
-) -> dict[str, Any]:
-    """Give the arguments of ``pipe.call_async``.
-
-    ``timeout`` is the shortest of transport, parameter and limit, in seconds; of ``priority`` the greater goes first.
-    """
-    if timeout_s is None and limits.max_timeout_ms is None and _CALLING.isdisjoint(given):
-        return _UNBOUNDED
-    timeout_us = _whole("timeout", given.get("timeout", 0))
-    times_s = [timeout_s] if timeout_s is not None else []
-    if timeout_us:
-        times_s.append(timeout_us / 1e6)
-    if limits.max_timeout_ms is not None:
-        times_s.append(limits.max_timeout_ms / 1e3)
-    level = _whole("priority", given.get("priority", 0))
-    traceparent = given.get("traceparent", "")
-    if not isinstance(traceparent, str):
-        raise InputError("parameter 'traceparent'", expected="a string", got=repr(traceparent))
-    return {
-        "timeout": min(times_s) if times_s else None,
-        "priority": priority_default - level if level else 0,
-    }
+def _check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> None:
+    elements = sum([one.array.size for one in outputs if one.datatype == "BYTES"])
+    if elements > limits.max_elements:
+        raise ContractError(
+            f"the outputs of BYTES of model {model.name!r} have {elements} elements together",
+            hint=f"An answer may hold {limits.max_elements}: max_elements of Limits, or of the model.",
+        )
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _GREATEST:
-        expected = f"a whole number from 0 to {_GREATEST}"
-        raise InputError(f"parameter {name!r}", expected=expected, got=repr(value)[:40])
-    return value
+async def _classified(model: Model, outputs: list[Tensor], asked: Asked) -> list[Tensor]:
+    """Give the outputs, with classes instead of the values of those for which the client has asked so."""
+    if not asked.classes:
+        return outputs
+    elements = sum(one.array.size for one in outputs if one.name in asked.classes)
+
+    def work() -> list[Tensor]:
+        return [
+            classified(model, one, asked.classes[one.name]) if one.name in asked.classes else one
+            for one in outputs
+        ]
+
+    return await apart(elements, work)
 
 
-def _check_inputs(model: Model, inputs: list[Tensor]) -> None:
+def _check_inputs(model: Model, inputs: Sequence[Tensor | Encoded]) -> None:
     """Check the tensors against the signature."""
     ports = model.signature.inputs
     found = set()
@@ -258,7 +266,7 @@ def _check_inputs(model: Model, inputs: list[Tensor]) -> None:
             raise InputError(f"input {name!r} of model {model.name!r} is missing")
 
 
-def _check(port: Port, tensor: Tensor) -> None:
+def _check(port: Port, tensor: Tensor | Encoded) -> None:
     if tensor.datatype != port.datatype or not port.fits(tensor.shape):
         raise InputError(
             f"input {tensor.name!r}",
@@ -292,8 +300,6 @@ def _request(
     request: dict[str, Any] = dict(fixed)
     for name, port in model.signature.inputs.items():
         array = values[name]
-        if port.text:
-            array = _as_text(name, array)
         if port.batch_axis is not None:
             rows = _rows(name, array.shape[port.batch_axis])
             if request.setdefault(keys.REQUEST_SIZE, rows) != rows:
@@ -310,10 +316,13 @@ def _rows(name: str, rows: int) -> int:
     return rows
 
 
-def _as_text(name: str, array: NDArray[Any]) -> NDArray[Any]:
+def _as_said(port: Port | None, array: NDArray[Any]) -> NDArray[Any]:
+    """Give the elements of an input as the model takes them: bytes as text where it takes text."""
+    if port is None or not port.text or array.dtype != object:
+        return array
     made = np.empty(array.shape, object)
     try:
         made.reshape(-1)[:] = [value.decode("utf-8") for value in array.flat]
     except UnicodeDecodeError:
-        raise InputError(f"input {name!r}: its elements are no UTF-8 text") from None
+        raise InputError(f"input {port.name!r}: its elements are no UTF-8 text") from None
     return made

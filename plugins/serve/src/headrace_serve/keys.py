@@ -46,7 +46,7 @@ class Keys:
     holds (default: all). A key must be long and random: SHA-256 is fast, so a short key can be guessed from its hash.
     """
 
-    def __init__(self, by_hash: Mapping[str, _Key], file: str | None = None) -> None:
+    def __init__(self, by_hash: Mapping[str, tuple[str, _Key]], file: str | None = None) -> None:
         self._by_hash = dict(by_hash)
         self._file = file
 
@@ -66,8 +66,7 @@ class Keys:
             ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=file)) from error
-        found: dict[str, _Key] = {}
-        names: dict[str, str] = {}
+        found: dict[str, tuple[str, _Key]] = {}
         for name, table in document.items():
             try:
                 key = _Key.model_validate(table)
@@ -75,10 +74,10 @@ class Keys:
                 raise ConfigError(
                     [problem_of(name, one, _Key, file) for one in error.errors()]
                 ) from None
-            if key.sha256 in names:
-                same = f"keys {names[key.sha256]!r} and {name!r} have the same sha256"
+            if key.sha256 in found:
+                same = f"keys {found[key.sha256][0]!r} and {name!r} have the same sha256"
                 raise ConfigError(Problem("serve", same, file=file))
-            names[key.sha256], found[key.sha256] = name, key
+            found[key.sha256] = name, key
         if not found:
             raise ConfigError(Problem("serve", "it holds no key", file=file))
         return cls(found, file)
@@ -103,7 +102,7 @@ class Keys:
         Raises:
             ConfigError: A key names another model.
         """
-        named = {one for key in self._by_hash.values() for one in key.models or ()}
+        named = {one for _, key in self._by_hash.values() for one in key.models or ()}
         problems = []
         for name in sorted(named.difference(served)):
             near = difflib.get_close_matches(name, served, n=1)
@@ -119,8 +118,8 @@ class Keys:
         if problems:
             raise ConfigError(problems)
 
-    def find(self, headers: Mapping[str, str]) -> _Key:
-        """Find the key of a request, sent as ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
+    def find(self, headers: Mapping[str, str]) -> tuple[str, _Key]:
+        """Find the key of a request, and its name, sent as ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
 
         Args:
             headers: Headers of HTTP, or metadata of gRPC, by names in lower case.
@@ -137,13 +136,13 @@ class Keys:
             raise UnauthenticatedError(
                 "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
             )
-        key = self._by_hash.get(hashlib.sha256(given.encode("utf-8", "replace")).hexdigest())
-        if key is None:
+        found = self._by_hash.get(hashlib.sha256(given.encode("utf-8", "replace")).hexdigest())
+        if found is None:
             raise UnauthenticatedError("the key is not known")
-        return key
+        return found
 
-    def check(self, headers: Mapping[str, str], right: Right, model: str | None) -> None:
-        """Check that the key of a request has a right, and holds for the model.
+    def check(self, headers: Mapping[str, str], right: Right, model: str | None) -> str:
+        """Check that the key of a request has a right, and holds for the model; give the key's name.
 
         Args:
             headers: Headers of HTTP, or metadata of gRPC, by names in lower case.
@@ -154,8 +153,9 @@ class Keys:
             UnauthenticatedError: The request has no key, or an unknown one.
             NotAllowedError: The key lacks the right, or does not hold for the model.
         """
-        key = self.find(headers)
+        name, key = self.find(headers)
         if right not in key.rights:
             raise NotAllowedError(f"the key has no right to {right}")
         if key.models is not None and model not in key.models:
             raise NotAllowedError("the key does not allow this")
+        return name

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace_serve.datatypes import from_bytes
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from headrace_serve.models import Model
@@ -13,12 +18,12 @@ if TYPE_CHECKING:
     from headrace_serve.run_times import RunTimes
     from headrace_serve.shared_memory import Place
 
-__all__ = ["Answer", "Asked", "Tensor"]
+__all__ = ["Answer", "Asked", "Encoded", "Tensor"]
 
 
 @dataclass(slots=True)
 class Tensor:
-    """A tensor of a request or an answer.
+    """A tensor of an answer, or of a request once its elements are read.
 
     Attributes:
         name: The name of the input or output.
@@ -38,6 +43,40 @@ class Tensor:
 
 
 @dataclass(slots=True)
+class Encoded:
+    """An input of a request, the elements of which are not read yet.
+
+    Attributes:
+        name, datatype, shape: As in `Tensor`; the data may turn out not to have that shape.
+        data: The elements as they were sent.
+        read: Reads them, for name, datatype, shape and data.
+        parameters: The parameters of the input that are for the pipeline.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Any
+    read: Callable[[str, str, tuple[int, ...], Any], NDArray[Any]] = from_bytes
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def elements(self) -> int:
+        """The elements that Python reads one by one: those of BYTES, and those in JSON and in lists of gRPC."""
+        if self.datatype != "BYTES" and self.read is from_bytes:
+            return 0
+        return math.prod(self.shape)
+
+    def array(self) -> NDArray[Any]:
+        """Read the elements.
+
+        Raises:
+            InputError: The data is not what datatype and shape say.
+        """
+        return self.read(self.name, self.datatype, self.shape, self.data)
+
+
+@dataclass(slots=True)
 class Asked:
     """What a client asks for in a request of inference.
 
@@ -49,10 +88,12 @@ class Asked:
         timeout_s: The deadline of the gRPC call in seconds from now, or None.
         places: The places in shared memory to which outputs are to be written, by the outputs' names.
         times: Records when the requests wait and run in the pipeline; None: it is not measured.
+        classes: The number of classes that the client wants of outputs, by their names.
+        request_id: The id of the request where ``id`` is ``""``: that of the header ``X-Request-Id``.
         outline: The outline that the request shares with an earlier one; None: it was read anew.
     """
 
-    inputs: list[Tensor]
+    inputs: list[Encoded]
     outputs: list[str] | None = None
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -60,6 +101,8 @@ class Asked:
     places: dict[str, Place] = field(default_factory=dict)
     times: RunTimes | None = None
     outline: Outline | None = None
+    request_id: str = ""
+    classes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

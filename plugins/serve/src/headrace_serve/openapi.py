@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace_serve.classification import CLASSIFICATION
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
+from headrace_serve.parameters import SEQUENCES
 from headrace_serve.plain_route import file_input
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _PARAMETERS: dict[str, Any] = {
     "binary_data_output": _FLAG,
     "triton_enable_empty_final_response": _FLAG,
 }
-_PARTIAL: dict[str, Any] = {"partial": _FLAG}
+_PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 _ERROR = {"$ref": "#/components/schemas/Error"}
 _STATUSES = {
     "400": "The request is wrong.",
@@ -65,6 +67,7 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
         "/v2/repository/index": {"post": _operation("The models and their state")},
         "/v2/models/stats": _get("Statistics of all models"),
     }
+    schemas: dict[str, Any] = {"Error": _error()}
     for model in models:
         places = [f"/v2/models/{model.name}/versions/{model.version}"]
         if models.find(model.name) is model:
@@ -75,13 +78,15 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
             for end in ("config", "stats"):
                 paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
             paths[f"{place}/infer"] = {"post": _infer(model)}
-        if len(places) == 2 and (file := file_input(model)):
-            paths[f"/run/{model.name}"] = {"post": _run(model, file)}
+        if len(places) == 2 and _can_run(model):
+            made_run, more = _run(model)
+            paths[f"/run/{model.name}"] = {"post": made_run}
+            schemas |= more
     made: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "headrace-serve", "version": version("headrace-serve")},
         "paths": paths,
-        "components": {"schemas": {"Error": _error()}},
+        "components": {"schemas": schemas},
     }
     if below:  # without it, clients take the paths for those of the whole host
         made["servers"] = [{"url": below}]
@@ -114,7 +119,14 @@ def _infer(model: Model) -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {
             "id": {"type": "string"},
-            "parameters": _object(_PARAMETERS | (_PARTIAL if model.signature.by_item else {})),
+            "parameters": _open(
+                {
+                    **_PARAMETERS,
+                    "partial": _FLAG if model.signature.by_item else {"const": False},
+                    **dict.fromkeys(("inputs", *SEQUENCES), False),
+                },
+                "Others are for the pipeline.",
+            ),
             "inputs": {
                 "type": "array",
                 "description": "Each input once; the server takes them in any order.",
@@ -126,7 +138,7 @@ def _infer(model: Model) -> dict[str, Any]:
                 "type": "array",
                 "description": "The outputs that are wanted, each at most once; none: all.",
                 "items": _object(
-                    {"name": {"enum": names}, "parameters": _object({"binary_data": _FLAG})}, "name"
+                    {"name": {"enum": names}, "parameters": _object(_of_outputs(model))}, "name"
                 ),
                 "maxItems": len(names),
                 "allOf": [
@@ -145,6 +157,19 @@ def _infer(model: Model) -> dict[str, Any]:
     binary = {"schema": {"type": "string", "format": "binary"}}
     made["responses"]["200"]["content"]["application/octet-stream"] = binary
     return made
+
+
+def _of_outputs(model: Model) -> dict[str, Any]:
+    """Give the parameters that every output of a model may have."""
+    found: dict[str, Any] = {"binary_data": _FLAG}
+    if all(port.datatype not in ("BYTES", "BF16") for port in model.signature.outputs.values()):
+        found[CLASSIFICATION] = {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1}
+    return found
+
+
+def _open(properties: dict[str, Any], description: str) -> dict[str, Any]:
+    """Give the schema of an object that may have other properties than these."""
+    return {"type": "object", "description": description, "properties": properties}
 
 
 def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
@@ -176,7 +201,9 @@ def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
         size = {"binary_data_size": {"type": "integer", "minimum": 0}}
         fields["parameters"] = _object(size, "binary_data_size")
         return _object(fields, *fields)
-    return _object({**fields, "data": data}, *fields, "data")
+    elsewhere = dict.fromkeys(("binary_data_size", *_PLACES), False)
+    more = {"parameters": _open(elsewhere, "They are for the pipeline.")}
+    return _object({**fields, "data": data, **more}, *fields, "data")
 
 
 def _element(datatype: str) -> dict[str, Any]:
@@ -191,12 +218,29 @@ def _element(datatype: str) -> dict[str, Any]:
     return {"type": "integer", "minimum": int(info.min), "maximum": int(info.max)}
 
 
-def _run(model: Model, file_name: str) -> dict[str, Any]:
-    made = _operation(f"Run {model.name} on one file, or on several", {"type": "object"})
+def _can_run(model: Model) -> bool:
+    """Return whether the plain route takes bodies for a model."""
+    return model.takes_json or model.fields is not None or file_input(model) is not None
+
+
+def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the operation of the plain route, and the schemas to which its body refers."""
+    file_name = None if model.takes_json else file_input(model)
+    made = _operation(f"Run {model.name}", {"type": "object"})
     file = {"schema": {"type": "string", "format": "binary"}}
     files = {"type": "array", "items": file["schema"], "minItems": 1}
     form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}
-    content = {"application/octet-stream": file, "multipart/form-data": form}
+    content: dict[str, Any] = {}
+    schemas: dict[str, Any] = {}
+    if file_name is not None:
+        content = {"application/octet-stream": file, "multipart/form-data": form}
+    if model.fields is not None:
+        schema, schemas = model.fields.schema(f"{model.name}.{model.version}")
+        content = {"application/json": {"schema": schema}, **content}
+        wrong = made["responses"]["400"]["content"]
+        made["responses"]["422"] = {"description": "A field is wrong.", "content": wrong}
+    elif model.takes_json:
+        content = {"application/json": {"schema": {}}}
     made["requestBody"] = {"required": True, "content": content}
     made["parameters"] = [
         {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
@@ -206,9 +250,9 @@ def _run(model: Model, file_name: str) -> dict[str, Any]:
     made["parameters"] += [
         {"name": port.name, "in": "query", "required": True, "schema": _of_text(port)}
         for port in model.signature.inputs.values()
-        if port.name != file_name
+        if file_name is not None and port.name != file_name and model.fields is None
     ]
-    return made
+    return made, schemas
 
 
 def _of_text(port: Port) -> dict[str, Any]:
@@ -256,7 +300,7 @@ def page(models: Catalogue) -> str:
         rows = _rows("input", model.signature.inputs.values())
         rows += _rows("output", model.signature.outputs.values())
         parts.append(_MODEL.format(name=model.name, version=model.version, rows=rows))
-        if models.find(model.name) is model and file_input(model):
+        if models.find(model.name) is model and file_input(model) and not model.takes_json:
             parts.append(_FORM.format(name=model.name))
     return _PAGE.format(version=version("headrace-serve"), models="".join(parts))
 

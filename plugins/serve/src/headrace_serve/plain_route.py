@@ -12,13 +12,14 @@ import orjson
 
 from headrace import keys
 from headrace.errors import HeadraceError, InputError
+from headrace_serve.aside import apart
 from headrace_serve.datatypes import from_text
 from headrace_serve.errors import refusal
 from headrace_serve.exchange import Reply
 from headrace_serve.inference import request_of
 from headrace_serve.messages import Tensor
 from headrace_serve.multipart import read_files
-from headrace_serve.results import JSON, as_json_text, as_plain_array, outputs_of
+from headrace_serve.results import JSON, as_json_text, as_plain_array, elements_of, outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from headrace_serve.multipart import File
     from headrace_serve.signature import Port
 
-__all__ = ["Query", "file_input", "run"]
+__all__ = ["Query", "file_input", "reads_json", "run"]
 
 _PARAMETERS = ("timeout", "priority")
 _MOST_PARAMETERS = 100
+_ELEMENT_BYTES = 16
+"""About as many bytes of JSON take as long to read as one element of BYTES."""
 _JSON_RANGES = (JSON, "application/*", "*/*")
 """The media ranges that cover JSON, the narrowest first; the first of them in ``Accept`` gives JSON's quality."""
 
@@ -90,18 +93,27 @@ async def run(exchange: Exchange) -> Reply:
     if now is not model:
         model, query = now, _read_query(now, exchange)
     traceparent, kind = exchange.header(b"traceparent"), exchange.header(b"content-type")
-    if not kind.lower().startswith("multipart/"):
-        asked = service.run(model, *query.asked(body, traceparent), exchange.line)
+    if query.reads_json or not kind.lower().startswith("multipart/"):
+        content: Any = body
+        if query.reads_json:
+            content = await apart(len(body) // _ELEMENT_BYTES, _fields_in, model, body)
+        request, parameters = query.asked(content, traceparent)
+        if exchange.request_id:
+            request.setdefault(keys.REQUEST_ID, exchange.request_id)
+        asked = service.run(model, request, parameters, exchange.line)
         result = await exchange.while_connected(asked)
-        return _reply(model, result, exchange.header(b"accept").strip() or "*/*")
+        accepted = exchange.header(b"accept").strip() or "*/*"
+        return await apart(elements_of(result), _reply, model, result, accepted)
     files = read_files(body, kind, service.limits.narrowed(model.limits).max_items)
 
     async def outcome(file: File) -> bytes:
         answer: dict[str, Any] = {"name": file.name}
         try:
-            asked = query.asked(file.content, traceparent)
-            result = await service.run(model, *asked, exchange.line)
-            text = _document(outputs_of(model, result))
+            request, parameters = query.asked(file.content, traceparent)
+            if exchange.request_id:
+                request.setdefault(keys.REQUEST_ID, exchange.request_id)
+            result = await service.run(model, request, parameters, exchange.line)
+            text = await apart(elements_of(result), _document, outputs_of(model, result))
         except HeadraceError as error:
             why = refusal(error, debug=service.debug_errors)
             answer |= {"error": why.text, "code": why.code, "node": why.node}
@@ -115,12 +127,36 @@ async def run(exchange: Exchange) -> Reply:
     return Reply.of_inference([b'{"outcomes":[' + b",".join(found) + b"]}"], JSON)
 
 
+def reads_json(model: Model, kind: str) -> bool:
+    """Return whether a model reads bodies of a media type as JSON: by its fields, or always."""
+    if model.takes_json:
+        return True
+    return model.fields is not None and kind.partition(";")[0].strip().lower() == JSON
+
+
+def _fields_in(model: Model, body: bytes) -> dict[str, Any]:
+    """Give the keys of the request in a body of JSON.
+
+    Raises:
+        InputError: It is no JSON.
+        FieldError: A field is wrong.
+    """
+    if model.fields is not None:
+        return model.fields.read(body)
+    try:
+        return {keys.DATA: orjson.loads(body)}
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is no JSON: {error}") from None
+
+
 def _read_query(model: Model, exchange: Exchange) -> Query:
     text: bytes = exchange.scope["query_string"]
-    query = model.queries.get(text)
+    as_json = reads_json(model, exchange.header(b"content-type"))
+    kept = b"json?" + text if as_json else text
+    query = model.queries.get(kept)
     if query is None:
-        query = Query(model, text)
-        model.queries.keep(text, query)
+        query = Query(model, text, as_json=as_json)
+        model.queries.keep(kept, query)
     return query
 
 
@@ -129,17 +165,20 @@ class Query:
 
     Attributes:
         identifier: The key ``request_id``, which is the id of the request; ``""`` without it.
+        reads_json: Whether the body is JSON, and not a file.
 
     Args:
         model: The model that the request is for.
         text: The query string.
+        as_json: Whether the body is JSON.
 
     Raises:
         InputError: The model takes no file, or the query is wrong.
     """
 
-    def __init__(self, model: Model, text: bytes) -> None:
-        file = file_input(model)
+    def __init__(self, model: Model, text: bytes, *, as_json: bool = False) -> None:
+        self.reads_json = as_json
+        file = "" if as_json else file_input(model)
         if file is None:
             raise InputError(
                 f"model {model.name!r} takes tensors, not a file",
@@ -148,7 +187,7 @@ class Query:
         self._parameters: dict[str, Any] = {}
         more: dict[str, str] = {}
         tensors = [Tensor(file, "BYTES", (1,), np.array([b""], object))]
-        inputs = model.signature.inputs
+        inputs: Mapping[str, Port] = {} if as_json else model.signature.inputs
         for name, value in _given(text).items():
             if name in _PARAMETERS:
                 self._parameters[name] = _whole(name, value)
@@ -164,33 +203,45 @@ class Query:
                 )
             else:
                 more[name] = value
-        self._request = request_of(model, tensors, more)
+        self._request: dict[str, Any] = more if as_json else request_of(model, tensors, more)
         for value in self._request.values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False  # requests of several clients share the array
-        self._file = inputs[file]
+        self._file = inputs.get(file)
         self.identifier = more.get(keys.REQUEST_ID, "")
 
-    def asked(self, body: bytes, traceparent: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    def asked(
+        self, body: bytes | dict[str, Any], traceparent: str
+    ) -> tuple[dict[str, Any], Mapping[str, Any]]:
         """Give the request of the pipeline for one file, and its parameters.
 
         Args:
-            body: The file.
+            body: The file, or the keys in a body of JSON.
             traceparent: The header ``traceparent``, ``""`` without one.
 
         Raises:
-            InputError: The model takes text, and the file is not UTF-8.
+            InputError: The model takes text, and the file is not UTF-8; or a key is in the query, too.
         """
-        value: bytes | str = body
-        if self._file.text:
-            try:
-                value = body.decode("utf-8")
-            except UnicodeDecodeError:
-                raise InputError(f"input {self._file.name!r} is no UTF-8 text") from None
-        request = {**self._request, self._file.key: value}
+        if isinstance(body, dict):
+            twice = next((name for name in body if name in self._request), None)
+            if twice is not None:
+                raise InputError(f"{twice!r} is in the query and in the body")
+            request = {**self._request, **body}
+        else:
+            request = {**self._request, **self._file_key(body)}
         if traceparent and "traceparent" not in self._parameters:
             return request, {**self._parameters, "traceparent": traceparent}
         return request, self._parameters
+
+    def _file_key(self, body: bytes) -> dict[str, bytes | str]:
+        """Give the key that holds the file."""
+        port: Any = self._file
+        if not port.text:
+            return {port.key: body}
+        try:
+            return {port.key: body.decode("utf-8")}
+        except UnicodeDecodeError:
+            raise InputError(f"input {port.name!r} is no UTF-8 text") from None
 
 
 def _given(query: bytes) -> dict[str, str]:

@@ -109,7 +109,7 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
                 allow_origins=service.cors_origins,
                 allow_methods=["GET", "POST"],
                 allow_headers=_SENT_HEADERS,
-                expose_headers=[HEADER_LENGTH, "Retry-After"],
+                expose_headers=[HEADER_LENGTH, "Retry-After", "X-Request-Id"],
             )
         )
     nothing: Any = _Endpoint(service, "other", _nothing, None)
@@ -190,6 +190,7 @@ class _Application(Starlette):
 
 _SENT_HEADERS = (
     "Authorization", "X-API-Key", "Content-Type", "Content-Encoding", HEADER_LENGTH, "traceparent",
+    "X-Request-Id",
 )  # fmt: skip
 """Headers that a page of an allowed origin may send."""
 
@@ -216,7 +217,9 @@ class _Endpoint:
             try:
                 keys = self._service.keys
                 if keys is not None and self._right is not None:
-                    keys.check(exchange.headers, self._right, exchange.path.get("model"))
+                    exchange.line.key = keys.check(
+                        exchange.headers, self._right, exchange.path.get("model")
+                    )
                 reply = await self._handler(exchange)
             except DisconnectedError:
                 raise
@@ -246,7 +249,7 @@ class _Endpoint:
         refused = refusal(error, debug=self._service.debug_errors)
         exchange.line.code = refused.code
         after = self._service.retry_after_s(exchange.model) if refused.retry else 0
-        return Reply.refused(refused, exchange.identifier, after)
+        return Reply.refused(refused, exchange.identifier or exchange.request_id, after)
 
 
 async def _infer(exchange: Exchange) -> Reply:
@@ -260,17 +263,18 @@ async def _infer(exchange: Exchange) -> Reply:
     header_length = exchange.header(_HEADER_LENGTH)
     try:
         most_items = service.limits.narrowed(model.limits).max_items
-        asked, wanted = read_body(body, header_length, model, access, most_items)
+        asked, wanted = await read_body(body, header_length, model, access, most_items)
     except HeadraceError:
-        exchange.identifier = identifier_of(body, header_length)
+        exchange.identifier = await identifier_of(body, header_length)
         raise
-    exchange.identifier = asked.id
+    exchange.identifier, asked.request_id = asked.id, exchange.request_id
     if traceparent := exchange.header(b"traceparent"):
         asked.parameters.setdefault("traceparent", traceparent)
+    exchange.line.note_ids(asked.id, asked.parameters)
     answer = await exchange.while_connected(service.infer(model, asked, exchange.line))
     if asked.places:
-        place_outputs(answer, asked.places, access)
-    parts, length = write_body(answer, wanted, None if answer.parameters else asked.outline)
+        await place_outputs(answer, asked.places, access)
+    parts, length = await write_body(answer, wanted, None if answer.parameters else asked.outline)
     if length is None:
         return Reply.of_inference(parts, "application/json")
     headers = {HEADER_LENGTH: str(length)}

@@ -9,26 +9,22 @@ import numpy as np
 import orjson
 
 from headrace.errors import InputError
-from headrace_serve.datatypes import (
-    DATATYPES,
-    ONLY_BINARY,
-    as_json_values,
-    from_bytes,
-    from_json,
-)
-from headrace_serve.errors import ItemError, UnsupportedError, unknown_parameter
-from headrace_serve.messages import Asked, Tensor
+from headrace_serve.aside import apart
+from headrace_serve.classification import CLASSIFICATION, class_count
+from headrace_serve.datatypes import DATATYPES, ONLY_BINARY, as_json_values, from_json
+from headrace_serve.errors import ItemError, unknown_parameter
+from headrace_serve.messages import Asked, Encoded
 from headrace_serve.outlines import Outline
 from headrace_serve.tensors import (
-    UNSUPPORTED_PARAMETERS,
     check_items,
+    check_number,
     placed_input,
     read_shape,
     tensor_view,
 )
 
 if TYPE_CHECKING:
-    from headrace_serve.messages import Answer
+    from headrace_serve.messages import Answer, Tensor
     from headrace_serve.models import Model
     from headrace_serve.shared_memory import Access, Place
 
@@ -40,6 +36,8 @@ HEADER_LENGTH = "inference-header-content-length"
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
 
 _LARGE_BYTES = 1 << 20
+_ELEMENT_BYTES = 16
+"""About as many bytes of JSON take as long to read as one element of BYTES."""
 
 _MOST_DIGITS = 18
 """The most digits of a length. Without this bound `int` would raise ValueError for texts of thousands of digits."""
@@ -60,7 +58,7 @@ class Wanted:
         return self.binary.get(name, self.binary.get(None, False))
 
 
-def read_body(
+async def read_body(
     body: bytes, header_length: str, model: Model, access: Access, most_items: int
 ) -> tuple[Asked, Wanted]:
     """Read the body of a request.
@@ -74,7 +72,7 @@ def read_body(
 
     Raises:
         InputError: The body is malformed, or names a region or place that does not exist.
-        UnsupportedError: The body asks for a part of the protocol that this server does not have.
+        UnsupportedError: The body names shared memory, which is not allowed.
         BodyTooLargeError, OverloadedError: The inputs in shared memory have too many bytes.
     """
     length = len(body)
@@ -92,7 +90,7 @@ def read_body(
     if known is not None and sum([one[3] for one in known.inputs]) == len(binary):
         return _filled(known, binary), known.wanted
     try:
-        document = _loads(head)
+        document = await apart(len(head) // _ELEMENT_BYTES, _loads, head)
     except orjson.JSONDecodeError as error:
         raise InputError(f"the body is no JSON: {error}") from None
     _object("the request", document, _KEYS)
@@ -104,14 +102,17 @@ def read_body(
         )
     parameters = _parameters("the request", document)
     reader = _Reader(binary, access, model, most_items)
-    inputs = [reader.tensor(one) for one in _list("inputs", document, required=True)]
+    listed = _list("inputs", document, required=True)
+    check_number("inputs", len(listed), model.signature.inputs)
+    inputs = [reader.tensor(one) for one in listed]
     reader.end()
-    outputs, places, wanted = _outputs(document, parameters, access)
+    outputs, places, wanted, classes = _outputs(document, parameters, access, model)
     identifier = document.get("id", "")
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
-    asked = Asked(inputs, outputs, identifier, parameters, places=places)
-    if len(reader.sizes) == len(inputs) and not identifier and not places:
+    asked = Asked(inputs, outputs, identifier, parameters, places=places, classes=classes)
+    plain = not (identifier or places or classes or any(one.parameters for one in inputs))
+    if len(reader.sizes) == len(inputs) and plain:
         said = [
             (one.name, one.datatype, one.shape, size)
             for one, size in zip(inputs, reader.sizes, strict=True)
@@ -135,10 +136,11 @@ def _loads(head: bytes) -> Any:
         gc.enable()
 
 
-def identifier_of(body: bytes, header_length: str) -> str:
+async def identifier_of(body: bytes, header_length: str) -> str:
     """Give the id of a request that `read_body` refuses, for the answer; ``""`` without an id."""
     try:
-        found = _loads(body[: int(header_length)] if header_length else body)
+        head = body[: int(header_length)] if header_length else body
+        found = await apart(len(head) // _ELEMENT_BYTES, _loads, head)
     except ValueError:
         return ""
     identifier = found.get("id") if isinstance(found, dict) else None
@@ -150,7 +152,7 @@ def _filled(outline: Outline, binary: memoryview) -> Asked:
     inputs, place = [], 0
     for name, datatype, shape, size in outline.inputs:
         data = binary[place : place + size]
-        inputs.append(Tensor(name, datatype, shape, from_bytes(name, datatype, shape, data)))
+        inputs.append(Encoded(name, datatype, shape, data))
         place += size
     return Asked(inputs, outline.outputs, "", dict(outline.parameters), outline=outline)
 
@@ -193,7 +195,7 @@ class _Reader:
         self._place = 0
         self.sizes: list[int] = []
 
-    def tensor(self, document: Any) -> Tensor:
+    def tensor(self, document: Any) -> Encoded:
         """Read one input."""
         _object("an input", document, ("name", "shape", "datatype", "parameters", "data"))
         name, datatype = document.get("name"), document.get("datatype")
@@ -209,23 +211,19 @@ class _Reader:
         check_items(self._model, name, shape, self._most_items)
         parameters = _parameters(f"input {name!r}", document)
         place = self._access.place(f"input {name!r}", parameters)
-        size = parameters.get("binary_data_size")
-        for key in parameters:
-            if key != "binary_data_size":
-                raise unknown_parameter(key, f"input {name!r}", ["binary_data_size"])
+        parameters = dict(parameters)
+        size = parameters.pop("binary_data_size", None)
         if place is not None:
             if size is not None or "data" in document:
                 raise InputError(f"input {name!r} has both data and a place in shared memory")
-            return placed_input(name, datatype, shape, place, self._access)
+            found = placed_input(name, datatype, shape, place, self._access)
+            found.parameters = parameters
+            return found
         if size is None:
-            return Tensor(
-                name, datatype, shape, from_json(name, datatype, shape, document.get("data"))
-            )
+            return Encoded(name, datatype, shape, document.get("data"), from_json, parameters)
         if "data" in document:
             raise InputError(f"input {name!r} has both data and binary_data_size")
-        return Tensor(
-            name, datatype, shape, from_bytes(name, datatype, shape, self._take(name, size))
-        )
+        return Encoded(name, datatype, shape, self._take(name, size), parameters=parameters)
 
     def _take(self, name: str, size: Any) -> memoryview:
         left = len(self._binary) - self._place
@@ -246,12 +244,15 @@ class _Reader:
 
 
 def _outputs(
-    document: dict[str, Any], parameters: dict[str, Any], access: Access
-) -> tuple[list[str] | None, dict[str, Place], Wanted]:
+    document: dict[str, Any], parameters: dict[str, Any], access: Access, model: Model
+) -> tuple[list[str] | None, dict[str, Place], Wanted, dict[str, int]]:
+    classes: dict[str, int] = {}
     places: dict[str, Place] = {}
     binary: dict[str | None, bool] = {None: _flag("binary_data_output", parameters)}
     names: list[str] = []
-    for one in _list("outputs", document):
+    listed = _list("outputs", document)
+    check_number("outputs", len(listed), model.signature.outputs)
+    for one in listed:
         _object("an output", one, ("name", "parameters"))
         name = one.get("name")
         if not isinstance(name, str):
@@ -264,13 +265,13 @@ def _outputs(
         if place is not None:
             places[name] = place
         for key in given:
-            if key in UNSUPPORTED_PARAMETERS:
-                raise UnsupportedError(f"output {name!r}: {key} is not supported")
-            if key != "binary_data":
-                raise unknown_parameter(key, f"output {name!r}", ["binary_data"])
+            if key == CLASSIFICATION:
+                classes[name] = class_count(f"output {name!r}", given[key])
+            elif key != "binary_data":
+                raise unknown_parameter(key, f"output {name!r}", ["binary_data", CLASSIFICATION])
         if "binary_data" in given:
             binary[name] = _flag("binary_data", given)
-    return names or None, places, Wanted(binary)
+    return names or None, places, Wanted(binary), classes
 
 
 def _flag(name: str, parameters: dict[str, Any]) -> bool:
@@ -300,7 +301,7 @@ def _json_values(answer: Answer, tensor: Tensor) -> Any:
     raise AssertionError("unreachable: one of the rows has failed")
 
 
-def write_body(
+async def write_body(
     answer: Answer, wanted: Wanted, outline: Outline | None
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer.
@@ -317,6 +318,17 @@ def write_body(
     Raises:
         InputError, ItemError: The client wants an output as JSON, which cannot hold its elements.
     """
+    elements = 0
+    for one in answer.outputs:
+        if one.datatype == "BYTES" or not wanted.is_binary(one.name):
+            elements += one.array.size
+    return await apart(elements, _written, answer, wanted, outline)
+
+
+def _written(
+    answer: Answer, wanted: Wanted, outline: Outline | None
+) -> tuple[list[bytes | memoryview], int | None]:
+    """Write the body of an answer; see `write_body`."""
     parts: list[bytes | memoryview] = []
     described = [(one.name, one.datatype, one.shape, one.parameters) for one in answer.outputs]
     if outline is not None and outline.answered is not None and outline.answered[0] == described:

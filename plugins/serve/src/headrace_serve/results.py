@@ -30,11 +30,30 @@ if TYPE_CHECKING:
     from headrace_serve.models import Model
     from headrace_serve.signature import Port
 
-__all__ = ["JSON", "as_json_text", "as_plain_array", "outputs_of", "tensors_of"]
+__all__ = ["JSON", "as_json_text", "as_plain_array", "elements_of", "outputs_of", "tensors_of"]
 
 JSON = "application/json"
 
 T = TypeVar("T")
+
+
+_DEEPEST = 4
+
+
+def elements_of(value: Any, depth: int = 0) -> int:
+    """Estimate how many elements of a result Python writes one by one; those of lists by the first of each.
+
+    Args:
+        value: The result, or a part of it.
+        depth: How deep the part lies in the result. An array that is a whole result, or an output of it, needs none.
+    """
+    if isinstance(value, np.ndarray):
+        return value.size if depth > 1 or value.dtype.kind in "OSU" else 0
+    if isinstance(value, (list, tuple)) and value and depth < _DEEPEST:
+        return len(value) * max(1, elements_of(value[0], depth + 1))
+    if isinstance(value, dict) and depth < _DEEPEST:
+        return sum([elements_of(one, depth + 1) for one in value.values()])
+    return 1
 
 
 def tensors_of(
@@ -129,9 +148,13 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
     read = partial(_as_declared, port, item=by_item) if port.declared else as_plain_array
     arrays = _each(read, values) if by_item else [read(only)]
     known = [array for array in arrays if array is not None]
-    alike = len({(array.dtype, array.shape) for array in known}) == 1
+    alike = len({(port.declared or array.dtype, array.shape) for array in known}) == 1
+    if port.declared and len(known) == len(values) and not alike:
+        raise _unequal(port, known)
     if len(known) == len(values) and (not by_item or alike):
-        array = _joined(known) if by_item else known[0]
+        array = known[0]
+        if by_item:
+            array = np.stack(known) if port.declared else _joined(known)
         if port.datatype == "BF16" and array.dtype == np.float32:  # numpy has no BF16
             return Tensor(name, "BF16", array.shape, as_bf16_bits(array))
         datatype = datatype_of(array)
@@ -150,22 +173,74 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
     Raises:
         ContractError: The result is not what the entry of the model declares.
     """
-    array = as_plain_array(value)
+    axes = port.shape[1:] if item else port.shape
     plain = "FP32" if port.datatype == "BF16" else port.datatype
-    if array is None and isinstance(value, (bool, int, float, list, tuple)) and plain != "BYTES":
-        with contextlib.suppress(InputError, ValueError, OverflowError):
-            array = from_numbers(plain, value)
-    datatype = "BYTES" if array is None else datatype_of(array)
-    if datatype in (plain, port.datatype) and (
-        array is None or plain == "BYTES" or port.fits(array.shape, item=item)
+    array = _as_array(value, plain, axes)
+    if array is None and plain == "BYTES" and len(axes) == (0 if item else 1):
+        return None  # one element of JSON text
+    datatype = None if array is None else datatype_of(array)
+    if (
+        array is not None
+        and datatype in (plain, port.datatype)
+        and port.fits(array.shape, item=item)
     ):
         return array
     got = (
         type(value).__name__ if array is None else f"{datatype or array.dtype} {list(array.shape)}"
     )
-    wanted = list(port.shape[1:] if item else port.shape)
     raise ContractError(
-        f"output {port.name!r} is declared as {port.datatype} {wanted}, and the result is {got}"
+        f"output {port.name!r} is declared as {port.datatype} {list(axes)}, and the result is {got}"
+    )
+
+
+def _as_array(value: Any, datatype: str, axes: tuple[int, ...]) -> NDArray[Any] | None:
+    """Give a result as an array with these axes, if it is one, or a list of what lies along the first of them.
+
+    An empty list has no elements that could show the axes inside of it: they are the declared ones, and 0 where any
+    length is allowed.
+
+    Args:
+        value: The result, or what lies along the axes that are left.
+        datatype: The datatype of its numbers.
+        axes: The length of each axis, -1 for any.
+    """
+    if isinstance(value, (list, tuple)):
+        if not axes:
+            return None
+        if not value:
+            return np.empty([0, *(max(axis, 0) for axis in axes[1:])], DATATYPES[datatype])
+        if datatype != "BYTES" and not _holds_arrays(value):
+            with contextlib.suppress(InputError, ValueError, OverflowError):
+                found = from_numbers(datatype, value)
+                if found.size:
+                    return found
+        parts = [_as_array(one, datatype, axes[1:]) for one in value]
+        arrays = [one for one in parts if one is not None]
+        alike = len({one.shape for one in arrays}) == 1
+        return np.stack(arrays) if alike and len(arrays) == len(value) else None
+    if isinstance(value, (bool, int, float)) and datatype != "BYTES":
+        with contextlib.suppress(InputError, ValueError, OverflowError):
+            return from_numbers(datatype, value)
+    if isinstance(value, (str, bytes)) and not axes and datatype == "BYTES":
+        return _objects([value]).reshape(())
+    return as_plain_array(value)
+
+
+def _holds_arrays(value: Any) -> bool:
+    """Return whether the innermost first element of nested lists is an array or a tensor."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return not isinstance(value, (bool, int, float, list, tuple))
+
+
+def _unequal(port: Port, arrays: Sequence[NDArray[Any]]) -> InputError:
+    """Give the error for items whose results are no tensor together, because an axis of theirs differs in length."""
+    first = arrays[0]
+    index, other = next((i, one) for i, one in enumerate(arrays) if one.shape != first.shape)
+    return InputError(
+        f"output {port.name!r} is {list(first.shape)} for item 0, and {list(other.shape)} for item"
+        f" {index}, which are no tensor together",
+        hint="Send such items in requests of their own.",
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 from headrace_serve.allocator import keep_freed_memory
 from headrace_serve.listening import reaches_others
+from headrace_serve.logs import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Listening = Callable[[dict[str, str | None]], None]
 
-__all__ = ["HANGUP", "INTERRUPTED", "announce", "run", "say", "signals"]
+__all__ = ["HANGUP", "INTERRUPTED", "announce", "run", "signals"]
 
 _OPEN = "warning: everybody who can reach this address can send requests"
 _PLAIN = "warning: without TLS, keys and requests can be read on their way"
@@ -63,8 +63,6 @@ def run(
     Raises:
         ConfigError, SetupError, PluginError: As `Server` raises them.
     """
-    if settings.access_log:
-        _print_access_log()
     keep_freed_memory()
     who = "" if worker is None else f"worker {worker}: "
     status = 0
@@ -196,12 +194,6 @@ def _numbers(reading: socket.socket, wanted: Collection[int]) -> Generator[int, 
                 yield written[0]
 
 
-def say(text: str) -> None:
-    """Print a line to stderr, for the person who runs the server."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
 def announce(
     settings: Settings, url: str, grpc_url: str | None, listening: Listening | None
 ) -> None:
@@ -249,11 +241,3 @@ def _reload(server: Server, settings: Settings, who: str) -> None:
         say(f"{who}error: {text}\nnothing has changed")
     else:
         say(f"{who}reloaded")
-
-
-def _print_access_log() -> None:
-    logger = logging.getLogger("headrace.serve.access")
-    logger.setLevel(logging.INFO)
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger.addHandler(handler)

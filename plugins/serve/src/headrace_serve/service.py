@@ -9,11 +9,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, InstanceLostError, OverloadedError
+from headrace.keys import REQUEST_ID
 from headrace_serve.allowing import check_allowed, check_origins
 from headrace_serve.changes import Changes
 from headrace_serve.counters import Counters
 from headrace_serve.errors import NotAllowedError, UnavailableError
 from headrace_serve.everywhere import make
+from headrace_serve.failures import FailureLog
 from headrace_serve.inference import infer, prepared
 from headrace_serve.limits import Limits
 from headrace_serve.repository import Repository
@@ -59,6 +61,7 @@ class Service:
         cors_origins: Origins whose pages may read answers; ``"*"``: all.
         connections: Gives the number of HTTP connections; `Server` sets it.
         worker: The number of this process among several that share the port; None: the server is this process alone.
+        failures: Logs requests that fail in the pipeline, or by their results.
         decompressing: Held while a body is decompressed.
         unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
@@ -105,6 +108,7 @@ class Service:
                 self._repository = Repository(self)
             else:
                 self.regions = Regions(self.limits.max_regions)
+        self.failures = FailureLog()
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0
 
@@ -281,6 +285,7 @@ class Service:
                 limits=self.limits.narrowed(model.limits),
                 priority_default=self.priority_default,
                 debug_errors=self.debug_errors,
+                failed_item=lambda error: self._log_failure(model, error, line),
             )
         except BaseException as error:
             self._note_failed(model, error, line, started)
@@ -305,6 +310,7 @@ class Service:
             line: The line of the access log.
         """
         times = line.timed() if model.timed else None
+        line.note_ids(request.get(REQUEST_ID, ""), parameters)
         limits = self.limits.narrowed(model.limits) if model.limits else self.limits
         default = self.priority_default
         started = time.perf_counter_ns()
@@ -325,6 +331,22 @@ class Service:
         if getattr(getattr(error, "error", error), "abandoned", False):
             line.times = None  # a backend still runs the request, so its times are not complete
         model.counts.note_failed(time.perf_counter_ns() - started)
+        self._log_failure(model, error, line)
+
+    def _log_failure(self, model: Model, error: BaseException, line: AccessLine) -> None:
+        """Log a request, or one of its items, that failed in the pipeline or by its result."""
+        self.failures.note(
+            error,
+            lambda: {
+                "model": model.name,
+                "version": model.version,
+                "route": line.route,
+                "request_id": line.request_id,
+                "trace_id": line.trace_id,
+                "client": line.client,
+                "key": line.key,
+            },
+        )
 
     @staticmethod
     def retry_after_s(model: Model | None) -> int:

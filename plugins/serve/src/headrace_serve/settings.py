@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import socket
 
     from headrace_serve.everywhere import Everywhere
+    from headrace_serve.logs import LogFormat
 
 __all__ = ["Settings"]
 
@@ -45,6 +46,7 @@ class Settings:
     drain_delay_s: float = 0.0
     drain_timeout_s: float = 30.0
     access_log: bool = False
+    log_format: LogFormat = "text"
     switch_interval_ms: float = 1.0
     priority_default: int = 2
     debug_errors: bool = False

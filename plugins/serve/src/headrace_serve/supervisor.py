@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace_serve.running import HANGUP, INTERRUPTED, say
+from headrace_serve.logs import say
+from headrace_serve.running import HANGUP, INTERRUPTED
 from headrace_serve.shared_changes import SharedChanges
 
 if TYPE_CHECKING:

@@ -7,30 +7,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_serve.datatypes import DATATYPES, check_size, from_bytes, joined_elements
-from headrace_serve.messages import Tensor
+from headrace_serve.aside import apart
+from headrace_serve.datatypes import DATATYPES, check_size, joined_elements
+from headrace_serve.messages import Encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from headrace_serve.messages import Answer
+    from headrace_serve.messages import Answer, Tensor
     from headrace_serve.models import Model
     from headrace_serve.shared_memory import Access, Place
+    from headrace_serve.signature import Port
 
 __all__ = [
-    "UNSUPPORTED_PARAMETERS",
     "check_items",
+    "check_number",
+    "elements_in",
     "place_outputs",
     "placed_input",
     "read_shape",
     "tensor_view",
 ]
 
-UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
 _LONGEST_AXIS = (1 << 40) - 1
 _MOST_ELEMENTS = 1 << 56
 """numpy cannot make an array with this many elements of eight bytes, not even an empty one with an axis of 0."""
+
+_FEW = 64
+"""So many inputs and outputs of a request are read, so that an error names the one that the model does not have."""
 
 _COPIED_BYTES = 4096
 """Smaller tensors are copied to bytes, because making a view of their bytes takes longer."""
@@ -72,9 +77,20 @@ def check_items(model: Model, name: str, shape: tuple[int, ...], most: int) -> N
         raise InputError(f"{shape[0]} items are more than the {most} that one request may hold")
 
 
+def check_number(what: str, number: int, ports: Mapping[str, Port]) -> None:
+    """Check the number of inputs or outputs of a request, before any of them is read.
+
+    Raises:
+        InputError: They are many more than the model has.
+    """
+    most = max(_FEW, len(ports))
+    if number > most:
+        raise InputError(f"the request has {number} {what}", expected=f"at most {most}")
+
+
 def placed_input(
     name: str, datatype: str, shape: tuple[int, ...], place: Place, access: Access
-) -> Tensor:
+) -> Encoded:
     """Give an input that is in shared memory.
 
     Raises:
@@ -82,7 +98,7 @@ def placed_input(
         BodyTooLargeError, OverloadedError: The input has too many bytes.
     """
     check_size(name, datatype, shape, place.byte_size)
-    return Tensor(name, datatype, shape, from_bytes(name, datatype, shape, access.read(place)))
+    return Encoded(name, datatype, shape, access.read(place))
 
 
 def tensor_view(tensor: Tensor) -> bytes | memoryview:
@@ -97,14 +113,19 @@ def tensor_view(tensor: Tensor) -> bytes | memoryview:
     return np.ascontiguousarray(array).data.cast("B")
 
 
-def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -> None:
+def elements_in(tensors: Iterable[Tensor]) -> int:
+    """Give the number of elements of BYTES, which Python writes one by one."""
+    return sum(one.array.size for one in tensors if one.datatype == "BYTES")
+
+
+async def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -> None:
     """Write the outputs that the client wants in shared memory to their places.
 
     Raises:
         InputError: An output does not fit its place, or a client has shortened the memory.
     """
-    for tensor in answer.outputs:
-        place = places.get(tensor.name)
-        if place is not None:
-            access.regions.write(tensor.name, place, tensor_view(tensor))
-            tensor.placed = True
+    placed = [tensor for tensor in answer.outputs if tensor.name in places]
+    views = await apart(elements_in(placed), lambda: [tensor_view(one) for one in placed])
+    for tensor, view in zip(placed, views, strict=True):
+        access.regions.write(tensor.name, places[tensor.name], view)
+        tensor.placed = True

@@ -18,9 +18,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace_cli.for_plugins import printing_warnings
 from headrace_serve.everywhere import Everywhere
-from headrace_serve.running import run, say
+from headrace_serve.logs import printing_logs, say
+from headrace_serve.running import run
 from headrace_serve.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def main() -> int:
     threading.Thread(target=listen, name="headrace-serve-parent", daemon=True).start()
     settings = Settings.from_json(setup["settings"])
     listener = None if setup["listener"] is None else socket.socket(fileno=setup["listener"])
-    try:
-        with printing_warnings():
+    with printing_logs(settings.log_format, access=settings.access_log, worker=number):
+        try:
             return run(
                 settings,
                 worker=number,
@@ -68,9 +68,9 @@ def main() -> int:
                 everywhere=everywhere,
                 started=started,
             )
-    except HeadraceError as error:
-        say(f"worker {number}: error: {error}")
-        return _WRONG
+        except HeadraceError as error:
+            say(f"worker {number}: error: {error}")
+            return _WRONG
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from headrace_serve.listening import (
     not_listening,
     url_of,
 )
-from headrace_serve.running import announce, say, signals
+from headrace_serve.logs import say
+from headrace_serve.running import announce, signals
 from headrace_serve.supervisor import Supervisor
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reads DLPack capsules with ctypes: address, shape and type of another library's array."""
+"""Reads and makes DLPack capsules with ctypes, so that libraries share arrays on a device without a copy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Tensor", "read_capsule"]
+__all__ = ["CPU", "CUDA", "CUDA_HOST", "Tensor", "export_capsule", "read_capsule"]
+
+CPU: Final = 1
+CUDA: Final = 2
+CUDA_HOST: Final = 3
+CUDA_MANAGED: Final = 13
 
 _CODES: Final = {
     (0, 8): "int8",
@@ -20,8 +25,11 @@ _CODES: Final = {
     (2, 16): "float16",
     (2, 32): "float32",
     (2, 64): "float64",
+    (4, 16): "bfloat16",
     (6, 8): "bool",
+    (10, 8): "float8_e4m3fn",
 }
+_NAMES: Final = {name: code for code, name in _CODES.items()}
 
 
 class _Device(ctypes.Structure):
@@ -55,11 +63,11 @@ _Managed._fields_ = (
     ("deleter", _Deleter),
 )
 
-# The functions are taken from a library object of this module, since argtypes and restype that another library sets
+# The function is taken from a library object of this module, since argtypes and restype that another library sets
 # on the functions of `ctypes.pythonapi` would hold here too.
-_api = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle)
-_get_pointer = _api.PyCapsule_GetPointer
+_get_pointer = ctypes.PyDLL("python", handle=ctypes.pythonapi._handle).PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
 _NAME = b"dltensor"
 
 
@@ -103,3 +111,37 @@ def read_capsule(capsule: Any) -> Tensor:
         (tensor.device.type, tensor.device.id),
         contiguous or 0 in shape,
     )
+
+
+class _Borrowed:
+    """What numpy is told of the array; it keeps ``owner`` alive, because numpy keeps this alive."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], bits: int, owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": f"=u{bits // 8}",
+            "data": (pointer, False),
+        }
+
+
+def export_capsule(
+    pointer: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int], owner: Any
+) -> Any:
+    """Make a capsule of an array in C order; ``owner`` is kept alive until the consumer releases the array.
+
+    numpy makes the capsule, of whole numbers on the host that nobody reads, and place and type are corrected in it.
+    So the functions that release it are numpy's: a capsule may be dropped while an error is raised, which code in
+    Python would replace.
+    """
+    import numpy as np
+
+    code, bits = _NAMES[dtype]
+    # An array without elements may have no address, which not every version of numpy takes.
+    capsule = np.asarray(_Borrowed(pointer or 1, shape, bits, owner)).__dlpack__()
+    managed = ctypes.cast(_get_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
+    managed.tensor.data = pointer
+    managed.tensor.device = _Device(*device)
+    managed.tensor.dtype = _Type(code, bits, 1)
+    return capsule

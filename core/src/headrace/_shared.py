@@ -1,0 +1,78 @@
+"""The stores that backends share: of a node, of an instance, of a copy of an ``IoC``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace.errors import ClosedError
+
+T = TypeVar("T")
+
+_log = logging.getLogger("headrace.build")
+
+
+class Shared:
+    """A store by key: of a node, of one of its instances, or of one copy of an ``IoC``.
+
+    It is closed together with its owner: every stored object that has a ``close`` method is closed, newest
+    first.
+
+    Args:
+        outer: The store in which `get` looks for keys that this one does not have; None for none.
+    """
+
+    def __init__(self, outer: Shared | None = None) -> None:
+        self._outer = outer
+        self._lock = threading.RLock()
+        self._items: dict[object, Any] = {}
+        self._closed = False
+
+    def get(self, key: object, default: Any = None) -> Any:
+        """Give the object under ``key`` in this store or an outer one; else ``default``.
+
+        It does not wait for an object that another thread is making.
+        """
+        store: Shared | None = self
+        while store is not None:
+            if key in (items := store._items):
+                return items[key]
+            store = store._outer
+        return default
+
+    def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
+        """Give the object under ``key`` in this store; the first caller makes it with ``factory``.
+
+        Other callers wait until it is made. An error of the factory is raised, and nothing is stored. Once the
+        store is closed nothing more is made: ClosedError. Unlike `get` this does not look into outer stores.
+        """
+        with self._lock:
+            if key not in self._items:
+                if self._closed:
+                    raise ClosedError(f"the store that was to keep {key!r} is closed")
+                self._items[key] = factory()
+            value: T = self._items[key]
+            return value
+
+    def close(self) -> None:
+        """Close all stored objects, newest first, and raise the first error afterwards.
+
+        An interrupt is raised rather than an error; all other errors are logged.
+        """
+        with self._lock:
+            items, self._items, self._closed = list(self._items.values()), {}, True
+        errors: list[BaseException] = []
+        for item in reversed(items):
+            try:
+                close = getattr(item, "close", None)
+                if callable(close):
+                    close()
+            except BaseException as error:  # noqa: BLE001 - the others must be closed as well
+                errors.append(error)
+        errors.sort(key=lambda one: isinstance(one, Exception))
+        for other in errors[1:]:
+            _log.warning("closing what a store holds failed", exc_info=other)
+        if errors:
+            raise errors[0]

@@ -1,0 +1,277 @@
+"""`enter(request)` of a backend class: called in the caller's thread, once per request, where it comes in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import headrace
+from headrace.errors import BackendError, InputError, RequestsFailed
+
+
+class Log:
+    """What `enter` was called with, and in which thread; each call returns a value of its own."""
+
+    def __init__(self):
+        self.calls = []
+
+    def note(self, name, request):
+        value = (name, request["data"], threading.get_ident())
+        self.calls.append(value)
+        return value
+
+
+@pytest.fixture
+def log():
+    """Three backends that have `enter`, in the three ways in which it can be written, and one without."""
+    log = Log()
+
+    class Reports(headrace.Backend):
+        """Adds what `enter` has returned for this class to what others have reported."""
+
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            for request in batch:
+                before = request["data"] if isinstance(request["data"], list) else []
+                request["result"] = [*before, self.context.entered(request)]
+
+    class EntersStatic(Reports):
+        @staticmethod
+        def enter(request):
+            if request["data"] == "bad":
+                raise ValueError("no such stream")
+            if request["data"] == "wrong":
+                raise InputError("not on this device", key="data")
+            return log.note("static", request)
+
+    class EntersClass(Reports):
+        @classmethod
+        def enter(cls, request):
+            assert cls is EntersClass
+            return log.note("class", request)
+
+    class EntersPlain(Reports):
+        owns_thread = True
+
+        def enter(request):  # noqa: N805 - called on the class
+            return log.note("plain", request)
+
+    class NothingEnters(Reports):
+        @staticmethod
+        def enter(request):
+            log.calls.append(("nothing", request["data"], threading.get_ident()))
+
+    for one in (Reports, EntersStatic, EntersClass, EntersPlain, NothingEnters):
+        headrace.register(one.__name__, one, replace=True)
+    return log
+
+
+def call(pipe, request):
+    return pipe(request)
+
+
+def call_with_time(pipe, request):
+    return pipe(request, timeout=60)
+
+
+def call_with_a_list(pipe, request):
+    return pipe([request])[0]
+
+
+def submit(pipe, request):
+    return pipe.submit(request).result(timeout=60)
+
+
+def call_async(pipe, request):
+    return asyncio.run(pipe.call_async(request))
+
+
+WAYS = pytest.mark.parametrize(
+    "way",
+    [call, call_with_time, call_with_a_list, submit, call_async],
+    ids=lambda way: way.__name__,
+)
+MAIN = pytest.mark.parametrize("main", [True, False], ids=["main thread", "other thread"])
+
+
+def in_thread(function, *, main):
+    """Run a function in the main thread or in another one; give its result and the thread's identifier."""
+    if main:
+        return function(), threading.get_ident()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: (function(), threading.get_ident())).result(timeout=60)
+
+
+@MAIN
+@WAYS
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("EntersStatic", "static"),
+        ("EntersClass", "class"),
+        ("EntersPlain", "plain"),
+        ("S[Identity,EntersStatic]", "static"),
+        ("S[Identity,BackgroundThread[EntersClass]]", "class"),
+        ("HasKey(nowhere)[Identity,EntersStatic]", "static"),
+    ],
+)
+def test_what_enter_returns_in_the_callers_thread_reaches_forward(log, expression, name, way, main):
+    with headrace.pipe({"backend": expression}) as pipe:
+        for data in range(2):
+            answer, ident = in_thread(lambda data=data: way(pipe, {"data": data}), main=main)
+            assert answer == {"data": data, "result": [(name, data, ident)]}
+            assert log.calls == [(name, data, ident)]
+            log.calls.clear()
+
+
+@MAIN
+@WAYS
+def test_each_class_is_asked_once_and_finds_what_it_has_returned(log, way, main):
+    expression = "S[EntersStatic,EntersPlain,EntersStatic,Reports,NothingEnters]"
+    with headrace.pipe({"backend": expression, "instance_num": 2}) as pipe:
+        answer, ident = in_thread(lambda: way(pipe, {"data": 1}), main=main)
+    static, plain = ("static", 1, ident), ("plain", 1, ident)
+    assert answer["result"] == [static, plain, static, None, None]
+    assert sorted(log.calls) == sorted([static, plain, ("nothing", 1, ident)])
+
+
+@MAIN
+@WAYS
+def test_copies_of_a_request_find_what_was_returned_for_it(log, way, main):
+    """`each`, branches, a `map` and a chain: the dicts there are others than the caller's."""
+    config = {
+        "first": {"backend": "Identity", "next": "boxes,branch"},
+        "boxes": {"backend": "EntersStatic", "each": "list:data", "next": "end"},
+        "branch": {"backend": "S[Identity,EntersClass]", "next": "end"},
+        "end": {"backend": "Collect", "map": "boxes[result:boxes],branch[result:data]"},
+    }
+
+    class Collect(headrace.Backend):
+        reads = ("data", "boxes")
+
+        def init(self, options, context):
+            self.context = context
+
+        @staticmethod
+        def enter(request):
+            return log.note("collect", request)
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = [
+                    request["boxes"],
+                    request["data"],
+                    self.context.entered(request),
+                ]
+
+    headrace.register("Collect", Collect, replace=True)
+    with headrace.pipe(config) as pipe:
+        answer, ident = in_thread(lambda: way(pipe, {"data": 7, "list": [8, 9]}), main=main)
+    static, of_class = ("static", 7, ident), ("class", 7, ident)
+    assert answer["result"] == [[[static], [static]], [of_class], ("collect", 7, ident)]
+    assert len(log.calls) == 3
+
+
+@MAIN
+@WAYS
+def test_a_chain_and_a_front_pass_it_on(log, way, main):
+    chain = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "EntersPlain"}}
+    front = {
+        "global": {"entrypoint": "S[Identity,Forward[node.a]]"},
+        "a": {"backend": "EntersPlain"},
+    }
+    called = {"a": {"backend": "S[Identity,Forward[node.b]]"}, "b": {"backend": "EntersPlain"}}
+    called["global"] = {"entrypoint": "Forward[node.a]"}
+    for config in (chain, front, called):
+        with headrace.pipe(config) as pipe:
+            answer, ident = in_thread(lambda: way(pipe, {"data": 1}), main=main)
+            assert answer["result"] == [("plain", 1, ident)]
+    assert len(log.calls) == 3
+
+
+def test_what_enter_raises_fails_that_request_alone(log):
+    with headrace.pipe({"backend": "EntersStatic", "max": 4}) as pipe:
+        with pytest.raises(RequestsFailed) as failed:
+            pipe([{"data": 1}, {"data": "bad"}, {"data": "wrong"}, {"data": 2}])
+        none, bad, wrong, also_none = failed.value.errors
+        assert none is also_none is None
+        assert isinstance(bad, BackendError)
+        assert isinstance(bad.__cause__, ValueError)
+        assert (bad.node, bad.backend) == ("main", "EntersStatic")
+        assert "no such stream" in str(bad)
+        assert isinstance(wrong, InputError)
+        assert (wrong.node, wrong.key) == ("main", "data")
+        request = {"data": "bad", "result": "old"}
+        with pytest.raises(BackendError, match="no such stream"):
+            pipe(request)
+        assert request == {"data": "bad"}
+        with pytest.raises(BackendError, match="no such stream"):
+            pipe.submit({"data": "bad"}).result(timeout=60)
+        stats = pipe.stats()["nodes"]["main"]
+        assert (stats["submitted"], stats["ok"]) == (6, 2)
+        assert stats["failed"] == {"backend": 3, "input": 1}
+
+
+def test_requests_of_several_callers_in_one_batch_keep_their_own(log):
+    entered, leave = threading.Event(), threading.Event()
+
+    class Waits(headrace.Backend):
+        def init(self, options, context):
+            self.context = context
+
+        @staticmethod
+        def enter(request):
+            return log.note("waits", request)
+
+        def forward(self, batch):
+            if batch[0]["data"] == "first":
+                entered.set()
+                assert leave.wait(60)
+            for request in batch:
+                request["result"] = (len(batch), self.context.entered(request))
+
+    headrace.register("Waits", Waits, replace=True)
+    with headrace.pipe({"backend": "Waits", "max": 4}) as pipe, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(pipe, {"data": "first"})
+        assert entered.wait(60)
+        others = [pipe.submit({"data": k}) for k in range(3)]
+        leave.set()
+        me = threading.get_ident()
+        answers = [one.result(timeout=60)["result"] for one in others]
+        assert answers == [(3, ("waits", k, me)) for k in range(3)]
+        assert first.result(timeout=60)["result"][1][:2] == ("waits", "first")
+
+
+def test_after_a_reload_the_classes_in_service_are_asked(log):
+    with headrace.pipe({"backend": "S[Reflect[one,Identity]]", "one": "Reports"}) as pipe:
+        me = threading.get_ident()
+        assert pipe({"data": 1})["result"] == [None]
+        pipe.reload("main", {"one": "EntersStatic"})
+        assert pipe({"data": 2})["result"] == [("static", 2, me)]
+        pipe.reload("main", {"one": "Reports"})
+        assert pipe({"data": 3})["result"] == [None]
+    assert log.calls == [("static", 2, me)]
+
+
+def test_a_plain_class_may_have_it_too_and_outside_of_a_pipeline_nothing_has_entered():
+    class Plain:
+        def init(self, options, context):
+            self.context = context
+
+        @staticmethod
+        def enter(request):
+            return "entered"
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = self.context.entered(request)
+
+    headrace.register("PlainEnters", Plain, replace=True)
+    with headrace.pipe({"backend": "PlainEnters"}) as pipe:
+        assert pipe({"data": 1})["result"] == "entered"
+    assert headrace.InitContext().entered({"data": 1}) is None

@@ -1,0 +1,182 @@
+"""Reads values of callers as numpy arrays of a model's dtype; Python numbers become it if nothing is lost."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import InputError
+from headrace_tensors.ports import STRING
+from headrace_tensors.reading import text_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headrace_tensors.ports import Port
+
+__all__ = ["array_of_numbers", "host_array", "is_plain", "numpy_dtype"]
+
+_EXTENDED: Final = ("bfloat16", "float8_e4m3fn")
+_WIDENS: Final = {"b": "b", "i": "iuf", "u": "iuf", "f": "f", "U": "O"}
+"""For each kind of numpy dtype of Python values, the kinds to which they may be converted."""
+
+
+@functools.cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """Return numpy's dtype by name; that of strings is object, bfloat16 and fp8 come from ml_dtypes.
+
+    Raises:
+        InputError: ml_dtypes is not installed, and numpy alone has no such type.
+    """
+    import numpy as np
+
+    if name not in _EXTENDED:
+        return np.dtype(object if name == STRING else name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise InputError(
+            f"numpy has no {name}", hint="`pip install ml_dtypes` brings it; or use a device array."
+        ) from error
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether ``value`` is a Python number or string, or a list of them, without a dtype.
+
+    A list that contains itself has no end: numpy, which reads 64 axes at most, refuses what is deeper.
+    """
+    for _ in range(64):
+        if not isinstance(value, (list, tuple)) or not value:
+            break
+        value = value[0]
+    return isinstance(value, (bool, int, float, str, list, tuple)) and not hasattr(value, "dtype")
+
+
+def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
+    """Read ``value`` as an array of the port's dtype; the dtype of an array is never converted.
+
+    Python numbers, strings and lists of them carry no dtype: they get the port's, unless a value would not fit. An
+    array that numpy or DLPack can read must have the port's dtype.
+
+    Args:
+        value: An array of any library in host memory, a number or string, or nested lists of them.
+        port: The input.
+        key: The key of the request with the value, for errors.
+
+    Raises:
+        InputError: ``value`` is no array, has another dtype, or its numbers do not fit the port's dtype.
+    """
+    import numpy as np
+
+    wanted = numpy_dtype(port.dtype)
+    if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
+        return value
+    plain = is_plain(value)
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            array = np.from_dlpack(value)
+        else:
+            array = _read(value, wanted) if plain else np.asarray(value)
+    except Exception as error:  # a foreign array may raise anything
+        raise InputError(
+            f"this is nothing numpy can read ({error})",
+            key=key,
+            expected=port.accepts(),
+            got=type(value).__name__,
+        ) from error
+    found = array.astype(object) if array.dtype.kind in "UT" and wanted.kind == "O" else array
+    if found.dtype != wanted:
+        widened = array_of_numbers(found, wanted) if plain else None
+        if widened is None:
+            raise _wrong_dtype(value, array, port, key, plain=plain)
+        found = widened
+    if wanted.kind == "O":
+        if not all(isinstance(text, str) for text in found.ravel()):
+            raise _wrong_dtype(value, array, port, key, plain=plain)
+        _check_texts(found, key)
+    return found
+
+
+def _check_texts(texts: NDArray[Any], key: str) -> None:
+    """Refuse texts that UTF-8, in which a model gets them, cannot express: with half of a surrogate pair."""
+    try:
+        "".join(texts.flat).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            "a text is no Unicode",
+            key=key,
+            expected="whole characters",
+            got=ascii(error.object[error.start]),
+        ) from None
+
+
+def _wrong_dtype(value: Any, array: Any, port: Port, key: str, *, plain: bool) -> InputError:
+    """Make the error of an array of another dtype, or of Python numbers that are too large or too small."""
+    import numpy as np
+
+    what, got = "wrong dtype", text_of(array)
+    if type(value) is not np.ndarray:
+        got = f"{got} from {type(value).__name__}"
+    kind = _kind(numpy_dtype(port.dtype))
+    if (
+        plain
+        and array.size
+        and array.dtype.kind != "U"
+        and kind in _WIDENS.get(array.dtype.kind, "")
+    ):
+        what = f"a number does not fit {port.dtype}"
+        got = f"{np.nanmin(array)} to {np.nanmax(array)} in {got}"
+    return InputError(what, key=key, expected=port.accepts(), got=got)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return (
+        "f" if dtype.kind == "V" else dtype.kind
+    )  # numpy does not know bfloat16 and fp8 as floats
+
+
+def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
+    """Return Python numbers or strings as an array with unchanged values.
+
+    numpy alone would convert numbers beside a text to texts, a mix of integers above and below 2**63 to floats, and
+    keep integers of more than 64 bits as objects.
+    """
+    import numpy as np
+
+    if wanted.kind == "O":
+        return np.asarray(value, object)
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and wanted == np.uint64:
+        exact = np.asarray(value, object)
+        if all(type(one) is int and 0 <= one < 1 << 64 for one in exact.flat):
+            return exact.astype(wanted)
+    wide = array.dtype.kind == "O" and _kind(wanted) == "f"
+    if wide and all(type(one) in (int, float) for one in array.flat):
+        try:
+            return array.astype(np.float64)
+        except OverflowError:
+            return array
+    return array
+
+
+def array_of_numbers(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return an array of Python numbers in another dtype; None if a value would change.
+
+    Integers become floats and floats shorter floats, as long as none becomes infinite.
+    """
+    import numpy as np
+
+    kind = _kind(wanted)
+    if array.size and kind not in _WIDENS.get(array.dtype.kind, ""):
+        return None
+    if array.size and kind in "iu":
+        bounds = np.iinfo(wanted)
+        if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
+            return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        made: NDArray[Any] = array.astype(wanted)
+    tests = (np.isfinite, np.isnan) if kind == "f" and array.size else ()
+    return made if all(np.array_equal(test(made), test(array)) for test in tests) else None

@@ -1,0 +1,121 @@
+"""The options that the engines share, with their texts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+import headrace
+
+__all__ = ["BatchAxisOptions", "TensorOptions", "UnbatchedOptions"]
+
+_Key = Annotated[str, Field(min_length=1)]
+
+
+def _pad_value(value: Any) -> Any:
+    """Refuse what is neither a number nor a table of numbers, with a single error."""
+    if isinstance(value, dict):
+        return {name: _number(one) for name, one in value.items()}
+    return _number(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(  # noqa: TRY004 - pydantic reports these
+            "it is a number, or a table of numbers by input"
+        )
+    return float(value)
+
+
+def _unbatched(value: Any) -> Any:
+    if isinstance(value, str) and value != "all":
+        raise ValueError(f"it is a list of names, or 'all': write ['{value}']")
+    return value
+
+
+def once(names: tuple[str, ...] | Literal["all"] | None) -> Any:
+    """Refuse a list that has a name twice."""
+    if isinstance(names, tuple):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(repr, twice))} is listed twice")
+    return names
+
+
+class TensorOptions(headrace.Options):
+    """Options of every word that runs a model on tensors."""
+
+    inputs: dict[str, _Key] = Field(
+        {},
+        description="Key of the request per input name; default: `data` for the only input that a "
+        "request must bring, else the input's name.",
+    )
+    outputs: Annotated[tuple[_Key, ...], Field(min_length=1)] | None = Field(
+        None, description="Names of the outputs to give; default: all."
+    )
+    ragged: Literal["group", "pad", "refuse"] = Field(
+        "group",
+        description="Samples of different shapes in one batch: run those of one shape together, pad "
+        "all to the largest, or refuse those unlike the first.",
+    )
+    pad_value: Annotated[float | dict[str, float], BeforeValidator(_pad_value)] = Field(
+        0.0,
+        description="What ragged = pad fills with, at the end of axes (in units of the data): one "
+        "number for all inputs, or a table by input ({input_ids = 1}), where others get 0.",
+    )
+    pad_multiple: int = Field(
+        1,
+        ge=1,
+        description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
+        "this number of elements, at most to the greatest that the model declares.",
+    )
+    crop: dict[str, _Key] | None = Field(
+        None,
+        description="With ragged = pad: outputs that are cut to the length that the request brought, "
+        "as input by output ({output = 'input'}), besides those whose axis has the name of an "
+        "input's axis; {} cuts nothing.",
+    )
+    warm_up_input: headrace.FilePath | None = Field(
+        None,
+        description="A .npz file of arrays by input (a .npy file for the only one), one sample or "
+        "rows, with which the warm-up runs in place of random numbers.",
+    )
+
+    @field_validator("outputs")
+    @classmethod
+    def _once(cls, names: tuple[str, ...] | None) -> Any:
+        return once(names)
+
+
+class UnbatchedOptions(TensorOptions):
+    """Options of a word whose model may have inputs and outputs without batch axis."""
+
+    unbatched: Annotated[Literal["all"] | tuple[_Key, ...], BeforeValidator(_unbatched)] = Field(
+        (),
+        description="Names of inputs and outputs whose first axis is not the batch axis, or 'all'. "
+        "Requests with equal small inputs share a run; with such an output they are run one at a "
+        "time.",
+    )
+
+    @field_validator("unbatched")
+    @classmethod
+    def _unbatched_once(cls, names: Any) -> Any:
+        return once(names)
+
+
+class BatchAxisOptions(UnbatchedOptions):
+    """Options of a word whose model may have the batch axis elsewhere than first."""
+
+    batch_axis: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        {},
+        description="Which axis is the batch axis, counted from 0, per input or output where it is "
+        "not the first (the state of a recurrent model), or where its name tells otherwise.",
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Any:
+        both = sorted(set(self.unbatched) & self.batch_axis.keys())
+        if both and self.unbatched != "all":
+            raise ValueError(f"{both[0]!r} stands in `unbatched` and in `batch_axis`")
+        return self

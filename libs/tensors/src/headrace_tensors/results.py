@@ -1,0 +1,104 @@
+"""Gives each request its rows of a run's outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BackendError
+from headrace_tensors.ports import counted_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_tensors.padding import Crop
+    from headrace_tensors.ports import Port, Signature
+    from headrace_tensors.reading import Item
+
+__all__ = ["check_rows", "cropped", "split_outputs"]
+
+
+def check_rows(port: Port, shape: Sequence[int], rows: int) -> None:
+    """Refuse an output that does not have the rows of the batch: dealt out it would mix the requests.
+
+    Args:
+        port: The output; one without batch axis is not looked at.
+        shape: Its shape.
+        rows: The rows with which the model ran.
+
+    Raises:
+        BackendError: It has no rows, too few or too many.
+    """
+    if port.batched and (len(shape) <= port.axis or shape[port.axis] != rows):
+        raise BackendError(
+            f"output {port.name!r} is {list(shape)} for a batch of {counted_rows(rows)}",
+            hint="If it has no batch axis, name it in `unbatched`.",
+        )
+
+
+def cropped(
+    part: Any, crops: Sequence[Crop], item: Item, padded: Mapping[str, Sequence[int]]
+) -> Any:
+    """Return rows of an output, cut to the lengths that an item had before its inputs were padded.
+
+    Args:
+        part: Rows of the output, with its batch axis.
+        crops: The axes that are cut; one that is not as long as the padded input's stays.
+        item: The item, with the tensors that the request brought.
+        padded: The shape to which the samples of each input were padded.
+    """
+    for crop in crops:
+        length, whole = crop.length(item), padded[crop.input][crop.place]
+        if length < whole and len(part.shape) > crop.axis and part.shape[crop.axis] == whole:
+            part = part[(slice(None),) * crop.axis + (slice(0, length),)]
+    return part
+
+
+def split_outputs(
+    outputs: Sequence[NDArray[Any]],
+    items: Sequence[Item],
+    signature: Signature,
+    *,
+    rows: int | None = None,
+    crops: Mapping[str, Sequence[Crop]] | None = None,
+    padded: Mapping[str, Sequence[int]] | None = None,
+) -> list[list[NDArray[Any]]]:
+    """Give each item its rows of every output, in memory of its own.
+
+    Args:
+        outputs: The outputs of a run, in the order of ``signature.outputs``.
+        items: The items of the run, in order.
+        signature: Inputs and outputs of the model.
+        rows: The number of rows that the outputs must have; None: the fixed batch size, or the rows of the items.
+        crops: What is cut off padded outputs, by output; see `cropped`. None: nothing.
+        padded: With ``crops``: the shape to which the samples of each input were padded.
+
+    Returns:
+        For each item its array of each output; without batch axis if the item was one sample.
+
+    Raises:
+        BackendError: An output does not have the rows of the batch.
+    """
+    total = rows or signature.rows or sum(item.rows for item in items)
+    results: list[list[NDArray[Any]]] = [[] for _ in items]
+    for port, output in zip(signature.outputs, outputs, strict=True):
+        check_rows(port, output.shape, total)
+        axis, own = port.axis, (crops or {}).get(port.name, ())
+        start = 0
+        for item, result in zip(items, results, strict=True):
+            stop = start + item.rows
+            if not port.batched:
+                result.append(output)
+                continue
+            part = output[(slice(None),) * axis + (slice(start, stop),)]
+            if own and padded is not None:
+                part = cropped(part, own, item, padded)
+            if part.shape != output.shape:
+                # A slice would keep the memory of all rows alive as long as one of them.
+                part = part.copy()
+            if item.sample:
+                part = part.reshape(part.shape[:axis] + part.shape[axis + 1 :])
+            result.append(part)
+            start = stop
+    return results

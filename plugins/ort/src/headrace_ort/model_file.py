@@ -1,0 +1,161 @@
+"""Reads what a model file says of itself without loading it: its operators, and the files with its weights."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["DEPEND_ON_BATCH", "ModelFacts", "WeightFiles", "read_facts"]
+
+DEPEND_ON_BATCH: Final = frozenset(
+    {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
+)
+"""Operators that take their scale from all rows of a batch, so that the results of a row depend on its company."""
+
+# Fields of the messages of onnx.proto: ModelProto, GraphProto, NodeProto, AttributeProto, TensorProto, FunctionProto.
+_GRAPH, _FUNCTION = 7, 25
+_NODE, _INITIALIZER, _SPARSE = 1, 5, 15
+_OP_TYPE, _ATTRIBUTE = 4, 5
+_FUNCTION_NODE = 7
+_TENSOR_OF, _GRAPH_OF, _TENSORS_OF, _GRAPHS_OF = 5, 6, 10, 11
+_EXTERNAL = 13
+_CHILDREN: Final = {
+    "model": {_GRAPH: "graph", _FUNCTION: "function"},
+    "graph": {_NODE: "node", _INITIALIZER: "tensor", _SPARSE: "sparse"},
+    "function": {_FUNCTION_NODE: "node"},
+    "node": {_ATTRIBUTE: "attribute"},
+    "attribute": {
+        _TENSOR_OF: "tensor",
+        _TENSORS_OF: "tensor",
+        _GRAPH_OF: "graph",
+        _GRAPHS_OF: "graph",
+    },
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {_EXTERNAL: "entry"},
+}
+
+
+@dataclass
+class ModelFacts:
+    """What a model file says of itself.
+
+    Attributes:
+        operators: The types of all operators, in functions and inner graphs too.
+        locations: Paths of files with weights, relative to the model's folder.
+    """
+
+    operators: set[str] = field(default_factory=set)
+    locations: set[str] = field(default_factory=set)
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """Read a model file; what is no protobuf message (an .ort file) tells nothing."""
+    facts = ModelFacts()
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        _walk(content, 0, len(content), "model", facts)
+    return facts
+
+
+def _walk(content: mmap.mmap, start: int, stop: int, kind: str, facts: ModelFacts) -> None:
+    children = _CHILDREN[kind]
+    for number, begin, end in _fields(content, start, stop):
+        child = children.get(number)
+        if kind == "node" and number == _OP_TYPE:
+            facts.operators.add(content[begin:end].decode(errors="replace"))
+        elif child == "entry":
+            pair = {one: content[a:b] for one, a, b in _fields(content, begin, end)}
+            if pair.get(1) == b"location":
+                facts.locations.add(os.fsdecode(pair.get(2, b"")))
+        elif child is not None:
+            _walk(content, begin, end, child, facts)
+
+
+def _fields(content: mmap.mmap, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, begin and end of each field of a message that has a length; skip numbers."""
+    while at < stop:
+        tag, at = _varint(content, at)
+        kind = tag & 7
+        if kind == 0:
+            _, at = _varint(content, at)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        elif kind == 2:
+            length, at = _varint(content, at)
+            if at + length > stop:
+                raise ValueError("a field is longer than its message")
+            yield tag >> 3, at, at + length
+            at += length
+        else:
+            raise ValueError("no field of a protobuf message")
+
+
+def _varint(content: mmap.mmap, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = content[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7
+
+
+class WeightFiles:
+    """The files with weights that ONNX Runtime maps into memory: what is written into them changes the model.
+
+    A file that is cut shorter would end the process with a bus error. A new file that takes the place of one, by a
+    rename, leaves the mapped one as it is.
+
+    Args:
+        model: The model's path.
+        locations: Paths of the files, relative to the model's folder.
+    """
+
+    def __init__(self, model: Path, locations: set[str]) -> None:
+        self._files: list[tuple[int, Path, tuple[int, int]]] = []
+        for location in sorted(locations):
+            path = model.parent / location
+            with contextlib.suppress(OSError):  # ONNX Runtime says what is missing
+                descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+                self._files.append((descriptor, path, _state(descriptor)))
+
+    def __bool__(self) -> bool:
+        return bool(self._files)
+
+    def check(self) -> None:
+        """Refuse to run on a file that was written to since it was opened.
+
+        Raises:
+            BackendError: A file has another size or time of change.
+        """
+        for descriptor, path, state in self._files:
+            if _state(descriptor) != state:
+                raise BackendError(
+                    f"{path} was changed while the model that maps it was loaded: its weights are no longer those"
+                    " of the model",
+                    hint="Load the model again. Write new weights into a file beside it, then rename it.",
+                )
+
+    def close(self) -> None:
+        """Close the files."""
+        files, self._files = self._files, []
+        for descriptor, _, _ in files:
+            os.close(descriptor)
+
+
+def _state(descriptor: int) -> tuple[int, int]:
+    about = os.fstat(descriptor)
+    return about.st_size, about.st_mtime_ns

@@ -1,0 +1,133 @@
+"""`Remote`: its contract. gRPC, protobuf and numpy are first imported in `init`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import NotRequired, TypedDict
+
+import headrace
+from headrace.errors import RequestError
+from headrace_remote.options import RemoteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.keys import Request
+    from headrace_remote.remote_model import RemoteModel
+    from headrace_remote.values import Item
+
+__all__ = ["Remote"]
+
+
+class _Reads(TypedDict):
+    """The keys that are read where the model has one input and the option ``inputs`` is not set."""
+
+    data: NotRequired[Any]
+    request_id: NotRequired[Any]
+    context: NotRequired[Any]
+
+
+class Remote(headrace.Backend):
+    """Run a batch on another server of the Open Inference Protocol: ``headrace serve``, Triton or KServe.
+
+    Requests whose tensors have the same shapes are one ``ModelInfer`` over gRPC; the arrays travel as raw bytes,
+    and nothing is pickled.
+
+    Reads:
+        data: The input of a model with one input; with several inputs, the keys with their names; the option
+            ``inputs`` names other keys. An array of the input's dtype: one sample, without the batch axis, or
+            ``request_size`` rows, with it. For BYTES: bytes or text, or lists of them.
+        request_id: Travels as ``id``, with commas between those of a batch.
+        context: Its ``traceparent`` travels in the metadata; of a batch the first one.
+    Writes:
+        result: The array of the only output, or a dict of arrays by output name; without batch axis if the request
+            brought one sample. Of BYTES outputs bytes, with ``text`` str, or what JSON text holds. New memory.
+    Batch:
+        1 or more if the tensors have a batch axis, up to the ``max_batch_size`` of the server's model; else 1.
+
+    Raises:
+        InputError: A key is missing, dtype, shape or number of rows do not fit, or the server says so.
+        OverloadedError: Every server refused it, because it has too much to do.
+        DeadlineExceededError: ``timeout_ms`` is over, or the server says so.
+        ServersAwayError: No server could be reached.
+        ConnectionLostError: The connection broke after the request was sent, and ``rerun`` is not set.
+        BackendError: The server failed.
+    Source:
+        own; the Open Inference Protocol (KServe's "Open Inference Protocol", version 2), with the configuration
+        of models and the parameters of Triton.
+    """
+
+    Options = RemoteOptions
+    max = None
+    reads: tuple[str, ...] | type = _Reads
+    writes = ("result",)
+
+    _model: RemoteModel
+    _options: RemoteOptions
+
+    def init(self, options: RemoteOptions, context: headrace.InitContext) -> None:
+        """Connect to the servers, once for all instances of the node, and read the model's metadata.
+
+        Raises:
+            SetupError: No server has the model, or the options do not fit it.
+        """
+        from headrace_remote import remote_model, sending, values
+
+        self._options = options
+        key = options.key and options.key.get_secret_value()  # which the dump hides
+        name = ("headrace_remote", options.model_dump_json(), key)
+        self._model = context.shared.get_or_create(
+            name, lambda: remote_model.open_model(options, context.logger)
+        )
+        self._read = values.read_item
+        self._may_go_alone = sending.may_go_alone
+        keys: dict[str, Any] = dict.fromkeys(("request_id", "context"), NotRequired[Any])
+        keys |= {port.key: Any for port in self._model.signature.inputs}
+        typed_dict: Any = TypedDict
+        self.reads = typed_dict("_Reads", keys)
+        self.max = self._model.signature.max_rows
+
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Send all valid requests, those of the same shapes in one call."""
+        until = time.monotonic() + self._options.timeout_ms / 1000
+        outcomes: list[Exception | None] = [None] * len(batch)
+        groups: dict[Any, list[tuple[int, Item]]] = {}
+        for place, request in enumerate(batch):
+            try:
+                item = self._read(request, self._model.signature)
+            except RequestError as error:
+                outcomes[place] = error
+            else:
+                groups.setdefault(item.shapes, []).append((place, item))
+        for members in groups.values():
+            self._run(batch, members, outcomes, until)
+        return outcomes if any(outcomes) else None
+
+    def _run(
+        self,
+        batch: Sequence[Request],
+        members: Sequence[tuple[int, Item]],
+        outcomes: list[Exception | None],
+        until: float,
+    ) -> None:
+        """Send items of the same shapes, and write their results and errors."""
+        requests = [batch[place] for place, _ in members]
+        try:
+            results = self._model.run([item for _, item in members], requests, until)
+        except RequestError as error:
+            if len(members) > 1 and self._options.rerun and self._may_go_alone(error):
+                for one in members:
+                    self._run(batch, [one], outcomes, until)
+                return
+            results = [error] * len(members)
+        for (place, _), result in zip(members, results, strict=True):
+            if isinstance(result, RequestError):
+                outcomes[place] = result
+            else:
+                batch[place]["result"] = result
+
+    def describe(self) -> dict[str, Any]:
+        """Return the servers with their state, the software, and the inputs and outputs."""
+        return self._model.describe()

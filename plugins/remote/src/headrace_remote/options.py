@@ -1,0 +1,149 @@
+"""The options of `Remote`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+import headrace
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["RemoteOptions"]
+
+_URL = re.compile(r"unix:.+|(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class RemoteOptions(headrace.Options):
+    """Options of `Remote`."""
+
+    positional: ClassVar[tuple[str, ...]] = ("model",)
+
+    model: Name = Field(description="The name of the model on the servers.")
+    urls: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        description="The servers' addresses of gRPC, `host:port` or `unix:/path`; all serve the same model.",
+    )
+    version: str = Field("", description="The version of the model; default: the server chooses.")
+    inputs: dict[str, Name] = Field(
+        {},
+        description="Key of the request per input name; default: `data` for the only input, else "
+        "the input's name.",
+    )
+    outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        None, description="Names of the outputs to ask for; default: all."
+    )
+    unbatched: tuple[str, ...] = Field(
+        (),
+        description="Names of inputs and outputs whose first axis is not the batch axis; requests "
+        "are then sent one at a time.",
+    )
+    batched: bool | None = Field(
+        None,
+        description="Whether the first axis of the tensors is the batch axis; default: as the server's "
+        "model configuration says, or where it has none, if all first axes are of any length.",
+    )
+    text: bool = Field(
+        False, description="Whether BYTES outputs come as str, read as UTF-8, and not as bytes."
+    )
+    timeout_ms: float = Field(
+        60_000,
+        gt=0,
+        description="How long a batch may take with all its attempts, in milliseconds; it travels as "
+        "the deadline of each call.",
+    )
+    priority: int = Field(
+        0,
+        ge=0,
+        description="The protocol's parameter `priority` of each call: 1 is the most urgent, 0 is the "
+        "server's default and is not sent.",
+    )
+    rerun: bool = Field(
+        False,
+        description="Whether the server may run a request twice: batches that broke after sending go "
+        "to another server, and those that failed as a whole are sent again item by item.",
+    )
+    retries: int = Field(
+        1,
+        ge=0,
+        description="With `rerun`, how often a batch that broke after sending is sent again at most.",
+    )
+    when_away: Literal["wait", "refuse"] = Field(
+        "wait",
+        description="What happens while no server can be reached: requests wait for one until "
+        "`timeout_ms` is over, or are refused at once.",
+    )
+    failures: int = Field(
+        3,
+        ge=1,
+        description="After how many calls in a row that ran out of time a server counts as away; one "
+        "that refuses connections, or is not ready, does so at once.",
+    )
+    health_ms: float = Field(
+        1000,
+        ge=1,
+        description="How often each server is asked whether the model is ready, in milliseconds; one "
+        "that is away is asked less and less often, down to once in 30 s.",
+    )
+    key: SecretStr | None = Field(
+        None,
+        description="The key for the servers, sent as `authorization: Bearer KEY`; write it as "
+        "`${NAME}` to take it from the environment.",
+    )
+    tls: bool = Field(
+        False,
+        description="Whether connections are encrypted; also by naming one of the files below.",
+    )
+    tls_ca: headrace.FilePath | None = Field(
+        None,
+        description="The roots that sign the servers' certificates, PEM; default: gRPC's own.",
+    )
+    tls_cert: headrace.FilePath | None = Field(
+        None, description="The certificate that this client shows, PEM; goes with `tls_key`."
+    )
+    tls_key: headrace.FilePath | None = Field(
+        None, description="The private key of `tls_cert`, PEM."
+    )
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.tls or self.tls_ca is not None or self.tls_cert is not None
+
+    @field_validator("urls")
+    @classmethod
+    def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            found = _URL.fullmatch(url)
+            if found is None or (found[2] is not None and not 0 < int(found[2]) < 65536):
+                hint = " (without http:// or grpc://)" if "://" in url else ""
+                raise ValueError(f"{url!r} is no address host:port{hint}, such as gpu1:8001")
+        return urls
+
+    @field_validator("key")
+    @classmethod
+    def _printable(cls, key: SecretStr | None) -> SecretStr | None:
+        text = None if key is None else key.get_secret_value()
+        if text is not None and not (text and text.isascii() and text.isprintable()):
+            raise ValueError("a key has printable ASCII characters only, and at least one")
+        return key
+
+    @field_validator("urls", "outputs", "unbatched")
+    @classmethod
+    def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(map(repr, twice))} is listed twice")
+        return names
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if (self.tls_cert is None) is not (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together: name both files, or none")
+        if self.batched and self.unbatched:
+            raise ValueError("batched = true and unbatched exclude each other: leave one out")
+        return self

@@ -1,0 +1,219 @@
+"""A model on several servers: what the instances of a node share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BackendError, RequestError
+from headrace_remote.pool import Breaker, Pool
+from headrace_remote.protocol import message
+from headrace_remote.sending import Sender, errors_of_rows
+from headrace_remote.servers import (
+    Server,
+    connect,
+    look,
+    read_model,
+    takes_items,
+    warn_of_plain_text,
+)
+from headrace_remote.signature import DTYPES, Signature, read_signature
+from headrace_remote.values import Item, result_of
+from headrace_remote.wire import Reader, Writer
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Sequence
+
+    from headrace_remote.options import RemoteOptions
+
+__all__ = ["RemoteModel", "open_model"]
+
+
+class RemoteModel:
+    """A model on several servers; any number of threads may use it.
+
+    Args:
+        options: The options of the node.
+        pool: The servers.
+        signature: Inputs and outputs.
+        partial: Whether the servers give an outcome per row.
+        software: The name of the servers' software.
+    """
+
+    def __init__(
+        self,
+        options: RemoteOptions,
+        pool: Pool[Server],
+        signature: Signature,
+        *,
+        partial: bool,
+        software: str,
+    ) -> None:
+        self.signature = signature
+        self._options = options
+        self._pool = pool
+        self._partial = partial
+        self._software = software
+        self._metadata = metadata_of(options)
+        self._writer = _writer(options, signature, partial=partial)
+        self._reader = Reader(signature, text=options.text)
+        self._sender = Sender(
+            pool,
+            rerun=options.rerun,
+            retries=options.retries,
+            waits=options.when_away == "wait",
+        )
+
+    def run(
+        self, items: Sequence[Item], requests: Sequence[Mapping[str, Any]], until: float
+    ) -> list[Any]:
+        """Send items of the same shapes in one call.
+
+        Args:
+            items: What the requests send.
+            requests: The requests; ``request_id`` and ``context`` are read.
+            until: The deadline, on the clock of ``time.monotonic()``.
+
+        Returns:
+            For each item its result, or its error.
+
+        Raises:
+            RequestError: The call failed as a whole.
+        """
+        data = self._writer.write(items, _identifier(requests))
+        answer, url = self._sender.send(data, until, self._with_trace(requests))
+        try:
+            found = self._reader.read(answer)
+            failed = errors_of_rows(url, found.errors)
+            return self._results(items, found.arrays, failed)
+        except BackendError as error:
+            error.what += f" (from {url})"
+            raise
+
+    def _results(
+        self, items: Sequence[Item], arrays: list[Any], failed: dict[int, RequestError]
+    ) -> list[Any]:
+        rows = sum(item.rows for item in items)
+        for port, array in zip(self.signature.outputs, arrays, strict=True):
+            sent = array.shape[0] if array.ndim else 0
+            if port.batched and sent != rows - len(failed):
+                raise BackendError(
+                    f"the server sent {sent} rows of output {port.name!r} for {rows - len(failed)}",
+                    hint="Name outputs without a batch axis in unbatched.",
+                )
+        results: list[Any] = []
+        row = start = 0
+        for item in items:
+            lost = failed and [failed[i] for i in range(row, row + item.rows) if i in failed]
+            results.append(lost[0] if lost else result_of(arrays, self.signature, start, item))
+            row += item.rows
+            start += item.rows - len(lost)
+        return results
+
+    def _with_trace(self, requests: Sequence[Mapping[str, Any]]) -> Any:
+        for request in requests:
+            context = request.get("context")
+            if isinstance(context, Mapping):
+                value = context.get("traceparent")
+                # gRPC refuses metadata that is not printable ASCII.
+                if isinstance(value, str) and value.isascii() and value.isprintable() and value:
+                    return (*self._metadata, ("traceparent", value))
+        return self._metadata
+
+    def describe(self) -> dict[str, Any]:
+        """Return the servers with their state, the software, and the inputs and outputs."""
+        servers = [
+            {
+                "url": one.url,
+                "state": "away" if one.breaker.away else "there",
+                "outstanding": self._pool.outstanding(one),
+            }
+            for one in self._pool.servers
+        ]
+        return {
+            "model": self._options.model,
+            "servers": servers,
+            "software": self._software,
+            "partial": self._partial,
+            "inputs": {
+                port.name: {"key": port.key, **port.describe()} for port in self.signature.inputs
+            },
+            "outputs": {port.name: port.describe() for port in self.signature.outputs},
+        }
+
+    def close(self) -> None:
+        """End the connections, and the thread that looks at the servers."""
+        self._pool.close()
+
+
+def metadata_of(options: RemoteOptions) -> tuple[tuple[str, str], ...]:
+    """Return the metadata of every call."""
+    if options.key is None:
+        return ()
+    return (("authorization", f"Bearer {options.key.get_secret_value()}"),)
+
+
+def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
+    """Connect to the servers and read the model's metadata.
+
+    Raises:
+        SetupError: No server has the model, or the options do not fit it.
+    """
+    warn_of_plain_text(options, logger)
+    metadata = metadata_of(options)
+    asked = message("ModelReadyRequest")(name=options.model, version=options.version)
+    servers = connect(options, lambda: Breaker(options.failures, options.health_ms / 1000))
+    pool = Pool(servers, lambda ones: look(ones, asked, metadata))
+    try:
+        found, most, software = read_model(servers, options, metadata, logger)
+        about: dict[str, Any] = {
+            "max_batch_size": most,
+            "keys": options.inputs,
+            "outputs": options.outputs,
+            "unbatched": options.unbatched,
+            "batched": options.batched,
+        }
+        signature = read_signature(found, by_item=False, **about)
+        partial = False
+        if software == "headrace-serve" and options.batched is not False:
+            items = read_signature(found, by_item=True, **about)
+            there = next(one for one in servers if not one.breaker.away)
+            head = _writer(options, items, partial=True).write([_nothing(items)])
+            partial = takes_items(there, items, head, metadata)
+            signature = items if partial else signature
+    except BaseException:
+        pool.close()
+        raise
+    pool.start()
+    return RemoteModel(options, pool, signature, partial=partial, software=software)
+
+
+def _nothing(signature: Signature) -> Item:
+    """Return an item without rows; its other axes of any length have one element."""
+    shapes = tuple(tuple(abs(n) for n in port.sample_shape) for port in signature.inputs)
+    # Zeros are also BYTES elements without bytes, each with its length of four bytes.
+    wide = {"BYTES": 4, "BF16": 2}
+    parts = tuple(
+        b""
+        if port.batched
+        else bytes(math.prod(shape) * wide.get(port.datatype, DTYPES[port.datatype].itemsize))
+        for port, shape in zip(signature.inputs, shapes, strict=True)
+    )
+    return Item(0, False, shapes, parts)
+
+
+def _writer(options: RemoteOptions, signature: Signature, *, partial: bool) -> Writer:
+    return Writer(
+        options.model,
+        options.version,
+        signature,
+        all_outputs=options.outputs is None,
+        partial=partial,
+        priority=options.priority,
+    )
+
+
+def _identifier(requests: Sequence[Mapping[str, Any]]) -> str:
+    return ",".join(str(one["request_id"]) for one in requests if "request_id" in one)

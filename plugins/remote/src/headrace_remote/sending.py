@@ -1,0 +1,220 @@
+"""Sends one batch: chooses a server, and decides what happens where the call fails."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from headrace.errors import BackendError, DeadlineExceededError, InputError, OverloadedError
+from headrace_remote.errors import (
+    ConnectionLostError,
+    ServersAwayError,
+    error_of,
+    is_refusal,
+    never_sent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.errors import RequestError
+    from headrace_remote.pool import Pool
+    from headrace_remote.servers import Server
+
+__all__ = ["Sender", "errors_of_rows", "may_go_alone"]
+
+
+class Sender:
+    """Sends calls to the servers of a pool.
+
+    Args:
+        pool: The servers.
+        rerun: Whether a call that broke after sending may be sent again.
+        retries: How often at most.
+        waits: Whether a call waits while no server is there.
+        clock: Gives the time in seconds.
+    """
+
+    def __init__(
+        self,
+        pool: Pool[Server],
+        *,
+        rerun: bool,
+        retries: int,
+        waits: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool = pool
+        self._retries = retries if rerun else 0
+        self._waits = waits
+        self._clock = clock
+
+    def send(self, data: bytes, until: float, metadata: Any) -> tuple[bytes, str]:
+        """Send a call until a server answers it.
+
+        A server that has refused it is left for another one at once. A call that broke after sending goes to
+        another server, or to the same one where there is no other, as often as `retries` allows.
+
+        Args:
+            data: The bytes of a ``ModelInferRequest``.
+            until: The deadline, on the clock.
+            metadata: The metadata of the call.
+
+        Returns:
+            The bytes of the answer, and the url of the server.
+
+        Raises:
+            RequestError: As `headrace_remote.errors.error_of` makes it from the answer.
+            DeadlineExceededError: The deadline passed.
+            OverloadedError: All servers have refused it, because they have too much to do.
+            ServersAwayError: No server could be reached.
+            ConnectionLostError: The connection broke after sending.
+        """
+        tried: list[Server] = []
+        refusal: RequestError | None = None
+        again = 0
+        while True:
+            server = self._pool.take(tried)
+            if server is None:
+                self._next_round(tried, until, refusal)
+                tried.clear()
+                continue
+            try:
+                return self._call(server, data, until, metadata), server.url
+            except _Failed as failed:
+                why = failed.error
+            finally:
+                self._pool.give_back(server)
+            if isinstance(why, ConnectionLostError):
+                if again >= self._retries:
+                    raise why
+                again += 1
+            tried.append(server)
+            # That one has too much to do says more than that others are away.
+            refusal = refusal if isinstance(refusal, OverloadedError) else why
+
+    def _call(self, server: Server, data: bytes, until: float, metadata: Any) -> bytes:
+        """Send a call to one server.
+
+        Raises:
+            _Failed: Another server may be asked.
+            RequestError: The call is over.
+        """
+        left = until - self._clock()
+        if left <= 0:
+            raise _late(server.url)
+        try:
+            answer: bytes = server.infer(data, timeout=left, metadata=metadata)
+        except grpc.RpcError as error:
+            raise _Failed(self._after(server, error)) from error
+        except ValueError as error:  # the channel is closed
+            raise ServersAwayError("the pipeline is being closed") from error
+        self._pool.answered(server)
+        return answer
+
+    def _after(self, server: Server, error: Any) -> RequestError:
+        """Give the error of a call that may be sent to another server.
+
+        Raises:
+            RequestError: The call is over.
+        """
+        status, details = error.code().name, error.details() or ""
+        trailing = error.trailing_metadata() or ()
+        code = next((str(value) for key, value in trailing if key == "code"), "")
+        if never_sent(status, details):
+            self._pool.failed(server, at_once=True)
+            return ServersAwayError(f"{server.url} cannot be reached: {details}")
+        if is_refusal(status, code, details):
+            full = error_of(server.url, status, code, details)
+            if isinstance(full, OverloadedError):
+                self._pool.answered(server)
+                return full
+            self._pool.failed(server, at_once=True)
+            return ServersAwayError(f"{server.url} takes no requests: {details}")
+        if _broke(status, code, details):
+            if self._pool.closed:
+                raise ServersAwayError("the pipeline is being closed") from error
+            self._pool.failed(server, at_once=status == "UNAVAILABLE")
+            return ConnectionLostError(
+                f"the connection to {server.url} broke after the request was sent: {details}",
+                hint="The server may have run it; with rerun = true it is sent again.",
+            )
+        if status == "DEADLINE_EXCEEDED" and not code:
+            self._pool.failed(server, at_once=False)
+            raise _late(server.url) from error
+        self._pool.answered(server)
+        raise error_of(server.url, status, code, details) from error
+
+    def _next_round(self, tried: list[Server], until: float, why: RequestError | None) -> None:
+        """Wait until a server is there that may be asked again, since all that were there have been asked.
+
+        Raises:
+            OverloadedError: All have too much to do.
+            ServersAwayError: None is there, and calls do not wait, or the deadline has passed.
+        """
+        if isinstance(why, OverloadedError):
+            raise why
+        if isinstance(why, ConnectionLostError) and any(not one.breaker.away for one in tried):
+            return
+        if self._pool.closed:
+            raise ServersAwayError("the pipeline is being closed")
+        if self._waits and self._pool.wait(until):
+            return
+        if isinstance(why, ConnectionLostError):
+            raise why
+        what = f"no server is there: {', '.join(one.url for one in self._pool.servers)}"
+        if why is not None:
+            what += f"; the last one asked: {why.what}"
+        hint = 'With when_away = "wait" requests wait for a server.'
+        raise ServersAwayError(what, hint="It waited until the deadline." if self._waits else hint)
+
+
+class _Failed(Exception):  # noqa: N818 - it never leaves this module
+    """A call failed, and another server may be asked."""
+
+    def __init__(self, error: RequestError) -> None:
+        self.error = error
+        super().__init__(error)
+
+
+def _broke(status: str, code: str, details: str) -> bool:
+    """Return whether a call ended without an answer of the server.
+
+    gRPC ends a call whose stream the server has reset with other statuses than UNAVAILABLE, too.
+    """
+    if code:
+        return False
+    return status == "UNAVAILABLE" or status == "CANCELLED" or "RST_STREAM" in details
+
+
+def _late(url: str) -> DeadlineExceededError:
+    return DeadlineExceededError(
+        f"{url} has not answered in time", hint="timeout_ms is how long a batch may take."
+    )
+
+
+def errors_of_rows(url: str, text: str) -> dict[int, RequestError]:
+    """Return the errors of single rows by their place, from the parameter ``errors`` of ``headrace serve``.
+
+    Raises:
+        BackendError: The text is no such list.
+    """
+    if not text:
+        return {}
+    try:
+        rows = [
+            (int(one["index"]), str(one["code"]), str(one["message"])) for one in json.loads(text)
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackendError(f"the errors of {url} cannot be read: {error}") from error
+    return {index: error_of(url, "", code, message) for index, code, message in rows}
+
+
+def may_go_alone(error: RequestError) -> bool:
+    """Return whether the items of a call that failed so may succeed alone: a server has answered, and not refused."""
+    if isinstance(error, (ServersAwayError, ConnectionLostError)):
+        return False
+    return isinstance(error, (InputError, BackendError))

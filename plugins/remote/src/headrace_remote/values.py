@@ -1,0 +1,285 @@
+"""Requests to tensors, and tensors to results."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from headrace.errors import BackendError, InputError
+from headrace_remote.signature import DTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_remote.signature import Port, Signature
+
+__all__ = ["Item", "read_item", "read_rows", "result_of"]
+
+_LENGTH: Final = struct.Struct("<I")
+_KINDS: Final = {"b": "b", "i": "i", "u": "iu", "f": "fiu", "O": "O"}
+"""The kinds of Python's numbers that become a dtype of a kind."""
+
+
+class Item:
+    """What one request sends.
+
+    Attributes:
+        rows: How many rows it has along the batch axis, 1 where there is none.
+        sample: Whether it is one sample, so that its result has no batch axis.
+        shapes: The shapes of its tensors without the batch axis: what items in one call must share.
+        parts: The elements by input: bytes, or an array in row-major order, little-endian.
+    """
+
+    __slots__ = ("parts", "rows", "sample", "shapes")
+
+    def __init__(
+        self,
+        rows: int,
+        sample: bool,
+        shapes: tuple[tuple[int, ...], ...],
+        parts: tuple[bytes | NDArray[Any], ...],
+    ) -> None:
+        self.rows = rows
+        self.sample = sample
+        self.shapes = shapes
+        self.parts = parts
+
+
+def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
+    """Read the inputs of a model from a request.
+
+    Args:
+        request: A request; ``request_size`` (default 1) is the number of rows that it must have.
+        signature: Inputs and outputs of the model.
+
+    Raises:
+        InputError: A key is missing, or its value has another dtype or shape than the model's.
+    """
+    size = request.get("request_size", 1)
+    usual = signature.usual
+    if usual is not None and size == 1:
+        value = request.get(usual.key)
+        # Most requests are one sample of a model with one input, which needs none of the work below.
+        if (
+            type(value) is np.ndarray
+            and value.shape == usual.sample_shape
+            and value.dtype == usual.dtype
+            and value.flags.c_contiguous
+        ):
+            return Item(1, True, (usual.sample_shape,), (value,))
+    sample: bool | None = None
+    shapes, parts = [], []
+    for port in signature.inputs:
+        if port.key not in request:
+            raise InputError("the request lacks a key", key=port.key, expected=port.text())
+        array = _array(request[port.key], port)
+        shape = array.shape
+        if port.batched:
+            alone = len(shape) == len(port.shape) - 1
+            if sample is not None and sample is not alone:
+                raise InputError(
+                    "some inputs of this request have a batch axis, others have none",
+                    key=port.key,
+                    expected=port.text(),
+                    got=_said(array),
+                )
+            sample = alone
+            shape = _sample_shape(array, port, size, alone=alone)
+        _check_shape(array, shape, port)
+        shapes.append(shape)
+        parts.append(_elements_of(array, port))
+    return Item(size if sample is False else 1, bool(sample), tuple(shapes), tuple(parts))
+
+
+def _sample_shape(array: NDArray[Any], port: Port, size: int, *, alone: bool) -> tuple[int, ...]:
+    """Return the shape of an array without its batch axis, whose length must be ``request_size``."""
+    rows = 1 if alone else (array.shape[0] if array.ndim else 0)
+    if rows != size and (alone or array.ndim == len(port.shape)):
+        raise InputError(
+            "the number of rows is not `request_size`",
+            key=port.key,
+            expected=f"{size} rows",
+            got=f"{rows} in {_said(array)}",
+        )
+    return array.shape if alone else array.shape[1:]
+
+
+def _check_shape(array: NDArray[Any], shape: Sequence[int], port: Port) -> None:
+    wanted = port.sample_shape
+    if shape == wanted:
+        return
+    fits = len(shape) == len(wanted)
+    if not fits or any(want not in (-1, got) for want, got in zip(wanted, shape, strict=True)):
+        raise InputError("wrong shape", key=port.key, expected=port.text(), got=_said(array))
+
+
+def _said(array: NDArray[Any]) -> str:
+    return f"{array.dtype} {list(array.shape)}"
+
+
+def _array(value: Any, port: Port) -> NDArray[Any]:
+    """Give a value as an array of the port's dtype; the dtype of an array is never converted."""
+    wanted = DTYPES[port.datatype]
+    if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
+        return value
+    if port.datatype == "BYTES":
+        return _texts(value, port)
+    plain = isinstance(value, (bool, int, float, list, tuple))
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            array = np.from_dlpack(value)
+        else:
+            array = np.asarray(value)
+    except Exception as error:  # a foreign array may raise anything
+        raise InputError(
+            f"this is nothing numpy can read ({error})",
+            key=port.key,
+            expected=port.text(),
+            got=type(value).__name__,
+        ) from error
+    if array.dtype == wanted:
+        return array
+    if plain and (not array.size or array.dtype.kind in _KINDS[wanted.kind]):
+        with np.errstate(over="ignore"):
+            made = array.astype(wanted)
+        same = array.dtype.kind == "f" or not array.size or bool((made == array).all())
+        if same and (wanted.kind != "f" or not (np.isinf(made) & np.isfinite(array)).any()):
+            return made
+    raise InputError("wrong dtype", key=port.key, expected=port.text(), got=_said(array))
+
+
+def _texts(value: Any, port: Port) -> NDArray[Any]:
+    """Give bytes and texts as an array of bytes; one without axes is one element."""
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
+        array: NDArray[Any] = np.empty((), object)
+        array[()] = value
+    elif isinstance(value, (list, tuple)) or type(value) is np.ndarray:
+        array = _nested(value)
+    else:
+        array = np.empty((), object)
+    flat = [_element(one) for one in array.reshape(-1)]
+    if None in flat:
+        got = _said(array) if type(value) is np.ndarray else type(value).__name__
+        raise InputError(
+            "this is neither bytes nor text", key=port.key, expected=port.text(), got=got
+        )
+    made = np.empty(len(flat), object)
+    made[:] = flat
+    return made.reshape(array.shape)
+
+
+def _nested(value: Any) -> NDArray[Any]:
+    try:
+        array = np.asarray(value, object)
+    except ValueError:  # lists of different lengths
+        array = np.empty(1, object)
+    return array
+
+
+def _element(value: Any) -> bytes | None:
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            return None
+    return bytes(value) if isinstance(value, (bytes, bytearray, memoryview)) else None
+
+
+def _elements_of(array: NDArray[Any], port: Port) -> bytes | NDArray[Any]:
+    """Return the elements in row-major order, little-endian; an array in that form is not copied."""
+    if port.datatype == "BYTES":
+        flat = array.reshape(-1)
+        return b"".join([part for one in flat for part in (_LENGTH.pack(len(one)), one)])
+    if port.datatype == "BF16":
+        bits = np.ascontiguousarray(array).view("<u4")
+        # The nearest BF16, ties to even; NaN keeps a bit of its fraction.
+        nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+        array = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
+    return np.ascontiguousarray(array)
+
+
+def read_rows(
+    port: Port, datatype: str, shape: tuple[int, ...], data: Any, *, is_json: bool, text: bool
+) -> NDArray[Any]:
+    """Return an output of an answer as an array; BYTES as objects, which are ``bytes``, or what JSON text holds.
+
+    Args:
+        port: The output.
+        datatype: The datatype of the answer.
+        shape: The shape of the answer.
+        data: A buffer with its elements in row-major order, little-endian; for BYTES each follows its length.
+        is_json: Whether the elements are JSON text.
+        text: Whether BYTES become str.
+
+    Raises:
+        BackendError: Datatype, shape and bytes do not fit together.
+    """
+    name = port.name
+    if datatype not in DTYPES:
+        raise BackendError(f"the server sent output {name!r} with the datatype {datatype!r}")
+    count = math.prod(shape)
+    if datatype == "BYTES":
+        array = np.empty(count, object)
+        array[:] = _elements(name, count, data, is_json=is_json, text=text)
+        alone = is_json and not port.batched and count == 1
+        return array.reshape(() if alone else shape)
+    dtype = np.dtype("<u2") if datatype == "BF16" else DTYPES[datatype]
+    if min(shape, default=0) < 0 or len(data) != count * dtype.itemsize:
+        raise BackendError(
+            f"the server sent {len(data)} bytes for output {name!r}, {datatype} {list(shape)}"
+        )
+    array = np.frombuffer(data, dtype)
+    if datatype == "BF16":
+        array = (array.astype("<u4") << 16).view("<f4")
+    return array.reshape(shape)
+
+
+def _elements(name: str, count: int, data: Any, *, is_json: bool, text: bool) -> list[Any]:
+    found: list[Any] = []
+    place, view = 0, memoryview(data)
+    try:
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(view, place)
+            place += 4 + length
+            raw = bytes(view[place - length : place])
+            found.append(json.loads(raw) if is_json else raw.decode() if text else raw)
+    except (struct.error, ValueError) as error:
+        raise BackendError(f"output {name!r} of the server cannot be read: {error}") from error
+    if place != len(view):
+        raise BackendError(
+            f"the server sent {len(view)} bytes for output {name!r}, whose elements end at {place}"
+        )
+    return found
+
+
+def result_of(arrays: Sequence[NDArray[Any]], signature: Signature, start: int, item: Item) -> Any:
+    """Return the result of one request: an array, or a dict of arrays by output name. Its memory is its own.
+
+    Args:
+        arrays: The outputs of the answer, in the order of the signature.
+        signature: Inputs and outputs of the model.
+        start: Where the rows of the request begin.
+        item: The request.
+    """
+    if signature.one_array and item.sample:
+        sample: Any = arrays[0][start]
+        return sample.copy() if type(sample) is np.ndarray else np.asarray(sample)
+    found = {}
+    for port, array in zip(signature.outputs, arrays, strict=True):
+        value: Any = array
+        if port.batched:
+            value = array[start] if item.sample else array[start : start + item.rows]
+        elif array.dtype == object and not array.ndim:
+            value = array[()]
+        if type(value) is np.ndarray:
+            value = value.copy()
+        elif port.datatype != "BYTES":
+            value = np.asarray(value)
+        found[port.name] = value
+    return found if len(found) > 1 else next(iter(found.values()))

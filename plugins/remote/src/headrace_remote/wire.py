@@ -1,0 +1,257 @@
+"""A call's bytes: ``ModelInferRequest`` from items, and the outputs of a ``ModelInferResponse``.
+
+The large parts, the raw tensors, are put beside what protobuf writes, and read without it, so that each is copied
+once. The numbers of the fields are those of the Open Inference Protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from headrace.errors import BackendError
+from headrace_remote.protocol import message
+from headrace_remote.signature import DTYPES
+from headrace_remote.values import read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_remote.signature import Port, Signature
+    from headrace_remote.values import Item
+
+__all__ = ["Answer", "Reader", "Writer"]
+
+_REQUEST: Final = message("ModelInferRequest")
+_RESPONSE: Final = message("ModelInferResponse")
+_ID: Final = bytes([3 << 3 | 2])
+_RAW_INPUT: Final = bytes([7 << 3 | 2])
+_RAW_OUTPUT: Final = 6 << 3 | 2
+_OTHERS: Final = frozenset(number << 3 | 2 for number in range(1, 6))
+_LONGEST_ID_BYTES: Final = 1024
+_MOST_HEADS: Final = 256
+_LONGEST_OUTLINE_BYTES: Final = 2048
+
+_CONTENTS: Final = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
+    "UINT32": "uint_contents", "UINT64": "uint64_contents", "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}  # fmt: skip
+"""The fields of typed contents, which servers may use in place of raw bytes; BYTES are read apart."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server has sent back.
+
+    Attributes:
+        arrays: The outputs, in the order of the signature.
+        errors: The text of the parameter ``errors``, with which ``headrace serve`` gives the errors of single
+            items; ``""`` where there is none.
+    """
+
+    arrays: list[NDArray[Any]]
+    errors: str
+
+
+class Writer:
+    """Writes the messages of calls.
+
+    Args:
+        model: The name of the model.
+        version: Its version, ``""`` for the server's choice.
+        signature: Inputs and outputs.
+        all_outputs: Whether the signature has all outputs of the model, so that they need no names.
+        partial: Whether to ask ``headrace serve`` for an outcome per item.
+        priority: The protocol's parameter of this name; 0: it is not sent.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        signature: Signature,
+        *,
+        all_outputs: bool,
+        partial: bool,
+        priority: int,
+    ) -> None:
+        self._base = _REQUEST(model_name=model, model_version=version)
+        if partial:
+            self._base.parameters.add(key="partial").value.bool_param = True
+        if priority:
+            self._base.parameters.add(key="priority").value.int64_param = priority
+        if not all_outputs:
+            for port in signature.outputs:
+                self._base.outputs.add(name=port.name)
+        self._inputs = signature.inputs
+        self._heads: dict[Any, bytes] = {}
+
+    def write(self, items: Sequence[Item], identifier: str = "") -> bytes:
+        """Return the bytes of a call; the items have the same shapes.
+
+        Args:
+            items: What the requests send, at least one.
+            identifier: The ``id`` of the call.
+        """
+        rows = sum(item.rows for item in items)
+        outline = rows, items[0].shapes
+        head = self._heads.get(outline)
+        if head is None:
+            head = self._head(*outline)
+            if len(self._heads) >= _MOST_HEADS:
+                self._heads.clear()
+            self._heads[outline] = head
+        parts: list[Any] = [head]
+        if identifier:
+            raw = identifier.encode("utf-8", "replace")[:_LONGEST_ID_BYTES]
+            raw = raw.decode("utf-8", "ignore").encode()
+            parts += (_ID, _varint_of(len(raw)), raw)
+        for place in range(len(self._inputs)):
+            buffers = [item.parts[place] for item in items]
+            size = sum([one.nbytes if isinstance(one, np.ndarray) else len(one) for one in buffers])
+            parts += (_RAW_INPUT, _varint_of(size), *buffers)
+        return b"".join(parts)
+
+    def _head(self, rows: int, shapes: tuple[tuple[int, ...], ...]) -> bytes:
+        made = _REQUEST()
+        made.CopyFrom(self._base)
+        for port, shape in zip(self._inputs, shapes, strict=True):
+            whole = (rows, *shape) if port.batched else shape
+            made.inputs.add(name=port.name, datatype=port.datatype, shape=whole)
+        written: bytes = made.SerializeToString()
+        return written
+
+
+def _varint_of(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+class Reader:
+    """Reads the bytes of ``ModelInferResponse``.
+
+    Args:
+        signature: Its outputs are looked for by name.
+        text: Whether BYTES become str.
+    """
+
+    def __init__(self, signature: Signature, *, text: bool) -> None:
+        self._outputs = signature.outputs
+        self._text = text
+        self._outlines: dict[bytes, _Outline] = {}
+
+    def read(self, data: bytes) -> Answer:
+        """Return the outputs of an answer.
+
+        Raises:
+            BackendError: The bytes are no such message, or lack an output.
+        """
+        rest, raw = _split(data)
+        made = self._outlines.get(rest)
+        if made is None:
+            made = _Outline(_parsed(rest), self._outputs)
+            if (
+                len(rest) <= _LONGEST_OUTLINE_BYTES
+            ):  # most answers differ in their raw tensors alone
+                if len(self._outlines) >= _MOST_HEADS:
+                    self._outlines.clear()
+                self._outlines[rest] = made
+        return made.answer(raw, self._outputs, text=self._text)
+
+
+class _Outline:
+    """An answer without its raw tensors: where the outputs stand, their datatypes and shapes."""
+
+    def __init__(self, made: Any, ports: Sequence[Port]) -> None:
+        by_name = {one.name: place for place, one in enumerate(made.outputs)}
+        for port in ports:
+            if port.name not in by_name:
+                found = ", ".join(map(repr, by_name)) or "none"
+                raise BackendError(
+                    f"the server's answer lacks the output {port.name!r}; it has: {found}"
+                )
+        places = [by_name[port.name] for port in ports]
+        self._count = len(made.outputs)
+        self._tensors = [_described(made.outputs[place], place) for place in places]
+        self._contents = made.raw_output_contents
+        self._typed = [made.outputs[place].contents for place in places]
+        self._errors = next(
+            (o.value.string_param for o in made.parameters if o.key == "errors"), ""
+        )
+
+    def answer(self, raw: Sequence[Any], ports: Sequence[Port], *, text: bool) -> Answer:
+        """Return the outputs, whose elements are in ``raw``, or in the message itself."""
+        raw = raw or self._contents
+        if raw and len(raw) != self._count:
+            raise BackendError(f"the server sent {len(raw)} raw contents for {self._count} outputs")
+        arrays = []
+        for port, typed, (place, datatype, shape, is_json) in zip(
+            ports, self._typed, self._tensors, strict=True
+        ):
+            elements = raw[place] if raw else _from_contents(port.name, datatype, typed)
+            arrays.append(read_rows(port, datatype, shape, elements, is_json=is_json, text=text))
+        return Answer(arrays, self._errors)
+
+
+def _described(output: Any, place: int) -> tuple[int, str, tuple[int, ...], bool]:
+    """Return the place of an output, its datatype and shape, and whether its elements are JSON text."""
+    datatype = str(output.datatype)
+    kinds = {one.key: one.value.string_param for one in output.parameters}
+    is_json = datatype == "BYTES" and kinds.get("content_type") == "application/json"
+    return place, datatype, tuple(output.shape), is_json
+
+
+def _split(data: bytes) -> tuple[bytes, list[Any]]:
+    """Return a message without its raw tensors, and these; a message with other fields comes back whole."""
+    view, place, rest = memoryview(data), 0, []
+    raw: list[Any] = []
+    while place < len(data):
+        start, tag = place, data[place]
+        length, place = _read_varint(data, place + 1)
+        if (tag != _RAW_OUTPUT and tag not in _OTHERS) or length < 0 or place + length > len(data):
+            return data, []
+        if tag == _RAW_OUTPUT:
+            raw.append(view[place : place + length])
+        else:
+            rest.append(view[start : place + length])
+        place += length
+    return b"".join(rest), raw
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return _RESPONSE.FromString(data)
+    except DecodeError as error:
+        raise BackendError(f"the server's answer is no ModelInferResponse: {error}") from error
+
+
+def _read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """Return the value of a varint of up to five bytes (-1 if there is none), and the place behind it."""
+    value = 0
+    for shift, byte in enumerate(data[place : place + 5]):
+        value |= (byte & 127) << 7 * shift
+        if byte < 128:
+            return value, place + shift + 1
+    return -1, place
+
+
+def _from_contents(name: str, datatype: str, contents: Any) -> bytes:
+    """Return typed contents as the raw bytes of the same elements."""
+    if datatype == "BYTES":
+        values = contents.bytes_contents
+        return b"".join([part for one in values for part in (len(one).to_bytes(4, "little"), one)])
+    field = _CONTENTS.get(datatype)
+    if field is None:
+        raise BackendError(f"the server sent output {name!r}, {datatype}, without raw contents")
+    return np.array(getattr(contents, field), DTYPES[datatype]).tobytes()

@@ -1,0 +1,120 @@
+"""What ``headrace serve`` writes to stderr: its messages, and the records of its loggers, as lines of text or of JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import traceback
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from headrace_serve.access_log import logger as access_logger
+from headrace_serve.failures import instead_of_library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["LogFormat", "printing_logs", "say"]
+
+LogFormat = Literal["text", "json"]
+
+_SAID: Final = "headrace.serve"
+
+
+class _Text(logging.Formatter):
+    """Lines for people: those of the access log with their time, warnings with the text of their error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the line of a record; an error has its traceback below."""
+        text = record.getMessage()
+        if record.levelno < logging.WARNING:
+            timed = record.name == access_logger.name
+            return f"{self.formatTime(record)} {text}" if timed else text
+        if record.levelno < logging.ERROR or not record.exc_info:
+            error = record.exc_info[1] if record.exc_info else None
+            return f"warning: {text}" + ("" if error is None else f": {error}")
+        return f"{self.formatTime(record)} error: {text}\n{self.formatException(record.exc_info)}"
+
+
+class _Json(logging.Formatter):
+    """One object a line.
+
+    Args:
+        worker: The number of the worker process; None: the server is one process.
+    """
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._fixed = {} if worker is None else {"worker": worker}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the object of a record: time, level, logger, message or the fields of the access log, exception."""
+        when = datetime.fromtimestamp(record.created, timezone.utc)
+        found: dict[str, Any] = {
+            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            **self._fixed,
+        }
+        if record.name != access_logger.name:
+            found["message"] = record.getMessage()
+        found |= getattr(record, "fields", {})
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            found["exception"] = f"{type(error).__name__}: {error}"
+            found["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(found, default=str)
+
+
+class _Stderr(logging.Handler):
+    """Writes each record as a line to what is stderr at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:  # noqa: BLE001 - as handlers of the standard library do
+            self.handleError(record)
+
+
+_HANDLER: Final = _Stderr()
+_HANDLER.setFormatter(_Text())
+
+
+def say(text: str) -> None:
+    """Write a message to stderr, for the person who runs the server."""
+    level = logging.WARNING if text.startswith("warning: ") else logging.INFO
+    text = text.removeprefix("warning: ")
+    _HANDLER.handle(logging.LogRecord(_SAID, level, __file__, 0, text, None, None))
+
+
+@contextlib.contextmanager
+def printing_logs(kind: LogFormat, *, access: bool, worker: int | None = None) -> Iterator[None]:
+    """Write records to stderr until the block ends, also those of requests that fail.
+
+    Args:
+        kind: ``text``: the records of loggers of Headrace, warnings and more; ``json``: those of all loggers, one object a line.
+        access: Whether the access log is written.
+        worker: The number of the worker process; None: the server is one process.
+    """
+    as_json = kind == "json"
+    target = logging.getLogger(None if as_json else "headrace")
+    before, level = _HANDLER.formatter, access_logger.level
+    if as_json:
+        _HANDLER.setFormatter(_Json(worker))
+        logging.captureWarnings(capture=True)
+    if access:
+        access_logger.setLevel(logging.INFO)
+    target.addHandler(_HANDLER)
+    try:
+        with instead_of_library():
+            yield
+    finally:
+        target.removeHandler(_HANDLER)
+        access_logger.setLevel(level)
+        if as_json:
+            logging.captureWarnings(capture=False)
+            _HANDLER.setFormatter(before)

@@ -1,0 +1,197 @@
+"""Bodies of JSON of the plain route: fields that become keys of the request, checked and described."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TypedDict
+
+import httpx
+import jsonschema
+import pytest
+
+import headrace
+from headrace.errors import ConfigError
+from headrace_serve import Server
+from headrace_serve.entries import read_models
+
+
+class Needed(TypedDict):
+    data: list[float]
+
+
+class Reads(Needed, total=False):
+    scale: float
+
+
+class Scaled(headrace.Backend):
+    """The sum, times the scale that a request may bring."""
+
+    reads = Reads
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = sum(request["data"]) * request.get("scale", 1)
+
+
+class Told(headrace.Backend):
+    """Tell the keys that came, and their types."""
+
+    reads = ("data",)
+
+    def forward(self, batch):
+        for request in batch:
+            found = {k: v for k, v in request.items() if k not in ("node_name", "context")}
+            request["result"] = {k: [type(v).__name__, v] for k, v in found.items()}
+
+
+headrace.register("ServeJsonScaled", Scaled)
+headrace.register("ServeJsonToldKeys", Told)
+headrace.register("ServeJsonRepr", repr)
+headrace.register("ServeJsonTwice", lambda value: value * 2)
+
+SAID = {
+    "config": {"backend": "ServeJsonToldKeys"},
+    "request": {
+        "data": "str",
+        "count": {"type": "int", "default": 3, "description": "How often."},
+        "names": {"type": "list[str] | None", "required": False},
+        "by": {"type": "dict[str, float]", "required": False},
+    },
+}
+
+
+def run(server, body, name="m", **more):
+    return httpx.post(f"{server.url}/run/{name}", json=body, **more)
+
+
+def schema(server, name="m"):
+    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    return paths[f"/run/{name}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backend": "ServeJsonScaled"},
+        {"backend": "S[ServeJsonScaled,Identity]"},
+        {
+            "first": {"backend": "ServeJsonScaled", "next": "last"},
+            "last": {"backend": "ServeJsonTwice"},
+        },
+    ],
+)
+def test_the_keys_that_the_entry_declares_are_the_fields_of_a_body(serving, config):
+    server = serving({"m": config})
+    twice = 2 if "last" in config else 1
+    assert run(server, {"data": [1, 2.5]}).json() == {"result": 3.5 * twice}
+    assert run(server, {"data": [1, 2.5], "scale": 2}).json() == {"result": 7.0 * twice}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "'data' is missing"),
+        ({"data": [1, "2"]}, "'data.1': Input should be a valid number, got '2'"),
+        ({"data": [1], "scale": "x"}, "'scale': Input should be a valid number"),
+        ({"data": [1], "scael": 1}, "'scael': there is no such field; did you mean 'scale'?"),
+        ([1], "expected an object with data, scale"),
+    ],
+)
+def test_a_wrong_field_is_422_and_named(serving, body, said):
+    server = serving({"m": {"backend": "ServeJsonScaled"}})
+    answer = run(server, body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "field")
+    assert said in answer.json()["error"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(body, schema(server))
+    jsonschema.validate({"data": [1, 2], "scale": 0.5}, schema(server))
+
+
+def test_the_serving_file_says_fields_types_and_defaults(serving):
+    server = serving({"m": SAID})
+    assert run(server, {"data": "a"}).json()["result"] == {
+        "data": ["str", "a"],
+        "count": ["int", 3],
+    }
+    body = {"data": "a", "count": 5, "names": ["b"], "by": {"c": 1}}
+    found = run(server, body).json()["result"]
+    assert found["names"] == ["list", ["b"]]
+    assert found["by"] == ["dict", {"c": 1.0}]
+    assert run(server, {"data": "a", "names": None}).json()["result"]["names"] == ["NoneType", None]
+    for wrong in ({"names": [1]}, {"count": 1.5}, {"count": True}, {"by": {"c": "d"}}):
+        answer = run(server, {"data": "a", **wrong})
+        assert answer.status_code == 422
+        assert next(iter(wrong)) in answer.json()["error"]
+    described = schema(server)
+    assert described["properties"]["count"]["description"] == "How often."
+    assert described["properties"]["count"]["default"] == 3
+    assert described["required"] == ["data"]
+
+
+def test_keys_of_the_query_stay_beside_fields_and_may_not_say_the_same(serving):
+    server = serving({"m": SAID})
+    found = run(server, {"data": "a"}, params={"request_id": "r7", "more": "x"}).json()["result"]
+    assert found["more"] == ["str", "x"]
+    assert found["request_id"] == ["str", "r7"]
+    answer = run(server, {"data": "a"}, params={"names": "x"})
+    assert answer.status_code == 200  # the body has no such field
+    answer = run(server, {"data": "a", "names": []}, params={"names": "x"})
+    assert answer.status_code == 400
+    assert "in the query and in the body" in answer.json()["error"]
+
+
+def test_a_body_that_is_said_to_be_json_is_the_data_whatever_its_type(serving):
+    server = serving({"m": {"config": {"backend": "ServeJsonRepr"}, "body": "json"}})
+    for value in ({"a": [1, None]}, [1.5], "text", 3):
+        assert run(server, value).json() == {"result": repr(value)}
+    url = f"{server.url}/run/m"
+    assert httpx.post(url, content=b"[1]").json() == {"result": "[1]"}
+    answer = httpx.post(url, content=b"{no")
+    assert (answer.status_code, answer.json()["code"]) == (400, "input")
+
+
+def test_without_declared_keys_a_body_is_bytes_and_body_bytes_is_the_way_back(serving):
+    told = {"backend": "ServeJsonRepr"}
+    back = {"config": {"backend": "ServeJsonRepr"}, "body": "bytes"}
+    typed = {"config": {"backend": "ServeJsonScaled"}, "body": "bytes"}
+    server = serving({"plain": told, "back": back, "typed": typed})
+    for name in ("plain", "back"):
+        assert run(server, [1], name).json() == {"result": "b'[1]'"}
+    assert run(server, [1], "typed").json() == {"result": sum(b"[1]")}
+
+
+def test_another_media_type_than_json_is_bytes_where_keys_are_declared_too(serving):
+    server = serving({"m": {"backend": "ServeJsonScaled"}})
+    assert httpx.post(f"{server.url}/run/m", content=b"[1]").json() == {"result": sum(b"[1]")}
+    headers = {"content-type": "application/json; charset=utf-8"}
+    answer = httpx.post(f"{server.url}/run/m", content=b'{"data": [2]}', headers=headers)
+    assert answer.json() == {"result": 2}
+    assert httpx.post(f"{server.url}/run/m", content=b"{", headers=headers).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"request": {"data": "strr"}}, "'strr' is no type"),
+        ({"request": {"data": "list[int"}}, "is no type"),
+        ({"request": {"result": "str"}}, "reserved"),
+        ({"request": {"data": "int"}, "body": "json"}, "`body` is left out"),
+        ({"request": {"data": {"type": "int", "default": "x"}}}, "valid integer"),
+        ({"request": {"data": {"typ": "int"}}}, "type"),
+        ({"body": "jsn"}, "json"),
+    ],
+)
+def test_a_wrong_declaration_is_an_error_of_the_start(more, said):
+    with pytest.raises(ConfigError, match=said):
+        Server({"m": {"config": {"backend": "ServeJsonRepr"}, **more}}, port=0)
+
+
+def test_the_serving_file_of_the_page(serving, tmp_path):
+    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n([^`]*\.request\][^`]*)```", page)
+    (tmp_path / "serve.toml").write_text(block)
+    (tmp_path / "iris.toml").write_text('backend = "ServeJsonToldKeys"')
+    server = serving(read_models([], str(tmp_path / "serve.toml")))
+    found = run(server, {"data": [5.1, 3]}, "iris").json()["result"]
+    assert found == {"data": ["list", [5.1, 3.0]], "scale": ["float", 1.0]}

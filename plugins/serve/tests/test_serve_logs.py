@@ -1,0 +1,210 @@
+"""What an operator reads: requests that failed, as text and as JSON, and whose they were."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+import headrace
+from headrace.errors import BackendError, InputError
+from headrace_serve.failures import FailureLog, instead_of_library
+from headrace_testing import FakeClock
+
+DISK = """
+import headrace
+
+@headrace.register("Disk")
+class Disk(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            if request["data"] == b"break":
+                raise RuntimeError("the disk is full")
+            request["result"] = request["data"].decode()
+"""
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "disk.py").write_text(DISK)
+    (tmp_path / "disk.toml").write_text('import = ["disk.py"]\nbackend = "Disk"')
+    return tmp_path
+
+
+def ended(process):
+    """Stop a server, and give what it has written."""
+    process.terminate()
+    written = process.stderr.read()
+    assert process.wait(300) == 0
+    return written
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_what_a_backend_raises_is_in_the_servers_log_once_with_its_traceback(folder, start):
+    process, url = start("disk.toml", "--port", "0", cwd=folder)
+    headers = {"X-Request-Id": "r-17", "traceparent": TRACE}
+    answer = httpx.post(f"{url}/run/disk", content=b"break", headers=headers)
+    assert answer.status_code == 500
+    assert "disk is full" not in answer.text
+    assert answer.headers["x-request-id"] == "r-17"
+    assert httpx.post(f"{url}/run/disk", content=b"fine").json() == {"result": "fine"}
+    written = ended(process)
+    assert written.count("\nRuntimeError: the disk is full") == 1
+    assert written.count(" error: ") == 1
+    assert "Traceback (most recent call last)" in written
+    assert "model=disk" in written
+    for said in ("node 'main'", "backend 'Disk'", "r-17", TRACE.split("-")[1]):
+        assert said in written
+
+
+def test_the_log_of_json_has_one_object_a_line(folder, start, tmp_path):
+    (tmp_path / "keys.toml").write_text(
+        '[camera]\nsha256 = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"'
+    )
+    args = (
+        "disk.toml",
+        "--port",
+        "0",
+        "--log-format",
+        "json",
+        "--access-log",
+        "--keys",
+        "keys.toml",
+    )
+    process, url = start(*args, cwd=folder)
+    headers = {"X-Request-Id": "r-17", "traceparent": TRACE, "X-API-Key": "key"}
+    for content in (b"break", b"fine"):
+        httpx.post(f"{url}/run/disk", content=content, headers=headers)
+    httpx.get(f"{url}/v2", headers=headers)
+    lines = [json.loads(one) for one in ended(process).splitlines()]
+    (failed,) = [one for one in lines if one["logger"] == "headrace.serve.requests"]
+    assert failed["level"] == "ERROR"
+    assert failed["exception"] == "RuntimeError: the disk is full"
+    assert 'raise RuntimeError("the disk is full")' in failed["traceback"]
+    about = {"model": "disk", "version": "1", "node": "main", "backend": "Disk", "code": "backend"}
+    whose = {"request_id": "r-17", "trace_id": TRACE.split("-")[1], "key": "camera"}
+    assert {name: failed[name] for name in {**about, **whose}} == {**about, **whose}
+    first, second, third = [one for one in lines if one["logger"] == "headrace.serve.access"]
+    assert {name: first[name] for name in whose} == whose
+    assert (first["status"], second["status"]) == ("500", "200")
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", first["client"])
+    assert (third["route"], third["receive_ms"]) == ("GET /v2", 0.0)
+    assert [one["message"] for one in lines if one["logger"] == "headrace.serve"] == ["draining"]
+
+
+def test_an_item_that_fails_beside_others_is_logged_too(serving, caplog):
+    server = serving({"m": {"backend": "ServePicky", "max": 4}})
+    tensor = {"name": "data", "datatype": "BYTES", "shape": [3], "data": ["a", "break", "bad"]}
+    with instead_of_library():
+        body = {"inputs": [tensor], "parameters": {"partial": True}, "id": "i"}
+        answer = httpx.post(f"{server.url}/v2/models/m/infer", json=body)
+    assert answer.status_code == 200
+    (record,) = [one for one in caplog.records if one.name == "headrace.serve.requests"]
+    assert isinstance(record.exc_info[1], RuntimeError)
+    assert (record.fields["node"], record.fields["request_id"]) == ("main", "i")
+
+
+def test_a_result_that_cannot_be_sent_is_logged_where_the_library_logs_the_rest(serving, caplog):
+    headrace.register("ServeOdd", lambda _: {"a": object()}, replace=True)
+    server = serving({"m": {"backend": "ServeOdd"}})
+    tensor = {"name": "data", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [tensor]})
+    httpx.post(f"{server.url}/run/m", content=b"bad")
+    records = [one for one in caplog.records if one.name == "headrace.serve.requests"]
+    assert {one.fields["code"] for one in records} == {"contract"}
+    assert all("cannot be written as JSON" in one.getMessage() for one in records)
+
+
+def failure(message="it broke", node="main", cause=None):
+    error = BackendError(message, node=node, backend="B")
+    error.__cause__ = cause
+    return error
+
+
+def test_a_kind_of_failure_is_logged_at_first_and_then_once_a_second_with_a_count(caplog):
+    clock = FakeClock()
+    log = FailureLog(clock)
+    with instead_of_library():
+        for seconds in (0.0, 0.25, 0.25, 0.25, 0.5, 0.0):
+            clock.advance(seconds)
+            log.note(failure(), lambda: {"model": "m"})
+        log.note(failure(), lambda: {"model": "other"})
+        log.note(failure(cause=OSError("x")), lambda: {"model": "m"})
+        log.note(InputError("the client's"), lambda: {"model": "m"})
+    found = [(r.fields["model"], r.fields["unlogged"]) for r in caplog.records]
+    assert found == [("m", 0), ("m", 3), ("other", 0), ("m", 0)]
+    assert "3 more like it" in caplog.records[1].getMessage()
+
+
+def test_the_library_and_the_server_do_not_both_log_a_failure(caplog):
+    library = logging.getLogger("headrace.requests")
+    log = FailureLog(FakeClock())
+    library.error("of the library")
+    log.note(failure(), lambda: {"model": "m"})
+    with instead_of_library():
+        library.error("of the library")
+        log.note(failure(), lambda: {"model": "m"})
+    names = [one.name for one in caplog.records]
+    assert names == ["headrace.requests", "headrace.serve.requests"]
+
+
+class Whose(headrace.Backend):
+    """Give the id of the request."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request.get("request_id", "none")
+
+
+headrace.register("ServeWhose", Whose)
+
+
+@pytest.mark.parametrize(
+    ("sent", "echoed"), [("r-1", "r-1"), ("x" * 128, "x" * 128), ("x" * 129, None), ("a b", None)]
+)
+def test_the_id_of_a_header_reaches_the_pipeline_and_goes_back(serving, sent, echoed):
+    server = serving({"m": {"backend": "ServeWhose"}})
+    answer = httpx.post(f"{server.url}/run/m", content=b"x", headers={"X-Request-Id": sent})
+    assert answer.headers.get("x-request-id") == echoed
+    assert answer.json() == {"result": echoed or "none"}
+    answer = httpx.get(f"{server.url}/nowhere", headers={"X-Request-Id": sent})
+    assert (answer.status_code, answer.headers.get("x-request-id")) == (404, echoed)
+
+
+def test_an_id_of_the_protocol_is_the_requests_and_that_of_the_header_goes_back(serving):
+    server = serving({"m": {"backend": "ServeWhose"}}, grpc_port=0)
+    tensor = {"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}
+    url, headers = f"{server.url}/v2/models/m/infer", {"X-Request-Id": "r-1"}
+    for identifier, right in (("own", "own"), ("", "r-1")):
+        body = {"inputs": [tensor], **({"id": identifier} if identifier else {})}
+        answer = httpx.post(url, json=body, headers=headers)
+        assert answer.headers["x-request-id"] == "r-1"
+        assert answer.json()["outputs"][0]["data"] == [right]
+        assert answer.json().get("id", "") == identifier
+    refused = httpx.post(url, json={"inputs": []}, headers=headers)
+    assert refused.json()["id"] == "r-1"
+    with triton.InferenceServerClient(server.grpc_url.removeprefix("grpc://")) as client:
+        text = triton.InferInput("data", [1], "BYTES")
+        text.set_data_from_numpy(np.array([b"x"], object))
+        found = client.infer("m", [text], headers={"x-request-id": "g-1"}).as_numpy("result")
+        assert found.tolist() == [b"g-1"]
+
+
+def test_the_id_of_a_call_goes_back_in_its_trailing_metadata(serving):
+    server = serving({"m": {"backend": "ServeWhose"}}, grpc_port=0)
+    with grpc.insecure_channel(server.grpc_url.removeprefix("grpc://")) as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        _, call = ask.with_call(b"", metadata=[("x-request-id", "g-2")])
+        assert ("x-request-id", "g-2") in [tuple(one) for one in call.trailing_metadata()]
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as raised:
+            infer(b"", metadata=[("x-request-id", "g-3")])
+        assert ("x-request-id", "g-3") in [tuple(one) for one in raised.value.trailing_metadata()]
