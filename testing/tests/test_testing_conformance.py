@@ -540,6 +540,22 @@ def test_a_device_that_is_lacking_is_said_first_and_is_no_certificate(installed,
     assert {r["detail"] for r in certificate["rules"] if r["id"] in BUILT} == {"no CUDA device"}
 
 
+def test_the_command_prints_a_broken_rule_once_and_what_it_blocks_as_a_number(installed, command):
+    text = (installed / "shout_backend.py").read_text("utf-8")
+    (installed / "shout_backend.py").write_text(text.replace('request["result"] =', "ignored ="))
+    done = command("Shout", "--certificate", str(installed / "out.json"))
+    assert done.returncode == 1
+    (certificate,) = json.loads((installed / "out.json").read_text("utf-8"))["certificates"]
+    blocked = [one for one in certificate["rules"] if one["outcome"] == "blocked"]
+    assert {one["blocked_by"] for one in blocked} == {"runs"}
+    assert certificate["blocked"] == {"runs": len(blocked)}
+    shown = " ".join(done.stdout.split())
+    assert shown.count("got no 'result'") == 1
+    assert f"{len(blocked)} further rules cannot be judged before it holds" in shown
+    assert f"1 failed, {len(blocked)} blocked" in shown
+    assert not [one["id"] for one in blocked if f" {one['id']} " in done.stdout]
+
+
 def test_the_entry_point_of_a_class_may_have_blanks_and_an_extra(installed, command):
     points = installed / "headrace_shout-1.5.dist-info" / "entry_points.txt"
     text = points.read_text().replace("conformance:Shout", "conformance : Shout")

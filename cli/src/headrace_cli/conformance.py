@@ -270,15 +270,23 @@ def _show(found: Certificate) -> None:
     table.add_column("outcome", no_wrap=True)
     table.add_column("detail", overflow="fold")
     for verdict in found.rules:
+        if verdict.outcome == "blocked":  # its number stands beside the rule that blocks it
+            continue
         style = "" if verdict.good else "bold red"
-        table.add_row(verdict.id, _MARKS[verdict.outcome], Text(_detail(verdict)), style=style)
+        detail = Text(_detail(verdict, found.blocked.get(verdict.id, 0)))
+        table.add_row(verdict.id, _MARKS[verdict.outcome], detail, style=style)
     print_drawing(table, width=120)
     print_data("")
 
 
-def _detail(verdict: Verdict) -> str:
+def _detail(verdict: Verdict, blocked: int) -> str:
     if not verdict.good:
-        return f"{verdict.detail}\n{verdict.reason}"
+        rest = (
+            f"\n{counted(blocked, 'further rule')} cannot be judged before it holds"
+            if blocked
+            else ""
+        )
+        return f"{verdict.detail}\n{verdict.reason}{rest}"
     return verdict.detail if verdict.expected is None else f"{verdict.expected}: {verdict.detail}"
 
 
