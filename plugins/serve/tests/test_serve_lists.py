@@ -10,18 +10,18 @@ import tritonclient.grpc as triton
 import headrace
 
 POINTS = {
-    "find": {"backend": "ServeFind", "next": "point"},
-    "point": {"backend": "ServePoint", "each": "data:data"},
+    "find": {"backend": "ServeListFind", "next": "point"},
+    "point": {"backend": "ServeListPoint", "each": "data:data"},
 }
 WORDS = {
-    "find": {"backend": "ServeFind", "next": "word"},
-    "word": {"backend": "ServeUpper", "each": "data:data"},
+    "find": {"backend": "ServeListFind", "next": "word"},
+    "word": {"backend": "ServeListUpper", "each": "data:data"},
 }
 
-headrace.register("ServeFind", lambda text: text.decode().split())
-headrace.register("ServePoint", lambda word: np.full(3, len(word), np.float32))
-headrace.register("ServeUpper", str.upper)
-headrace.register("ServeLengths", lambda text: [len(word) for word in text.decode().split()])
+headrace.register("ServeListFind", lambda text: text.decode().split())
+headrace.register("ServeListPoint", lambda word: np.full(3, len(word), np.float32))
+headrace.register("ServeListUpper", str.upper)
+headrace.register("ServeListLengths", lambda text: [len(word) for word in text.decode().split()])
 
 
 def model(config, datatype, shape, *, each=True):
@@ -48,10 +48,10 @@ def asked(server, texts, name="m"):
         (WORDS, "BYTES", [-1, -1], ["one"], [1, 1], ["ONE"]),
         (WORDS, "BYTES", [-1, -1], [""], [1, 0], []),
         (WORDS, "BYTES", [-1, -1], ["a", "b"], [2, 1], ["A", "B"]),
-        ({"backend": "ServeLengths"}, "INT64", [-1, -1], ["one three"], [1, 2], [3, 5]),
-        ({"backend": "ServeLengths"}, "INT64", [-1, -1], ["one"], [1, 1], [3]),
-        ({"backend": "ServeLengths"}, "INT64", [-1, -1], [""], [1, 0], []),
-        ({"backend": "ServeFind"}, "BYTES", [-1, -1], ["", ""], [2, 0], []),
+        ({"backend": "ServeListLengths"}, "INT64", [-1, -1], ["one three"], [1, 2], [3, 5]),
+        ({"backend": "ServeListLengths"}, "INT64", [-1, -1], ["one"], [1, 1], [3]),
+        ({"backend": "ServeListLengths"}, "INT64", [-1, -1], [""], [1, 0], []),
+        ({"backend": "ServeListFind"}, "BYTES", [-1, -1], ["", ""], [2, 0], []),
     ],
 )  # fmt: skip
 def test_no_find_one_and_several_have_the_declared_datatype_and_axes(

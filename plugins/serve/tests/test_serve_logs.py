@@ -113,8 +113,8 @@ def test_an_item_that_fails_beside_others_is_logged_too(serving, caplog):
 
 
 def test_a_result_that_cannot_be_sent_is_logged_where_the_library_logs_the_rest(serving, caplog):
-    headrace.register("ServeOdd", lambda _: {"a": object()}, replace=True)
-    server = serving({"m": {"backend": "ServeOdd"}})
+    headrace.register("ServeLogsOdd", lambda _: {"a": object()}, replace=True)
+    server = serving({"m": {"backend": "ServeLogsOdd"}})
     tensor = {"name": "data", "datatype": "BYTES", "shape": [1], "data": ["a"]}
     httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [tensor]})
     httpx.post(f"{server.url}/run/m", content=b"bad")

@@ -6,11 +6,16 @@ They are plain numbers without a lock, because only the event loop changes them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace_serve.access_log import AccessLine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Counters", "Counts"]
 
@@ -30,6 +35,7 @@ class Counters:
         requests: The number of answered requests, by route, model (``""``: no served model) and status.
         received_bytes, sent_bytes: Bytes of bodies by route, as transferred: before decompression, after compression.
         in_flight: Requests that are being received or answered, by protocol.
+        loads: Reloads, loads and unloads by kind (``reload``, ``load``, ``unload``) and outcome (``ok``, ``failed``).
         began_s: When the last request of each protocol began, in seconds of `time.monotonic`.
     """
 
@@ -37,8 +43,10 @@ class Counters:
     received_bytes: dict[str, int] = field(default_factory=dict)
     sent_bytes: dict[str, int] = field(default_factory=dict)
     in_flight: dict[str, int] = field(default_factory=lambda: {"http": 0, "grpc": 0})
+    loads: dict[tuple[str, str], int] = field(default_factory=dict)
     began_s: dict[str, float] = field(default_factory=lambda: {"http": 0.0, "grpc": 0.0})
     _idle: asyncio.Event | None = None
+    _loading: set[str] = field(default_factory=set)
 
     def begin(self, protocol: str) -> float:
         """Record that a request has begun; return the time, in seconds of `time.monotonic`."""
@@ -78,7 +86,29 @@ class Counters:
             dict(self.received_bytes),
             dict(self.sent_bytes),
             dict(self.in_flight),
+            dict(self.loads),
         )
+
+    @contextlib.contextmanager
+    def loading(self, kind: str) -> Iterator[None]:
+        """Count the block as one load, by whether it raises; one of the same kind inside of it is the same load.
+
+        Threads that load may do so, too, because they take turns.
+
+        Args:
+            kind: ``reload``, ``load`` or ``unload``.
+        """
+        if kind in self._loading:
+            yield
+            return
+        outcome = "failed"
+        self._loading.add(kind)
+        try:
+            yield
+            outcome = "ok"
+        finally:
+            self._loading.discard(kind)
+            self.loads[kind, outcome] = self.loads.get((kind, outcome), 0) + 1
 
 
 class Counts:

@@ -14,15 +14,19 @@ import pydantic
 from typing_extensions import NotRequired, Required
 
 import headrace
-from headrace.errors import ConfigError, InputError
+from headrace.errors import ConfigError, InputError, SetupError
 from headrace_serve.entries import NO_INPUTS
 from headrace_serve.errors import FieldError
 from headrace_serve.field_types import type_of
+from headrace_serve.signature import THROUGH
 
 if TYPE_CHECKING:
-    from headrace_serve.entries import ModelEntry
+    from collections.abc import Mapping
 
-__all__ = ["Fields", "read_fields"]
+    from headrace_serve.entries import ModelEntry
+    from headrace_serve.signature import Port
+
+__all__ = ["Fields", "check_keys", "read_fields"]
 
 _LINKING: Final = ("next", "map", "or", "each", "each_errors")
 """Keys of a node that connect it with others."""
@@ -149,6 +153,50 @@ def read_fields(entry: ModelEntry, config: headrace.PipelineConfig, node: str) -
         return None  # a key for which JSON has no form, as an array
 
 
+def check_keys(
+    name: str, ports: Mapping[str, Port], config: headrace.PipelineConfig, node: str
+) -> None:
+    """Check that the declared inputs of a model are all that its entry needs, so that requests can succeed at all.
+
+    Args:
+        name: The name of the model.
+        ports: Its inputs.
+        config: The configuration of its pipeline.
+        node: The name of the node at which requests enter.
+
+    Raises:
+        SetupError: The first backend of the node reads a key of every request, which no input has.
+    """
+    element = _first(config, node)
+    if element is None:
+        return
+    given = {port.key for port in ports.values()}
+    for key in _needed(element):
+        if key not in given and key not in NO_INPUTS:
+            what = f"model {name!r}: {element.name} reads the key {key!r}, which no input has"
+            has = ", ".join(f"{one.name} = {one.key!r}" for one in ports.values())
+            raise SetupError(what, hint=f'Give one of them `key = "{key}"`; their keys are {has}.')
+
+
+def _needed(element: headrace.plugins.Element) -> list[str]:
+    """Give the keys that a backend needs in every request."""
+    reads: Any = element.cls.reads
+    if isinstance(reads, type):
+        return sorted(getattr(reads, "__required_keys__", ()))
+    found: list[str] = []
+    for key in (reads,) if isinstance(reads, str) else reads:
+        value: Any = key
+        if key.startswith("{") and key.endswith("}"):
+            value = getattr(element.options, key[1:-1], None)
+            value = list(value.values()) if isinstance(value, dict) else value
+        found += (
+            [value]
+            if isinstance(value, str)
+            else [one for one in value or () if isinstance(one, str)]
+        )
+    return found
+
+
 def _fields_of(reads: type) -> list[Field]:
     found = []
     required: frozenset[str] = getattr(reads, "__required_keys__", frozenset())
@@ -165,8 +213,8 @@ def _fields_of(reads: type) -> list[Field]:
     return found
 
 
-def _reads(config: headrace.PipelineConfig, node: str) -> type | None:
-    """Give the TypedDict that the first backend of a node names in ``reads``; None if it names none."""
+def _first(config: headrace.PipelineConfig, node: str) -> headrace.plugins.Element | None:
+    """Give the first backend of a node, as its configuration says; None if that cannot be told."""
     alone: Any = config
     if len(config.nodes) > 1:
         written = config.to_dict()
@@ -177,7 +225,15 @@ def _reads(config: headrace.PipelineConfig, node: str) -> type | None:
         element = headrace.plugins.resolve(alone)
     except ConfigError:
         return None
-    while element is not None and not isinstance(element.cls.reads, type) and element.children:
+    while element is not None and element.children:
+        if element.name not in THROUGH:
+            return None
         element = element.children[0]
+    return element
+
+
+def _reads(config: headrace.PipelineConfig, node: str) -> type | None:
+    """Give the TypedDict that the first backend of a node names in ``reads``; None if it names none."""
+    element = _first(config, node)
     reads = None if element is None else element.cls.reads
     return reads if isinstance(reads, type) and hasattr(reads, "__required_keys__") else None

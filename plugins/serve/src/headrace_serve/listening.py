@@ -34,6 +34,8 @@ _USUAL_BYTES = 4 << 20
 REUSES_PORTS = sys.platform == "linux"
 """Whether the kernel spreads connections over the processes that listen on one port (SO_REUSEPORT)."""
 
+_LAST_PORT = 65535
+
 BACKLOG = 2048
 """The most connections that the system accepts and keeps until the server takes them."""
 
@@ -106,6 +108,24 @@ async def open_grpc(
         ) from error
     await server.start()
     return server, bound
+
+
+def check_ports(**ports: int | None) -> None:
+    """Check the ports of a server, by the names of its arguments; None: the server does not have that one.
+
+    Raises:
+        ValueError: A port is no number from 0 to 65535, or two are one.
+    """
+    taken: dict[int, str] = {}
+    for name, number in ports.items():
+        if number is None:
+            continue
+        if type(number) is not int or not 0 <= number <= _LAST_PORT:
+            raise ValueError(f"{name} is a number from 0 to {_LAST_PORT}, got {number!r}")
+        if number in taken:
+            raise ValueError(f"{taken[number]} and {name} are both {number}")
+        if number:
+            taken[number] = name
 
 
 def _ms(seconds: float) -> int:

@@ -66,6 +66,9 @@ class Snapshot:
         ):
             rows = {(route,): value for route, value in by_route.items()}
             yield family(CounterMetricFamily, name, text, rows)
+        labels = ("kind", "outcome")
+        text = "Reloads of everything, and loads and unloads of models by requests."
+        yield family(CounterMetricFamily, "loads", text, now.loads)
         labels = ("protocol",)
         text = "Requests that are being received or answered."
         rows = {(protocol,): value for protocol, value in now.in_flight.items()}

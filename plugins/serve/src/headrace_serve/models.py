@@ -14,7 +14,7 @@ from headrace_serve.access_log import logger as access_logger
 from headrace_serve.counters import Counts
 from headrace_serve.entries import read_entries
 from headrace_serve.errors import UnknownModelError, among
-from headrace_serve.fields import read_fields
+from headrace_serve.fields import check_keys, read_fields
 from headrace_serve.outlines import Outlines
 from headrace_serve.run_times import is_timed, with_probe
 from headrace_serve.signature import entries_and_ends, read_signature
@@ -67,6 +67,7 @@ class Model:
         clock: Gives the time in seconds.
     """
 
+    counts: Counts
     unloaded = loading = False
     reason = ""
     inside = receiving = 0
@@ -75,9 +76,17 @@ class Model:
     _not_waiting = 0
 
     def __init__(
-        self, name: str, version: str, entry: ModelEntry, counts: Counts | None = None
+        self, name: str, version: str, entry: ModelEntry, before: Model | None = None
     ) -> None:
-        """Build the pipeline, unless the entry holds one."""
+        """Build the pipeline, unless the entry holds one.
+
+        Args:
+            name: The name of the model.
+            version: Its version.
+            entry: What is served, and how.
+            before: The model of this name and version that is served until now. If its pipeline is this one, the counters go
+                on; else all begin with 0, as those of a new pipeline do.
+        """
         self.name = name
         self.version = version
         self.owned = not isinstance(entry.config, headrace.Pipeline)
@@ -91,6 +100,8 @@ class Model:
             self.timed = is_timed(self.pipe)
             self.fields = read_fields(entry, self.pipe.config, self.entry)
             _check_labels(name, entry, self.signature)
+            if entry.inputs is not None and not described["front"]:
+                check_keys(name, self.signature.inputs, self.pipe.config, self.entry)
         except BaseException:
             self.close(timeout=2.0)
             raise
@@ -100,7 +111,8 @@ class Model:
         self.outlines: Outlines[Outline] = Outlines()
         self.messages: Outlines[Outline] = Outlines()
         self.queries: Outlines[Any] = Outlines()
-        self.counts = counts or Counts()
+        same = before is not None and before.pipe is self.pipe
+        self.counts = before.counts if before is not None and same else Counts()
 
     def waiting(self) -> int:
         """Give how many requests wait in the pipeline, or are being received for it.
@@ -217,10 +229,9 @@ class Catalogue:
         """Return whether there is a model of this name."""
         return name in self._models
 
-    def counts(self, name: str, version: str) -> Counts | None:
-        """Give the counts of a version of a model; None if there is no such version."""
-        model = self._models.get(name, {}).get(version)
-        return None if model is None else model.counts
+    def get(self, name: str, version: str) -> Model | None:
+        """Give a version of a model; None if there is no such version."""
+        return self._models.get(name, {}).get(version)
 
     def versions(self, name: str) -> list[str]:
         """Give the versions of a model, the smallest first."""
@@ -269,7 +280,7 @@ def build_models(
 
     Args:
         models: See `headrace_serve.entries.read_entries`.
-        before: The catalogue that is served until now; a model that is in both keeps its counts.
+        before: The catalogue that is served until now; a pipeline that is in both keeps its counts.
         only: The name of the one model whose versions are built; None: all models.
         keys: The keys of clients, which may name no other models than these; None: that is not checked.
         allow_import: Whether configurations may import code.
@@ -286,9 +297,9 @@ def build_models(
     built: list[Model] = []
     try:
         for (name, version), entry in loaded.items():
-            counts = None if before is None else before.counts(name, version)
             try:
-                built.append(Model(name, version, entry, counts))
+                now = None if before is None else before.get(name, version)
+                built.append(Model(name, version, entry, now))
             except (
                 SystemExit
             ) as error:  # it would end the server, which continues with the old model

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from headrace_serve.changes import Changes
+    from headrace_serve.counters import Counters
     from headrace_serve.models import Catalogue, Model
 
 __all__ = ["Repository"]
@@ -37,6 +38,7 @@ class Served(Protocol):
     models: Catalogue
     retired: set[Model]
     changes: Changes
+    counters: Counters
     given: Any
     allow_import: bool
     draining: bool
@@ -75,7 +77,7 @@ class Repository:
                     " because they are code"
                 )
             raise unknown_parameter(parameter, "the request", [])
-        await self._in_turn(name, self._load(name))
+        await self._in_turn(name, "load", self._load(name))
 
     async def unload(self, name: str, parameters: Iterable[str]) -> None:
         """Refuse requests for a model from now on, let its running requests end, and close its pipelines.
@@ -93,7 +95,7 @@ class Repository:
         for parameter in parameters:
             if parameter != "unload_dependents":
                 raise unknown_parameter(parameter, "the request", ["unload_dependents"])
-        await self._in_turn(name, self._unload(name))
+        await self._in_turn(name, "unload", self._unload(name))
 
     async def end(self, timeout: float) -> None:
         """Wait until the loads and unloads that have begun are done, at most ``timeout`` seconds; give up the others."""
@@ -102,7 +104,7 @@ class Repository:
             for task in left:
                 task.cancel()
 
-    async def _in_turn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    async def _in_turn(self, name: str, kind: str, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` after earlier loads and unloads, and to its end even if the client goes away."""
         if not self._service.models.has(name) or self._waiting >= _MOST_WAITING:
             work.close()
@@ -115,7 +117,8 @@ class Repository:
             self._waiting += 1
             try:
                 async with self._turn:
-                    await work
+                    with self._service.counters.loading(kind):
+                        await work
             finally:
                 self._waiting -= 1
 

@@ -72,13 +72,18 @@ def asgi(models: Any, **settings: Any) -> Starlette:
         models, keys=settings["keys"], allow_import=settings.get("allow_import", True)
     )
 
+    service: Service | None = None
+
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        if service is not None:
+            service.built_in.check()
         yield
         await asyncio.to_thread(catalogue.close, _CLOSE_S)
 
     try:
-        return application(Service(catalogue, given=models, **settings), lifespan)
+        service = Service(catalogue, given=models, **settings)
+        return application(service, lifespan)
     except BaseException:
         catalogue.close(2.0)
         raise

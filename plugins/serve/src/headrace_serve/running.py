@@ -233,7 +233,8 @@ def _reloading(server: Server, settings: Settings, who: str) -> Iterator[SimpleQ
 
 def _reload(server: Server, settings: Settings, who: str) -> None:
     try:
-        server.reload(**settings.read())
+        with server.counting_reload():
+            server.reload(**settings.read())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the old pipelines go on
         text = (
             str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"

@@ -17,6 +17,7 @@ from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.listening import (
     BACKLOG,
+    check_ports,
     listen,
     new_loop,
     not_listening,
@@ -45,8 +46,6 @@ T = TypeVar("T")
 
 _OLD_S = 30.0
 """Seconds for requests to end in pipelines that a reload has replaced."""
-
-_LAST_PORT = 65535
 
 
 class Server:
@@ -111,11 +110,7 @@ class Server:
             TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no
                 int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
         """
-        for name, number in (("port", port), ("grpc_port", grpc_port or 0)):
-            if type(number) is not int or not 0 <= number <= _LAST_PORT:
-                raise ValueError(f"{name} is a number from 0 to {_LAST_PORT}, got {number!r}")
-        if port and port == grpc_port:
-            raise ValueError(f"port and grpc_port are both {port}")
+        check_ports(port=port, grpc_port=grpc_port)
         if tls is not None and not isinstance(tls, Tls):
             raise TypeError(f"expected headrace_serve.Tls, got {tls!r}")
         limits = Limits.of(limits)
@@ -237,7 +232,7 @@ class Server:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; nothing has changed.
             ClosedError: The server is not started, or is closed, or this is a forked child.
         """
-        with self._changing:
+        with self._changing, self.counting_reload():
             if self._loop is None or self._closed or self._process != os.getpid():
                 raise ClosedError("the server does not run")
             self._reloads = number = self._reloads + 1
@@ -258,6 +253,10 @@ class Server:
             self._keys = keys
             old.close(_OLD_S)
             service.retired.difference_update(old)
+
+    def counting_reload(self) -> contextlib.AbstractContextManager[None]:
+        """Count a block as one reload in the metrics, by whether it raises; a reload inside of it is the same one."""
+        return self._service.counters.loading("reload")
 
     async def _exchange(
         self, new: Catalogue, keys: Keys | None, given: Any, certificates: Certificates | None

@@ -18,6 +18,7 @@ from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
 from headrace_serve.inference import infer, prepared
 from headrace_serve.limits import Limits
+from headrace_serve.process import Process
 from headrace_serve.repository import Repository
 from headrace_serve.shared_memory import Access, Regions
 
@@ -62,6 +63,7 @@ class Service:
         connections: Gives the number of HTTP connections; `Server` sets it.
         worker: The number of this process among several that share the port; None: the server is this process alone.
         failures: Logs requests that fail in the pipeline, or by their results.
+        built_in: The process in which the pipelines were built.
         decompressing: Held while a body is decompressed.
         unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
         everywhere: Makes changes in all of those processes; None: the server is this process alone.
@@ -111,6 +113,7 @@ class Service:
         self.failures = FailureLog()
         self.decompressing = asyncio.Semaphore(_DECOMPRESSED)
         self._inflight_bytes = self.unsent_bytes = 0
+        self.built_in = Process()
 
     @property
     def extensions(self) -> tuple[str, ...]:
@@ -180,13 +183,15 @@ class Service:
 
         Raises:
             UnknownModelError: There is no such model or version.
-            UnavailableError: The server is about to shut down, or the model is not loaded.
+            UnavailableError: The server is about to shut down, the model is not loaded, or this is a forked child.
         """
         model = self.models.find(name, version)
         if model.unloaded:
             raise _not_loaded(model)
         if self.draining:
             raise UnavailableError("the server is shutting down")
+        if self.built_in.is_other():
+            raise UnavailableError("the models were loaded in another process")
         return model
 
     def again(self, name: str, version: str = "") -> Model:

@@ -12,15 +12,16 @@ from headrace import keys
 from headrace.errors import SetupError
 from headrace_serve.datatypes import of_dtype_name
 from headrace_serve.entries import NO_INPUTS
+from headrace_serve.errors import among
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace_serve.entries import InputEntry, ModelEntry
 
-__all__ = ["Port", "Signature", "entries_and_ends", "read_signature"]
+__all__ = ["THROUGH", "Port", "Signature", "entries_and_ends", "read_signature"]
 
-_THROUGH = (
+THROUGH = (
     *("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect", "Process"),
     *("StreamPool", "SyncTensor"),
 )
@@ -107,7 +108,8 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
         entry: The entry of the model; inputs and outputs that it declares are not changed.
 
     Raises:
-        SetupError: An input that the pipeline describes is a reserved key of requests.
+        SetupError: An input that the pipeline describes is a reserved key of requests, or one of several declared outputs is
+            none of the model.
     """
     outputs = None if entry is None else entry.outputs
     nodes = described["nodes"]
@@ -125,6 +127,7 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
                 what = f"input {name!r} of the model is the key {port.key!r} of a request, which is reserved"
                 raise SetupError(what, hint=f'Give it another key: inputs = {{{name} = "..."}}.')
     if outputs is not None:
+        _check_outputs(outputs, _read(sinks, "outputs", first=False))
         given = {
             name: Port(name, one.datatype, tuple(one.shape), declared=True)
             for name, one in outputs.items()
@@ -136,6 +139,14 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     elif outputs is not None and all(port.batch_axis == 0 for port in taken.values()):
         given = {name: replace(port, batch_axis=0) for name, port in given.items()}
     return Signature(taken, given, max_rows)
+
+
+def _check_outputs(said: Mapping[str, Any], built: Mapping[str, Port]) -> None:
+    """Check that the backend which describes its outputs has those that the entry declares, if these are several."""
+    for name in said if built and len(said) > 1 else ():
+        if name not in built:
+            what = f"the entry declares an output {name!r}, which the model does not have"
+            raise SetupError(what, hint=among(name, built))
 
 
 def entries_and_ends(nodes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -239,7 +250,7 @@ def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mappin
 
     A word with branches is returned itself, so that the backends of one branch are not taken for the whole word.
     """
-    if tree["name"] in _NOTHING and (not tree["children"] or tree["name"] not in _THROUGH):
+    if tree["name"] in _NOTHING and (not tree["children"] or tree["name"] not in THROUGH):
         return
     if tree["name"] == "IoC":
         named.update({one.get("instance", one["name"]): one for one in tree["children"][:-1]})
@@ -253,7 +264,7 @@ def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mappin
 def _inner(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Give the elements that a word calls in sequence; nothing if the word counts as one backend."""
     name, children = tree["name"], list(tree["children"])
-    if name in _THROUGH:
+    if name in THROUGH:
         return children
     if name in _ONE_OF:
         return [child for child in children if _is_built(child)]

@@ -1,0 +1,58 @@
+"""Notices that pipelines were built before the process was forked: a fork copies no threads, so they run in the parent alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final
+
+from headrace.errors import SetupError
+
+__all__ = ["Process"]
+
+logger = logging.getLogger("headrace.serve")
+
+_FORKED: Final = (
+    "the models were loaded before this process was forked, and their threads exist only in its parent, so it can answer no"
+    " request: build the application in each worker process (gunicorn without --preload, or in its hook post_fork)"
+)
+
+
+class Process:
+    """The process in which an object was made."""
+
+    def __init__(self) -> None:
+        self._number = os.getpid()
+        self._said = False
+
+    def is_other(self) -> bool:
+        """Return whether this is a forked child of that process, and log once at ERROR what to do then."""
+        if os.getpid() == self._number:
+            return False
+        if not self._said:
+            self._said = True
+            _log(_FORKED)
+        return True
+
+    def check(self) -> None:
+        """Check that this is that process.
+
+        Raises:
+            SetupError: It is a forked child.
+        """
+        if self.is_other():
+            raise SetupError(_FORKED)
+
+
+def _log(text: str) -> None:
+    """Log at ERROR; to stderr where no handler writes what Headrace's loggers say, as in a program that sets up no logging."""
+    logger.error("%s", text)
+    place: logging.Logger | None = logger
+    while place is not None:
+        if any(not isinstance(one, logging.NullHandler) for one in place.handlers):
+            return
+        place = place.parent if place.propagate else None
+    if logging.lastResort is not None:
+        logging.lastResort.handle(
+            logging.LogRecord(logger.name, logging.ERROR, __file__, 0, text, None, None)
+        )
