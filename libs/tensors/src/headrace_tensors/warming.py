@@ -168,7 +168,7 @@ def warm_up_rows(
         else:
             feeds = invented_inputs(signature.inputs, rows, seed, free_axes=free_axes)
         if feeds is None:
-            return
+            break
         try:
             found = run(feeds, rows)
         except Exception as error:
@@ -181,10 +181,12 @@ def warm_up_rows(
                 " well; warm_up_input = FILE brings some",
                 " ".join(str(error).split())[:300],
             )
-            return
+            break
         shapes[rows] = found
-        if batched:
+        if batched and more in shapes:
             check_followed(signature, shapes, told)
+    if batched and shapes:
+        check_followed(signature, shapes, told)
 
 
 def _repeated(item: Item, signature: Signature, rows: int) -> dict[str, Any]:

@@ -81,6 +81,16 @@ class Signature(tensors.Signature):
     whole: frozenset[str] = frozenset()
 
     @property
+    def least(self) -> int:
+        """The smallest batch size."""
+        return self.low_rows
+
+    @property
+    def most(self) -> int | None:
+        """The largest batch size; None: any."""
+        return self.high_rows
+
+    @property
     def one_at_a_time(self) -> bool:
         """Whether requests cannot share a run, because an output without batch axis belongs to the whole run."""
         return bool(self.whole)

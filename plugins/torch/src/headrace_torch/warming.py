@@ -26,7 +26,7 @@ __all__ = ["warm"]
 _log = logging.getLogger("headrace.torch")
 
 
-def warm(
+def warm(  # noqa: C901
     runner: Runner,
     signature: Signature,
     place: Place,

@@ -1,0 +1,315 @@
+"""Answers in company are those alone: compared with bare ONNX Runtime, and with sums counted by hand."""
+
+import os
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto as T
+
+import headrace
+from headrace.errors import BackendError, ConfigError, SetupError
+
+F32 = np.float32
+
+
+def bare(path, feeds):
+    return onnxruntime.InferenceSession(str(path)).run(None, feeds)
+
+
+def run(backend, *requests):
+    batch = [dict(request) for request in requests]
+    assert backend(batch) is None
+    return [request["result"] for request in batch]
+
+
+@pytest.fixture
+def nms(save):
+    """Boxes that are left over, of all rows together: ``[num_selected, 3]``."""
+
+    def write(first):
+        return save(
+            [("NonMaxSuppression", ["boxes", "scores", "k", "iou", "least"], ["selected"], {})],
+            [("boxes", T.FLOAT, [first, 3, 4]), ("scores", T.FLOAT, [first, 1, 3])],
+            [("selected", T.INT64, ["num_selected" if first else None, 3])],
+            [("k", np.int64([10])), ("iou", F32([0.5])), ("least", F32([0.5]))],
+        )
+
+    return write
+
+
+@pytest.mark.parametrize("first", ["batch", None, 1], ids=["named", "without names", "fixed"])
+def test_rows_that_belong_to_the_whole_run_are_refused_and_given_whole_when_named(
+    start, nms, first
+):
+    path = nms(first)
+    with pytest.raises(SetupError, match="selected") as caught:
+        start(path)
+    assert "`unbatched`" in caught.value.hint
+    assert "batch_axis" not in caught.value.hint
+    boxes = F32([[0, 0, 1, 1], [0, 5, 1, 6], [0, 9, 1, 10]])
+    backend = start(path, unbatched=["selected"])
+    assert backend.max == 1
+    for scores in ([0.9, 0.8, 0], [0, 0, 0], [0.9, 0, 0]):
+        request = {"boxes": boxes, "scores": F32([scores])}
+        (found,) = run(backend, request)
+        (expected,) = bare(path, {name: one[None] for name, one in request.items()})
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_fixed_axis_in_front_of_the_batch_is_told(start, one_to_one):
+    path = one_to_one(["batch", 4, 2], op="Transpose", out_shape=[4, "batch", 2], perm=[1, 0, 2])
+    with pytest.raises(SetupError, match=r"output y \[4, 'batch', 2\]") as caught:
+        start(path)
+    assert "batch_axis = {y = 1}" in caught.value.hint
+    without = one_to_one([None, 4, 2], op="Transpose", out_shape=[4, None, 2], perm=[1, 0, 2])
+    with pytest.raises(SetupError, match="output 'y'") as caught:
+        start(without)
+    assert "batch_axis = {y = 1}" in caught.value.hint
+    rows = np.arange(24, dtype=F32).reshape(3, 4, 2)
+    found = run(start(path, batch_axis={"y": 1}), *({"data": row} for row in rows))
+    for one, row in zip(found, rows, strict=True):
+        np.testing.assert_array_equal(one, row)
+
+
+@pytest.fixture
+def scaled(save):
+    return save(
+        [("Mul", ["x", "scale"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 5]), ("scale", T.FLOAT, [])],
+        [("y", T.FLOAT, ["n", 5])],
+        [("scale", F32(2))],
+    )
+
+
+def test_an_optional_input_is_read_where_a_request_brings_it(start, scaled):
+    backend = start(scaled)
+    ones = np.ones(5, F32)
+    requests = [{"data": ones}, {"data": ones, "scale": F32(7)}, {"data": ones, "scale": 3.0}]
+    found = run(backend, *requests, {"data": 2 * ones})
+    for result, request in zip(found, [*requests, {"data": 2 * ones}], strict=True):
+        feeds = {"x": request["data"][None]}
+        if "scale" in request:
+            feeds["scale"] = np.asarray(request["scale"], F32)
+        np.testing.assert_array_equal(result, bare(scaled, feeds)[0][0])
+    built = backend.describe()["inputs"]
+    assert built["scale"]["optional"]
+    assert "optional" not in built["x"]
+    assert not start(scaled, inputs={"scale": "factor"}).describe()["inputs"]["x"].get("optional")
+    (renamed,) = run(
+        start(scaled, inputs={"scale": "factor"}), {"data": ones, "scale": 9, "factor": 4}
+    )
+    np.testing.assert_array_equal(renamed, 4 * ones)
+
+
+def test_an_optional_input_works_in_a_pipeline(scaled):
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(scaled)}) as pipe:
+        ones = np.ones(5, F32)
+        assert pipe({"data": ones})["result"].tolist() == [2] * 5
+        assert pipe({"data": ones, "scale": F32(7)})["result"].tolist() == [7] * 5
+
+
+def test_a_model_that_refuses_invented_values_is_built_and_warns(start, save, caplog):
+    path = save(
+        [("Div", ["a", "b"], ["y"], {})],
+        [("a", T.INT64, ["n", 2]), ("b", T.INT64, ["n", 2])],
+        [("y", T.INT64, ["n", 2])],
+    )
+    (found,) = run(start(path), {"a": np.array([6, 4]), "b": np.array([3, 2])})
+    assert found.tolist() == [2, 2]
+    assert "warm_up_input" in caplog.text
+
+
+def test_the_warm_up_runs_real_inputs_from_a_file(start, save, tmp_path, caplog):
+    path = save(
+        [("Div", ["a", "b"], ["y"], {})],
+        [("a", T.INT64, ["n", 2]), ("b", T.INT64, ["n", 2])],
+        [("y", T.INT64, ["n", 2])],
+    )
+    np.savez(tmp_path / "real.npz", a=np.array([6, 4]), b=np.array([3, 2]))
+    start(path, warm_up_input=tmp_path / "real.npz")
+    assert not caplog.text
+    np.savez(tmp_path / "real.npz", a=np.array([6, 4]), b=np.array([0, 2]))
+    with pytest.raises(Exception, match="division by zero"):
+        start(path, warm_up_input=tmp_path / "real.npz")
+
+
+def test_an_axis_of_fixed_length_0(start, save):
+    path = save(
+        [("CastLike", ["x", "like"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 3]), ("like", T.DOUBLE, [0])],
+        [("y", T.DOUBLE, ["n", 3])],
+    )
+    ones = np.ones(3, F32)
+    found = run(start(path), *[{"x": k * ones, "like": np.zeros(0)} for k in (1, 2)])
+    assert [(one.dtype, one.tolist()) for one in found] == [
+        (np.float64, [1, 1, 1]),
+        (np.float64, [2, 2, 2]),
+    ]
+
+
+def test_requests_with_equal_inputs_without_batch_axis_share_a_run(start, save, monkeypatch):
+    path = save(
+        [("Add", ["x", "bias"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 3]), ("bias", T.FLOAT, [3])],
+        [("y", T.FLOAT, ["n", 3])],
+    )
+    backend = start(path, unbatched=["bias"])
+    assert backend.max is None
+    runs = []
+    real = onnxruntime.InferenceSession.run
+
+    def noted(session, names, feeds, options=None):
+        runs.append(len(feeds["x"]))
+        return real(session, names, feeds, options)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", noted)
+    ones = np.ones(3, F32)
+    found = run(
+        backend,
+        {"x": np.zeros((2, 3), F32), "bias": ones, "request_size": 2},
+        {"x": np.zeros(3, F32), "bias": 5 * ones},
+        {"x": ones, "bias": ones.copy()},
+    )
+    assert runs == [3, 1]
+    assert [one.tolist() for one in found] == [[[1] * 3] * 2, [5] * 3, [2] * 3]
+
+
+def test_all_may_be_without_batch_axis(start, save):
+    path = save(
+        [("MatMul", ["a", "b"], ["y"], {})],
+        [("a", T.FLOAT, [2, 2]), ("b", T.FLOAT, [2, 2])],
+        [("y", T.FLOAT, [2, 2])],
+    )
+    a, b = np.arange(4, dtype=F32).reshape(2, 2), np.eye(2, dtype=F32) * 3
+    backend = start(path, unbatched="all")
+    assert backend.max == 1
+    (found,) = run(backend, {"a": a, "b": b})
+    np.testing.assert_array_equal(found, bare(path, {"a": a, "b": b})[0])
+
+
+@pytest.fixture
+def masked(save):
+    """The sum of the ids where the mask is 1, and the ids, which keep the length of the text."""
+    return save(
+        [
+            ("Mul", ["ids", "mask"], ["kept"], {}),
+            ("ReduceSum", ["kept", "axes"], ["sum"], {"keepdims": 0}),
+        ],
+        [("ids", T.INT64, ["batch", "length"]), ("mask", T.INT64, ["batch", "length"])],
+        [("sum", T.INT64, ["batch"]), ("kept", T.INT64, ["batch", "length"])],
+        [("axes", np.int64([1]))],
+    )
+
+
+def text(length):
+    return {"ids": np.full(length, 5), "mask": np.ones(length, np.int64)}
+
+
+def test_a_padded_request_gets_what_it_gets_alone(start, masked, caplog):
+    backend = start(masked, ragged="pad", pad_value={"ids": 1}, pad_multiple=8)
+    assert not caplog.text
+    for request, found in zip(map(text, (2, 4)), run(backend, text(2), text(4)), strict=True):
+        expected = bare(masked, {name: one[None] for name, one in request.items()})
+        assert found["sum"] == expected[0][0]
+        np.testing.assert_array_equal(found["kept"], expected[1][0])
+    (rows,) = run(
+        backend, {**{name: np.stack([one] * 2) for name, one in text(3).items()}, "request_size": 2}
+    )
+    assert rows["kept"].shape == (2, 3)
+    long = start(masked, ragged="pad", pad_value={"ids": 1}, crop={})
+    assert [one["kept"].tolist() for one in run(long, text(2), text(4))] == [[5, 5, 0, 0], [5] * 4]
+    start(masked, ragged="pad", pad_value=1)
+    assert "pad_value = {ids = 1.0}" in caplog.text
+
+
+def test_an_output_without_names_is_cut_like_the_input_that_crop_names(start, one_to_one):
+    path = one_to_one([None, 2, None], op="Neg")
+    requests = [{"data": np.ones((2, n), F32)} for n in (1, 3)]
+    shapes = [one.shape for one in run(start(path, ragged="pad", crop={"y": "x"}), *requests)]
+    assert shapes == [(2, 1), (2, 3)]
+    assert {one.shape for one in run(start(path, ragged="pad"), *requests)} == {(2, 3)}
+    with pytest.raises(SetupError, match="`crop` names 'z'"):
+        start(path, ragged="pad", crop={"z": "x"})
+
+
+def external(save, weights):
+    return save(
+        [("Add", ["x", "w"], ["y"], {})],
+        [("x", T.FLOAT, ["n", len(weights)])],
+        [("y", T.FLOAT, ["n", len(weights)])],
+        [("w", F32(weights))],
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+
+
+@pytest.mark.parametrize("how", ["overwritten", "cut"])
+def test_weights_that_are_written_to_fail_requests_until_the_model_is_loaded_again(
+    start, save, how
+):
+    path = external(save, [1] * 4096)
+    request = {"data": np.zeros(4096, F32)}
+    backend = start(path)
+    (before,) = run(backend, request)
+    assert set(before.tolist()) == {1}
+    weights = path.parent / "weights.bin"
+    about = weights.stat()
+    with weights.open("r+b") as file:
+        file.truncate(0 if how == "cut" else about.st_size)
+        file.write(F32([2] * (0 if how == "cut" else 4096)).tobytes())
+    os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns + 1_000_000))
+    (error,) = backend([dict(request)])
+    assert isinstance(error, BackendError)
+    assert "rename" in error.hint
+    if how == "overwritten":
+        (after,) = run(start(path), request)
+        assert set(after.tolist()) == {2}
+
+
+def test_weights_that_are_replaced_by_a_rename_leave_a_loaded_model_as_it_is(start, save):
+    path = external(save, [1] * 4096)
+    request = {"data": np.zeros(4096, F32)}
+    backend = start(path)
+    new = path.parent / "new.bin"
+    new.write_bytes(F32([2] * 4096).tobytes())
+    new.replace(path.parent / "weights.bin")
+    assert set(run(backend, request)[0].tolist()) == {1}
+    assert set(run(start(path), request)[0].tolist()) == {2}
+
+
+@pytest.mark.parametrize(("most", "warns"), [(8, True), (1, False)])
+def test_operators_that_scale_the_whole_batch_are_a_warning(start, save, caplog, most, warns):
+    path = save(
+        [
+            ("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], {}),
+            ("DequantizeLinear", ["q", "s", "z"], ["y"], {}),
+        ],
+        [("x", T.FLOAT, ["n", 2])],
+        [("y", T.FLOAT, ["n", 2])],
+    )
+    start(path, {"max": most})
+    assert ("DynamicQuantizeLinear" in caplog.text and "max = 1" in caplog.text) is warns
+
+
+def test_the_arena_and_the_spinning_of_idle_threads_are_options(start, one_to_one):
+    path = one_to_one(["n", 2])
+    spins = "session.intra_op.allow_spinning"
+    for options, arena, spin in (({}, True, "0"), ({"arena": False, "spin": True}, False, "1")):
+        found = start(path, **options)._session.get_session_options()
+        assert found.enable_cpu_mem_arena is arena
+        assert found.get_session_config_entry(spins) == spin
+    assert start(path, spinning=True).describe()["spinning"], "the former name"
+
+
+def test_libraries_with_operators_are_loaded_and_bring_in_code(start, one_to_one, tmp_path):
+    path, library = one_to_one(["n", 2]), tmp_path / "ops.so"
+    library.write_bytes(b"no library")
+    with pytest.raises(SetupError, match=r"ops\.so"):
+        start(path, custom_ops=[library])
+    config = {"backend": "OnnxTensor", "model": str(path), "custom_ops": [str(library)]}
+    with pytest.raises(ConfigError, match="imports are refused"):
+        headrace.PipelineConfig.load(config, allow_import=False)
+    with pytest.raises(SetupError, match="imports are refused"):
+        start(path, {"allow_import": False}, custom_ops=[library])
