@@ -27,6 +27,7 @@ __all__ = [
     "Entries",
     "Source",
     "is_shares",
+    "read_aliases",
     "read_entries",
     "read_folder",
     "split",
@@ -200,7 +201,8 @@ def read_entries(models: Any) -> tuple[Entries, dict[str, Any]]:
         TypeError: ``models`` is neither a dict nor a path, or a model is no configuration.
     """
     if isinstance(models, (str, os.PathLike)):
-        return read_folder(Path(models))
+        folder = Path(models)
+        return read_folder(folder), read_aliases(folder)
     if not isinstance(models, Mapping):
         got = type(models).__name__
         raise TypeError(f"models are a dict of configurations by name, or a folder, got {got}")
@@ -239,14 +241,13 @@ def _wrong(name: str, version: str | None) -> Problem | None:
     return None
 
 
-def read_folder(folder: Path) -> tuple[Entries, dict[str, Any]]:
+def read_folder(folder: Path) -> Entries:
     """Read a folder of models: ``NAME.toml``, or ``NAME/3.toml`` for a version; other files are left alone.
 
-    A TOML file whose name begins with ``_`` or ``.`` is no model, so that other files can extend it. The file
-    ``aliases.toml`` holds aliases and shares: ``live = {"detect:3" = 0.9, "detect:4" = 0.1}``.
+    A TOML file whose name begins with ``_`` or ``.`` is no model, so that other files can extend it.
 
     Raises:
-        ConfigError: The folder cannot be read, a name is wrong, or ``aliases.toml`` is no table of them.
+        ConfigError: The folder cannot be read, or a name is wrong.
     """
     named: dict[str, str] = {}
     try:
@@ -262,10 +263,16 @@ def read_folder(folder: Path) -> tuple[Entries, dict[str, Any]]:
         what = f"cannot read the folder of models: {error.strerror}"
         raise ConfigError(Problem("models", what, file=str(folder))) from error
     entries, _ = read_entries(named)
-    return entries, _read_aliases(folder / ALIASES)
+    return entries
 
 
-def _read_aliases(path: Path) -> dict[str, Any]:
+def read_aliases(folder: Path) -> dict[str, Any]:
+    """Read ``aliases.toml`` of a folder of models: ``live = {"detect:3" = 0.9, "detect:4" = 0.1}``.
+
+    Raises:
+        ConfigError: It is no TOML, or cannot be read; if there is none, there are no aliases.
+    """
+    path = folder / ALIASES
     try:
         found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
