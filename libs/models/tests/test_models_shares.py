@@ -81,6 +81,10 @@ def test_an_alias_of_an_unknown_model_or_with_the_name_of_one_is_refused():
             models.alias("live", "detect:5")
         with pytest.raises(ConfigError, match="name of a model"):
             models.alias("detect", "detect:3")
+        with pytest.raises(ConfigError, match="no name of a model"):
+            models.alias("live:1", "detect:3")
+        with pytest.raises(ConfigError, match="given shares"):
+            models.load("live", {"detect:3": 1})
     with pytest.raises(UnknownModelError):
         Models(VERSIONS, aliases={"live": "other"})
 

@@ -364,3 +364,16 @@ def test_last_use_is_by_the_clock_and_survives_an_update():
         clock.advance(5)
         models.update("detect")
         assert models.status()["detect"]["last_use_s"] == 5
+
+
+def test_an_update_that_is_being_built_when_all_is_closed_leaves_nothing(says):
+    models = Models({"detect": saying("one")})
+    assert says.building.acquire(timeout=60)
+    says.gate = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        updating = pool.submit(models.update, "detect", saying("two"))
+        assert says.building.acquire(timeout=60)
+        models.close()
+        says.gate.set()
+        assert isinstance(updating.exception(60), ClosedError)
+    assert says.living == 0

@@ -20,12 +20,14 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "ALIASES",
     "Entries",
     "Source",
+    "check_name",
+    "files_of",
     "is_shares",
     "read_aliases",
     "read_entries",
@@ -101,19 +103,17 @@ class Source:
         }
         return {**laid, **(both or on)}
 
-    def files(self, config: headrace.PipelineConfig | None) -> frozenset[Path]:
-        """Return the files that the version depends on: its own, those it extends, and those its options name.
-
-        Args:
-            config: The checked configuration; None if the file could not be read as one.
-        """
+    def files(self) -> set[Path]:
+        """Return the file of the configuration and those that it extends; none for a dict."""
         found: set[Path] = set()
         if self.path is not None:
             _add_extended(self.path.absolute(), found)
-        if config is not None:
-            for node in headrace.explain(config)["nodes"].values():
-                found.update(_named_in(node["tree"]))
-        return frozenset(found)
+        return found
+
+
+def files_of(nodes: Iterable[Mapping[str, Any]]) -> set[Path]:
+    """Return the files that options name, from the nodes of `headrace.explain`."""
+    return {path for node in nodes for path in _named_in(node["tree"])}
 
 
 def _add_extended(path: Path, found: set[Path]) -> None:
@@ -229,6 +229,16 @@ def read_entries(models: Any) -> tuple[Entries, dict[str, Any]]:
     if problems:
         raise ConfigError(problems)
     return entries, aliases
+
+
+def check_name(name: str) -> None:
+    """Check the name of a model or alias.
+
+    Raises:
+        ConfigError: It has other characters.
+    """
+    if (problem := _wrong(name, None)) is not None:
+        raise ConfigError(problem)
 
 
 def _wrong(name: str, version: str | None) -> Problem | None:
