@@ -28,8 +28,12 @@ def test_a_model_answers_by_name_in_every_way_of_calling(tmp_path):
         assert answer(models) == "file"
         assert models.submit("other", {"data": 0}).result(60)["result"] == "other"
         assert asyncio.run(models.call_async("detect", {"data": 0}))["result"] == "file"
-        assert [one["result"] for one in models("detect", [{"data": 0}, {"data": 1}])] == ["file"] * 2
-        assert [one.result(60)["data"] for one in models.submit("detect", [{"data": 0}, {"data": 1}])] == [0, 1]
+        assert [one["result"] for one in models("detect", [{"data": 0}, {"data": 1}])] == [
+            "file"
+        ] * 2
+        assert [
+            one.result(60)["data"] for one in models.submit("detect", [{"data": 0}, {"data": 1}])
+        ] == [0, 1]
         named = models["other"]
         assert named({"data": 0})["result"] == "other"
         assert named.submit({"data": 0}).result(60)["result"] == "other"
@@ -42,7 +46,7 @@ def test_an_unknown_name_names_the_nearest():
         for use in (models, models.submit, lambda name, data: models[name]):
             with pytest.raises(UnknownModelError, match="did you mean 'detect'"):
                 use("detct", {"data": 0})
-        with pytest.raises(UnknownModelError, match="detect:7.*detect:1"):
+        with pytest.raises(UnknownModelError, match=r"detect:7.*detect:1"):
             models("detect:7", {"data": 0})
         with pytest.raises(UnknownModelError, match="detect"):
             models.update("detct")
@@ -86,7 +90,9 @@ def test_an_update_takes_over_and_a_rollback_brings_the_old_one_back(says):
         assert says.living == 1
 
 
-def test_a_rollback_has_the_configuration_that_the_version_had_though_its_file_has_changed(tmp_path):
+def test_a_rollback_has_the_configuration_that_the_version_had_though_its_file_has_changed(
+    tmp_path,
+):
     file = tmp_path / "detect.toml"
     file.write_text('backend = "Says(one)"')
     with Models({"detect": file}) as models:
@@ -120,7 +126,9 @@ def test_a_failed_update_changes_nothing_and_says_why(says):
             assert answer(models) == "one"
         after = models.status()["detect"]
         assert "Sayz" in after["reason"]
-        assert {**after, "reason": "", "last_use_s": None}["versions"].keys() == before["versions"].keys()
+        assert {**after, "reason": "", "last_use_s": None}["versions"].keys() == before[
+            "versions"
+        ].keys()
         assert (after["state"], after["version"]) == ("ready", "1")
         assert [one.state for one in said] == ["loading", "failed"] * 2
         assert says.living == 1
@@ -298,7 +306,11 @@ def test_closed_models_refuse_requests_and_operations(says):
     models.close()
     models.close()
     assert says.living == 0
-    for use in (answer, lambda all_: all_.update("detect"), lambda all_: all_.load("x", saying("x"))):
+    for use in (
+        answer,
+        lambda all_: all_.update("detect"),
+        lambda all_: all_.load("x", saying("x")),
+    ):
         with pytest.raises(ClosedError, match="the models are closed"):
             use(models)
 
@@ -352,3 +364,16 @@ def test_last_use_is_by_the_clock_and_survives_an_update():
         clock.advance(5)
         models.update("detect")
         assert models.status()["detect"]["last_use_s"] == 5
+
+
+def test_an_update_that_is_being_built_when_all_is_closed_leaves_nothing(says):
+    models = Models({"detect": saying("one")})
+    assert says.building.acquire(timeout=60)
+    says.gate = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        updating = pool.submit(models.update, "detect", saying("two"))
+        assert says.building.acquire(timeout=60)
+        models.close()
+        says.gate.set()
+        assert isinstance(updating.exception(60), ClosedError)
+    assert says.living == 0

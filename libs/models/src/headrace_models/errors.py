@@ -41,13 +41,16 @@ class UnloadedError(HeadraceError, RuntimeError):
     Attributes:
         name: The model with its version, ``"detect:3"``.
         reason: Why it takes no requests.
+        replaced: Whether another version has taken its place.
     """
 
     code = "unloaded"
 
-    def __init__(self, name: str, reason: str = "unloaded") -> None:
+    def __init__(self, name: str, reason: str, *, replaced: bool = False) -> None:
         self.name = name
         self.reason = reason
-        model = name.partition(":")[0]
-        hint = f"load({name!r}) makes it ready, rollback({model!r}) brings a replaced version back."
+        self.replaced = replaced
+        hint = f"load({name!r}) makes it ready."
+        if replaced:
+            hint = f"rollback({name.partition(':')[0]!r}) brings the version back that was replaced last."
         super().__init__(f"model {name!r} takes no requests: {reason}\n  {hint}")

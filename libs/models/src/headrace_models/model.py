@@ -134,6 +134,7 @@ class Model:
             building = version.building = version.building or Future()
         outcome: BaseException | None = None
         try:
+            version.reason = ""
             self._tell(version, "loading")
             self._open(version, version.built(self._rules, read=read))
             with self._guard:
@@ -198,11 +199,10 @@ class Model:
         try:
             if not served:
                 self._tell(new, "loading")
-            read = new.config is None
-            if read:
+            if new.config is None:
                 new.read(self._rules)
             if same:
-                _check_same(old, new)
+                new.check_same(old)
             self._open(new, new.built(self._rules, read=False))
         except BaseException as error:
             known = as_headrace_error(error, new.title)
@@ -221,18 +221,25 @@ class Model:
         """Let a new version take the place of an old one, and close that."""
         new.last_use = old.last_use
         with self._guard:
-            del self.versions[old.number]
-            self._put(new)
-            if keep:
-                self.previous.append(old)
-            elif old.number != new.number:
-                del self.places[old.number]
-            for gone in self.previous[:-_KEPT]:
-                self.places.pop(gone.number, None)
-            del self.previous[:-_KEPT]
-            old.on_demand = False
+            if not self.closed:
+                self._exchange(old, new, keep=keep)
+        if self.closed and self.versions.get(new.number) is not new:
+            new.pipe.close(timeout=2.0)
+            self._check_open()
         self._tell(new, "ready", pipeline=new.pipe, replaces=old.number)
         self._retire(old, f"replaced by version {new.number}")
+
+    def _exchange(self, old: Version, new: Version, *, keep: bool) -> None:
+        del self.versions[old.number]
+        self._put(new)
+        if keep:
+            self.previous.append(old)
+        elif old.number != new.number:
+            del self.places[old.number]
+        for gone in self.previous[:-_KEPT]:
+            self.places.pop(gone.number, None)
+        del self.previous[:-_KEPT]
+        old.on_demand = False
 
     def rollback(self) -> str:
         """Build the previous version again, let it take the place of the present one; return its number.
@@ -309,7 +316,8 @@ class Model:
             if place.version is not version or version.state == "ready":
                 return None
             if not version.on_demand:
-                raise UnloadedError(version.title, version.reason or "unloaded")
+                replaced = self.versions.get(version.number) is not version
+                raise UnloadedError(version.title, version.reason, replaced=replaced)
             if version.error is not None and self._rules.clock() < version.retry_at:
                 raise again(version.error)
             building = version.building = Future()
@@ -347,7 +355,7 @@ class Model:
             }
         for version in leaving:
             version.leases.end()
-        pipes = [one.pipe for one in leaving if one.pipe is not None]
+        pipes = [pipe for one in leaving if (pipe := one.pipe) is not None]
         threads = [
             threading.Thread(target=pipe.close, kwargs={"timeout": timeout}, daemon=True)
             for pipe in pipes
@@ -385,10 +393,3 @@ class Model:
             versions[coming.number] = coming.status(now)
         in_order = {number: versions[number] for number in sorted(versions, key=int)}
         return {**versions[current.number], "version": current.number, "versions": in_order}
-
-
-def _check_same(old: Version, new: Version) -> None:
-    """Check that a version has the configuration of an old one, apart from the device."""
-    if old.written is not None and new.written != old.written:
-        what = f"the configuration of {new.title!r} has changed since it was loaded"
-        raise ConfigError(Problem("models", what, hint="Update the model first, and move it then."))

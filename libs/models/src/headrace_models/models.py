@@ -105,11 +105,12 @@ class Models(Operations):
             ``last_use_s`` (seconds since the last request, None before the first), ``reason``, ``retry_after_s`` (until
             requests may try a failed build again), ``version`` (the one that the name means), and ``versions``:
             the first five of these by number. An alias has ``state``, ``reason`` and ``shares``. If the
-            file ``aliases.toml`` of a watched folder, or the folder, cannot be read, ``aliases`` says why.
+            file ``aliases.toml`` of a watched folder, or the folder, cannot be read or watched, ``aliases`` says why.
         """
         found = super().status()
-        if self._watching is not None and self._watching.reason:
-            found["aliases"] = {"state": "failed", "reason": self._watching.reason, "shares": {}}
+        watching = self._watching
+        if watching is not None and (reason := watching.reason or watching.trouble):
+            found["aliases"] = {"state": "failed", "reason": reason, "shares": {}}
         return found
 
     def close(self, *, timeout: float | None = 30.0) -> None:

@@ -10,7 +10,7 @@ from headrace_models.errors import UnknownModelError
 from headrace_models.model import Model
 from headrace_models.requests import Requests
 from headrace_models.shares import Shares
-from headrace_models.sources import Source, read_entries, split
+from headrace_models.sources import Source, check_name, read_entries, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,6 +77,9 @@ class Operations(Requests):
                 what, hint = f"model {name!r} exists already", f"Call update({name!r}, ...)."
                 raise ConfigError(Problem("models", what, hint=hint))
             entries, _ = read_entries({name: config})
+            if not entries:
+                what, hint = f"{name!r} is given shares, not a configuration", "Call alias()."
+                raise ConfigError(Problem("models", what, hint=hint))
             (source,) = entries.values()
             made = self._added(short, number or "1", source)
         try:
@@ -180,6 +183,7 @@ class Operations(Requests):
             UnknownModelError: The target names no model.
         """
         self._check_open()
+        check_name(alias)
         if alias in self._models:
             raise ConfigError(Problem("models", f"the alias {alias!r} is the name of a model"))
         shares = Shares(alias, target, self._draw)

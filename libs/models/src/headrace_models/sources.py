@@ -20,13 +20,16 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "ALIASES",
     "Entries",
     "Source",
+    "check_name",
+    "files_of",
     "is_shares",
+    "read_aliases",
     "read_entries",
     "read_folder",
     "split",
@@ -100,19 +103,17 @@ class Source:
         }
         return {**laid, **(both or on)}
 
-    def files(self, config: headrace.PipelineConfig | None) -> frozenset[Path]:
-        """Return the files that the version depends on: its own, those it extends, and those its options name.
-
-        Args:
-            config: The checked configuration; None if the file could not be read as one.
-        """
+    def files(self) -> set[Path]:
+        """Return the file of the configuration and those that it extends; none for a dict."""
         found: set[Path] = set()
         if self.path is not None:
             _add_extended(self.path.absolute(), found)
-        if config is not None:
-            for node in headrace.explain(config)["nodes"].values():
-                found.update(_named_in(node["tree"]))
-        return frozenset(found)
+        return found
+
+
+def files_of(nodes: Iterable[Mapping[str, Any]]) -> set[Path]:
+    """Return the files that options name, from the nodes of `headrace.explain`."""
+    return {path for node in nodes for path in _named_in(node["tree"])}
 
 
 def _add_extended(path: Path, found: set[Path]) -> None:
@@ -200,7 +201,8 @@ def read_entries(models: Any) -> tuple[Entries, dict[str, Any]]:
         TypeError: ``models`` is neither a dict nor a path, or a model is no configuration.
     """
     if isinstance(models, (str, os.PathLike)):
-        return read_folder(Path(models))
+        folder = Path(models)
+        return read_folder(folder), read_aliases(folder)
     if not isinstance(models, Mapping):
         got = type(models).__name__
         raise TypeError(f"models are a dict of configurations by name, or a folder, got {got}")
@@ -229,6 +231,16 @@ def read_entries(models: Any) -> tuple[Entries, dict[str, Any]]:
     return entries, aliases
 
 
+def check_name(name: str) -> None:
+    """Check the name of a model or alias.
+
+    Raises:
+        ConfigError: It has other characters.
+    """
+    if (problem := _wrong(name, None)) is not None:
+        raise ConfigError(problem)
+
+
 def _wrong(name: str, version: str | None) -> Problem | None:
     if not _NAME.fullmatch(name):
         hint = "A name has the characters A-Z a-z 0-9 _ . - and begins with a letter or digit."
@@ -239,14 +251,13 @@ def _wrong(name: str, version: str | None) -> Problem | None:
     return None
 
 
-def read_folder(folder: Path) -> tuple[Entries, dict[str, Any]]:
+def read_folder(folder: Path) -> Entries:
     """Read a folder of models: ``NAME.toml``, or ``NAME/3.toml`` for a version; other files are left alone.
 
-    A TOML file whose name begins with ``_`` or ``.`` is no model, so that other files can extend it. The file
-    ``aliases.toml`` holds aliases and shares: ``live = {"detect:3" = 0.9, "detect:4" = 0.1}``.
+    A TOML file whose name begins with ``_`` or ``.`` is no model, so that other files can extend it.
 
     Raises:
-        ConfigError: The folder cannot be read, a name is wrong, or ``aliases.toml`` is no table of them.
+        ConfigError: The folder cannot be read, or a name is wrong.
     """
     named: dict[str, str] = {}
     try:
@@ -262,10 +273,16 @@ def read_folder(folder: Path) -> tuple[Entries, dict[str, Any]]:
         what = f"cannot read the folder of models: {error.strerror}"
         raise ConfigError(Problem("models", what, file=str(folder))) from error
     entries, _ = read_entries(named)
-    return entries, _read_aliases(folder / ALIASES)
+    return entries
 
 
-def _read_aliases(path: Path) -> dict[str, Any]:
+def read_aliases(folder: Path) -> dict[str, Any]:
+    """Read ``aliases.toml`` of a folder of models: ``live = {"detect:3" = 0.9, "detect:4" = 0.1}``.
+
+    Raises:
+        ConfigError: It is no TOML, or cannot be read; if there is none, there are no aliases.
+    """
+    path = folder / ALIASES
     try:
         found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import HeadraceError, SetupError
+from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
 from headrace_models.leases import Leases
-from headrace_models.sources import stamp
+from headrace_models.sources import files_of, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +106,7 @@ class Version:
         self.pipe = pipe
         self.leases = Leases()
         self.state, self.reason = "ready", ""
+        self.error, self.failures, self.deleted = None, 0, False
 
     def failed(self, error: HeadraceError, now: float) -> None:
         """Note a failed build; requests may try again later."""
@@ -121,10 +122,11 @@ class Version:
             ConfigError, SetupError: It is wrong, or cannot be moved to the device.
         """
         self.seen, self.config = {}, None
-        self.look()
+        self._see(self.source.files())
         self.written, config = self.source.load(allow_import=rules.allow_import)
-        self.config, self.device = config, _devices(config)
-        self.look()
+        nodes = [*headrace.explain(config)["nodes"].values()]
+        self._see({*self.source.files(), *files_of(nodes)})
+        self.config, self.device = config, _devices(nodes)
         return config
 
     def built(self, rules: Rules, *, read: bool) -> Pipeline:
@@ -153,9 +155,8 @@ class Version:
             raise SetupError(what) from error
         return pipe
 
-    def look(self) -> None:
-        """Note the stamps of the files on which the version depends."""
-        files = {*self.seen, *self.source.files(self.config)}
+    def _see(self, files: set[Path]) -> None:
+        """Note the stamps of files, the earlier one of those that are noted already."""
         self.seen = {path: self.seen.get(path) or stamp(path) for path in files}
 
     def like(self, other: Version) -> Version:
@@ -163,6 +164,17 @@ class Version:
         self.written, self.config, self.device = other.written, other.config, other.device
         self.seen = {path: stamp(path) for path in other.seen}
         return self
+
+    def check_same(self, other: Version) -> None:
+        """Check that the configuration is that of another version, apart from the device.
+
+        Raises:
+            ConfigError: The file has changed since the other version was read from it.
+        """
+        if other.written is not None and self.written != other.written:
+            what = f"the configuration of {self.title!r} has changed since it was loaded"
+            hint = "Update the model first, and move it then."
+            raise ConfigError(Problem("models", what, hint=hint))
 
     def changed(self) -> bool:
         """Return whether one of its files is another one than was seen."""
@@ -179,8 +191,7 @@ class Version:
         }
 
 
-def _devices(config: PipelineConfig) -> str:
-    nodes = headrace.explain(config)["nodes"].values()
+def _devices(nodes: list[dict[str, Any]]) -> str:
     written = [one["keys"]["device"]["value"] or "cpu" for one in nodes if one["alias_of"] is None]
     every = {one for value in written for one in ([value] if isinstance(value, str) else value)}
     return ", ".join(sorted(every))

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, HeadraceError, MissingDependencyError
-from headrace_models.sources import read_folder, stamp
+from headrace_models.sources import read_aliases, read_folder, stamp
 from headrace_models.version import first_line
 
 if TYPE_CHECKING:
     from headrace_models.operations import Operations
-    from headrace_models.sources import Entries
+    from headrace_models.sources import Entries, Source
     from headrace_models.version import Version
 
 __all__ = ["Watching"]
+
+_AGAIN_S = 5.0
+"""Seconds after which it is tried again to watch."""
+_LOOK_MS = 10_000
+"""Milliseconds after which the files are looked at without an event, for folders that tell nothing."""
 
 
 class Watching:
@@ -28,6 +33,7 @@ class Watching:
 
     Attributes:
         reason: Why ``aliases.toml`` or the folder could not be read; ``""`` if all is well.
+        trouble: Why the system does not tell of changes; ``""`` if it does.
     """
 
     def __init__(self, models: Operations, given: Any) -> None:
@@ -48,10 +54,13 @@ class Watching:
         self._watchfiles = watchfiles
         self._models = models
         self._folder = Path(given) if isinstance(given, (str, os.PathLike)) else None
-        self._aliases: dict[str, Any] | None = None
+        self._aliases: dict[str, Any] = {}
+        if self._folder is not None:
+            with contextlib.suppress(ConfigError):
+                self._aliases = read_aliases(self._folder)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.reason = ""
+        self.reason = self.trouble = ""
 
     def start(self) -> None:
         """Watch in a thread until `stop`."""
@@ -67,27 +76,29 @@ class Watching:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            folders = self.folders()
-            self.look()  # what has changed before these folders were watched
-            if not folders:
-                self._stop.wait()
-                return
-            changes = self._watchfiles.watch(
-                *folders,
-                stop_event=self._stop,
-                recursive=False,
-                watch_filter=None,
-                raise_interrupt=False,
-                rust_timeout=1000,
-                yield_on_timeout=True,
-            )
-            with contextlib.suppress(
-                OSError, RuntimeError
-            ):  # a folder is gone: they are listed again
-                for _ in changes:
-                    self.look()
-                    if self.folders() != folders:
-                        break
+            try:
+                self._watch()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the models go on, and it is tried again
+                self.trouble = f"not watched: {first_line(error)}"
+                self._stop.wait(_AGAIN_S)
+
+    def _watch(self) -> None:
+        """Look at each change, until other folders are to be watched."""
+        folders = self.folders()
+        changes = self._watchfiles.watch(
+            *folders,
+            stop_event=self._stop,
+            recursive=False,
+            watch_filter=None,
+            raise_interrupt=False,
+            rust_timeout=_LOOK_MS,
+            yield_on_timeout=True,
+        )
+        self.look()
+        while self.folders() == folders and not self._stop.is_set():
+            next(changes, None)
+            self.look()
+            self.trouble = ""
 
     def folders(self) -> list[str]:
         """Return the folders that hold the files of the models, and the folder of models with those in it."""
@@ -113,29 +124,35 @@ class Watching:
                 self._look_at(version)
 
     def _look_for_new(self, folder: Path) -> None:
+        reasons = []
         try:
-            entries, aliases = read_folder(folder)
-            self.reason = ""
+            self._add(read_folder(folder))
         except ConfigError as error:
-            self.reason = first_line(error)
-            return
-        self._add(entries)
+            reasons.append(first_line(error))
+        try:
+            self._take_aliases(read_aliases(folder))
+        except HeadraceError as error:
+            reasons.append(first_line(error))
+        self.reason = "; ".join(reasons)
+
+    def _take_aliases(self, aliases: dict[str, Any]) -> None:
         if aliases != self._aliases:
-            try:
-                for alias, target in aliases.items():
-                    self._models.alias(alias, target)
-                self._models._drop_aliases({*(self._aliases or {})} - {*aliases})
-                self._aliases = aliases
-            except HeadraceError as error:
-                self.reason = first_line(error)
+            for alias, target in aliases.items():
+                self._models.alias(alias, target)
+            self._models._drop_aliases({*self._aliases} - {*aliases})
+            self._aliases = aliases
 
     def _add(self, entries: Entries) -> None:
         known = {version.source.path for version in self._versions()}
         for (name, number), source in entries.items():
             if source.path in known or self._stop.is_set():
                 continue
-            with contextlib.suppress(HeadraceError):
+            beside = {file: stamp(file) for file in _files_beside(source)}
+            try:
                 self._models._load_new(name, number, source)
+            except HeadraceError:  # the version says so in its reason
+                version = self._models._models[name].versions[number]
+                version.seen = {**beside, **version.seen}
 
     def _look_at(self, version: Version) -> None:
         model, path = self._models._models[version.name], version.source.path
@@ -144,12 +161,14 @@ class Watching:
                 model.unload(version.number, f"{path} was deleted")
                 model.versions[version.number].deleted = True
             return
-        tries = version.state in ("ready", "failed")
-        if not (version.deleted or (tries and version.changed())):
+        if version.state not in {"ready", "failed"} and not version.deleted:
             return
-        # After a failure all files beside it count, because the one that is missing may be named only by what could
-        # not be read.
-        beside = {} if path is None else _stamps_in(path.parent.absolute())
+        # After a failure new files beside it count, because the one that was missing may be named only by what
+        # could not be read.
+        late = version.reason and not version.seen.keys() >= _files_beside(version.source)
+        if not (version.deleted or late or version.changed()):
+            return
+        beside = {file: stamp(file) for file in _files_beside(version.source)}
         version.seen = {file: stamp(file) for file in version.seen}
         try:
             if version.state == "ready":
@@ -161,7 +180,9 @@ class Watching:
             raise
 
 
-def _stamps_in(folder: Path) -> dict[Path, Any]:
-    with contextlib.suppress(OSError):
-        return {one: stamp(one) for one in folder.iterdir() if one.is_file()}
-    return {}
+def _files_beside(source: Source) -> set[Path]:
+    """Return all files in the folder of a configuration."""
+    if source.path is not None:
+        with contextlib.suppress(OSError):
+            return {one for one in source.path.parent.absolute().iterdir() if one.is_file()}
+    return set()

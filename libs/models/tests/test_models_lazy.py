@@ -1,0 +1,168 @@
+"""Models that are built at their first request."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace.errors import ClosedError, ConfigError, DeadlineExceededError, SetupError
+from headrace_models import Models, UnloadedError
+from headrace_testing import FakeClock
+
+
+def saying(text, **keys):
+    return {"backend": f"Says({text})", **keys}
+
+
+def test_nothing_is_built_before_the_first_request(says):
+    with Models({"detect": saying("one"), "other": saying("other")}, preload=False) as models:
+        assert says.built == []
+        assert models.status()["detect"]["state"] == "unloaded"
+        assert models("detect", {"data": 0})["result"] == "one"
+        assert says.built == ["one"]
+        assert models.status()["detect"]["state"] == "ready"
+        assert models.status()["other"]["state"] == "unloaded"
+
+
+def test_a_wrong_configuration_is_reported_at_once_all_the_same():
+    with pytest.raises(ConfigError, match="Sayz"):
+        Models({"detect": {"backend": "Sayz"}}, preload=False)
+
+
+def test_however_many_ask_it_is_built_once_and_all_get_their_own_answer(says):
+    says.gate = threading.Event()
+    with Models({"detect": saying("one")}, preload=False) as models, ThreadPoolExecutor(9) as pool:
+        calls = [pool.submit(models, "detect", {"data": n}) for n in range(8)]
+        awaited = pool.submit(lambda: asyncio.run(models.call_async("detect", {"data": 8})))
+        later = models.submit("detect", {"data": 9})
+        many = models.submit("detect", [{"data": 10}, {"data": 11}])
+        assert says.building.acquire(timeout=60)
+        assert models.status()["detect"]["state"] == "loading"
+        assert not later.done()
+        says.gate.set()
+        futures = [*calls, awaited, later, *many]
+        assert [one.result(60)["data"] for one in futures] == [*range(12)]
+        assert {one.result(60)["result"] for one in futures} == {"one"}
+        assert says.built == ["one"]
+
+
+def test_a_failure_reaches_all_who_wait_each_with_an_error_of_its_own(says):
+    says.gate, says.broken = threading.Event(), {"one"}
+    with Models({"detect": saying("one")}, preload=False) as models, ThreadPoolExecutor(9) as pool:
+        calls = [pool.submit(models, "detect", {"data": n}) for n in range(8)]
+        awaited = pool.submit(lambda: asyncio.run(models.call_async("detect", {"data": 8})))
+        later = models.submit("detect", {"data": 9})
+        says.gate.set()
+        errors = [one.exception(60) for one in [*calls, awaited, later]]
+        assert {type(one) for one in errors} == {SetupError}
+        assert len({id(one) for one in errors}) == len(errors)
+        assert all("one is broken" in str(one) for one in errors)
+        assert models.status()["detect"]["state"] == "failed"
+        assert "one is broken" in models.status()["detect"]["reason"]
+
+
+def test_a_failed_build_is_tried_again_after_a_second_and_then_after_twice_the_time(says):
+    clock, says.broken = FakeClock(), {"one"}
+    with Models({"detect": saying("one")}, preload=False, clock=clock) as models:
+        for wait_s in (1, 2, 4, 8, 16, 32, 60, 60):
+            with pytest.raises(SetupError):
+                models("detect", {"data": 0})
+            assert models.status()["detect"]["retry_after_s"] == wait_s
+            clock.advance(wait_s - 0.5)
+            with pytest.raises(SetupError):
+                models("detect", {"data": 0})
+            assert len(list(iter(lambda: says.building.acquire(blocking=False), False))) == 1
+            clock.advance(0.5)
+        says.broken = set()
+        assert models("detect", {"data": 0})["result"] == "one"
+        assert models.status()["detect"]["reason"] == ""
+        assert models.status()["detect"]["retry_after_s"] is None
+
+
+def test_the_wait_begins_with_a_second_again_after_a_success(says):
+    clock, says.broken = FakeClock(), {"one"}
+    with Models({"detect": saying("one")}, preload=False, clock=clock) as models:
+        for wait_s in (1, 2):
+            with pytest.raises(SetupError):
+                models("detect", {"data": 0})
+            clock.advance(wait_s)
+        says.broken = set()
+        models("detect", {"data": 0})
+        models.unload("detect")
+        says.broken = {"one"}
+        with pytest.raises(SetupError):
+            models.load("detect")
+        assert models.status()["detect"]["retry_after_s"] == 1
+
+
+def test_a_request_waits_for_a_build_no_longer_than_its_timeout(says):
+    says.gate = threading.Event()
+    with Models({"detect": saying("one")}, preload=False) as models:
+        with pytest.raises(DeadlineExceededError, match="not built in time"):
+            models("detect", {"data": 0}, timeout=0.001)
+        with pytest.raises(DeadlineExceededError, match="not built in time"):
+            asyncio.run(models.call_async("detect", {"data": 0}, timeout=0.001))
+        says.gate.set()
+        assert models("detect", {"data": 0})["result"] == "one"
+        assert says.built == ["one"]
+
+
+def test_a_cancelled_task_leaves_the_build_to_the_others(says):
+    says.gate = threading.Event()
+
+    async def cancelled(models):
+        task = asyncio.create_task(models.call_async("detect", {"data": 0}))
+        await asyncio.to_thread(says.building.acquire, timeout=60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with Models({"detect": saying("one")}, preload=False) as models, ThreadPoolExecutor(1) as pool:
+        asyncio.run(cancelled(models))
+        other = pool.submit(models, "detect", {"data": 1})
+        says.gate.set()
+        assert other.result(60)["result"] == "one"
+        assert says.built == ["one"]
+
+
+def test_a_request_that_waits_for_a_build_is_refused_when_the_models_are_closed(says):
+    says.gate = threading.Event()
+    models = Models({"detect": saying("one")}, preload=False)
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(models, "detect", {"data": 0})
+        assert says.building.acquire(timeout=60)
+        models.close()
+        says.gate.set()
+        assert isinstance(request.exception(60), ClosedError)
+    assert says.living == 0
+
+
+def test_an_update_of_a_model_that_is_being_built_serves_who_waits(says):
+    says.gate = threading.Event()
+    with Models({"detect": saying("one")}, preload=False) as models, ThreadPoolExecutor(2) as pool:
+        request = pool.submit(models, "detect", {"data": 0})
+        assert says.building.acquire(timeout=60)
+        update = pool.submit(models.update, "detect", saying("two"))
+        says.gate.set()
+        assert update.result(60) == "2"
+        assert request.result(60)["result"] in {"one", "two"}
+        assert models("detect", {"data": 0})["result"] == "two"
+
+
+def test_an_unloaded_model_is_not_built_by_requests(says):
+    with Models({"detect": saying("one")}, preload=False) as models:
+        models.unload("detect")
+        with pytest.raises(UnloadedError):
+            models("detect", {"data": 0})
+        with pytest.raises(UnloadedError):
+            models.submit("detect", {"data": 0})
+        assert says.built == []
+
+
+def test_a_name_means_the_greatest_version_though_a_smaller_one_was_built_first(says):
+    with Models({"a:1": saying("one"), "a:2": saying("two")}, preload=False) as models:
+        assert models("a:1", {"data": 0})["result"] == "one"
+        assert models("a", {"data": 0})["result"] == "two"

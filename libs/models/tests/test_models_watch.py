@@ -1,0 +1,274 @@
+"""A watched folder: each test changes files, and lets the watcher look at them itself, without waiting for events."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace_models import Models, UnloadedError
+from headrace_models.watching import Watching
+
+
+def write(path, text):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'backend = "Says({text})"\n')
+
+
+def answer(models, name="detect"):
+    return models(name, {"data": 0})["result"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "detect.toml", "one")
+    return tmp_path
+
+
+def watched(folder, **settings):
+    """Give models, and a watcher of them that looks when it is told to."""
+    models = Models(folder, **settings)
+    return models, Watching(models, folder)
+
+
+def test_a_folder_has_models_and_versions_and_leaves_other_files_alone(folder):
+    write(folder / "read" / "3.toml", "three")
+    write(folder / "read" / "12.toml", "twelve")
+    (folder / "_base.toml").write_text("not TOML")
+    (folder / "notes.txt").write_text("notes")
+    (folder / "aliases.toml").write_text(
+        'live = {"read:3" = 0.5, "read:12" = 0.5}\nbest = "read"\n'
+    )
+    with Models(str(folder)) as models:
+        assert sorted(models) == ["best", "detect", "live", "read"]
+        assert (answer(models, "read"), answer(models, "read:3")) == ("twelve", "three")
+        assert answer(models, "best") == "twelve"
+
+
+def test_a_folder_that_is_none_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read the folder of models"):
+        Models(tmp_path / "nothing")
+
+
+def test_nothing_is_built_again_where_nothing_has_changed(folder, says):
+    models, watching = watched(folder)
+    with models:
+        watching.look()
+        (folder / "detect.toml").touch()
+        watching.look()
+        assert says.built == ["one"]
+
+
+def test_a_changed_file_is_an_update(folder):
+    models, watching = watched(folder)
+    with models:
+        write(folder / "detect.toml", "two")
+        watching.look()
+        assert answer(models) == "two"
+        assert models.status()["detect"]["version"] == "2"
+        models.rollback("detect")
+        watching.look()
+        assert answer(models) == "one"  # it is not taken back at the next look
+        write(folder / "detect.toml", "three")
+        watching.look()
+        assert answer(models) == "three"
+
+
+def test_a_file_with_a_version_in_its_name_keeps_the_version(folder):
+    write(folder / "read" / "3.toml", "three")
+    models, watching = watched(folder)
+    with models:
+        write(folder / "read" / "3.toml", "new")
+        watching.look()
+        assert answer(models, "read:3") == "new"
+        assert [*models.status()["read"]["versions"]] == ["3"]
+
+
+def test_a_file_that_a_configuration_extends_is_an_update(folder):
+    write(folder / "_base.toml", "base")
+    (folder / "_middle.toml").write_text('extends = ["_base.toml"]\n')
+    (folder / "detect.toml").write_text('extends = "_middle.toml"\n')
+    models, watching = watched(folder)
+    with models:
+        assert answer(models) == "base"
+        write(folder / "_base.toml", "new")
+        watching.look()
+        assert answer(models) == "new"
+
+
+def test_a_model_file_is_an_update_wherever_it_lies(folder, tmp_path_factory):
+    model = tmp_path_factory.mktemp("weights") / "model.bin"
+    model.write_text("first")
+    (folder / "detect.toml").write_text(f"backend = \"Says(model='{model}')\"\n")
+    models, watching = watched(folder)
+    with models:
+        assert answer(models) == "first"
+        assert str(model.parent) in watching.folders()
+        model.write_text("second")
+        watching.look()
+        assert answer(models) == "second"
+
+
+def test_a_large_model_file_is_compared_by_size_and_time(folder, tmp_path, says):
+    model = tmp_path / "large.bin"
+    model.write_text("x" * (2 << 20))
+    (folder / "detect.toml").write_text(f"backend = \"Says(model='{model}')\"\n")
+    models, watching = watched(folder)
+    with models:
+        watching.look()
+        assert len(says.built) == 1
+        os.utime(model, ns=(1, 1))
+        watching.look()
+        assert len(says.built) == 2
+
+
+@pytest.mark.parametrize("half", ['backend = "Says(t', "backend = ", 'backend = "Sayz(two)"', ""])
+def test_a_half_written_file_changes_nothing_and_shows_until_it_is_whole(folder, says, half):
+    models, watching = watched(folder)
+    with models:
+        (folder / "detect.toml").write_text(half)
+        watching.look()
+        status = models.status()["detect"]
+        assert (status["state"], status["version"]) == ("ready", "1")
+        assert status["reason"].startswith("not updated: ConfigError")
+        assert answer(models) == "one"
+        watching.look()
+        assert says.built == ["one"]
+        write(folder / "detect.toml", "two")
+        watching.look()
+        assert answer(models) == "two"
+        assert models.status()["detect"]["reason"] == ""
+
+
+def test_a_model_that_cannot_be_built_changes_nothing_and_is_not_tried_at_each_look(folder, says):
+    models, watching = watched(folder)
+    with models:
+        says.broken = {"two"}
+        write(folder / "detect.toml", "two")
+        for _ in range(3):
+            watching.look()
+        assert "two is broken" in models.status()["detect"]["reason"]
+        assert answer(models) == "one"
+        tried = sum(1 for _ in iter(lambda: says.building.acquire(blocking=False), False))
+        assert tried == 2  # the first version, and the one update
+
+
+def test_a_missing_model_file_that_comes_later_is_taken(folder):
+    models, watching = watched(folder)
+    model = folder / "model.bin"
+    with models:
+        (folder / "detect.toml").write_text(f"backend = \"Says(model='{model}')\"\n")
+        watching.look()
+        assert "model.bin" in models.status()["detect"]["reason"]
+        assert answer(models) == "one"
+        model.write_text("late")
+        watching.look()
+        assert answer(models) == "late"
+
+
+def test_a_deleted_file_is_an_unload_and_one_that_comes_back_a_load(folder, says):
+    models, watching = watched(folder)
+    with models:
+        (folder / "detect.toml").unlink()
+        watching.look()
+        assert models.status()["detect"]["state"] == "unloaded"
+        assert "was deleted" in models.status()["detect"]["reason"]
+        assert says.living == 0
+        with pytest.raises(UnloadedError, match="was deleted"):
+            answer(models)
+        watching.look()
+        write(folder / "detect.toml", "two")
+        watching.look()
+        assert answer(models) == "two"
+
+
+def test_what_a_user_has_unloaded_stays_unloaded(folder):
+    models, watching = watched(folder)
+    with models:
+        models.unload("detect")
+        write(folder / "detect.toml", "two")
+        watching.look()
+        assert models.status()["detect"]["state"] == "unloaded"
+        models.load("detect")
+        assert answer(models) == "two"
+
+
+def test_new_files_are_loaded_and_a_bad_one_takes_no_requests_from_the_good(folder, says):
+    models, watching = watched(folder)
+    with models:
+        write(folder / "read" / "3.toml", "three")
+        write(folder / "other.toml", "other")
+        watching.look()
+        assert (answer(models, "read"), answer(models, "other")) == ("three", "other")
+        says.broken = {"four"}
+        write(folder / "read" / "4.toml", "four")
+        watching.look()
+        assert answer(models, "read") == "three"
+        assert models.status()["read"]["versions"]["4"]["state"] == "failed"
+        write(folder / "read" / "4.toml", "better")
+        watching.look()
+        assert answer(models, "read") == "better"
+
+
+def test_lazy_models_are_not_built_by_a_change(folder, says):
+    models, watching = watched(folder, preload=False)
+    with models:
+        write(folder / "detect.toml", "two")
+        write(folder / "other.toml", "other")
+        watching.look()
+        assert says.built == []
+        assert (answer(models), answer(models, "other")) == ("two", "other")
+
+
+def test_changed_aliases_are_taken_and_wrong_ones_show(folder):
+    write(folder / "read.toml", "read")
+    models, watching = watched(folder)
+    with models:
+        (folder / "aliases.toml").write_text('live = "detect"\nold = "detect"\n')
+        watching.look()
+        assert answer(models, "live") == "one"
+        (folder / "aliases.toml").write_text('live = "reed"\n')
+        watching.look()
+        assert "did you mean 'read'" in watching.reason
+        assert answer(models, "live") == "one"
+        (folder / "aliases.toml").write_text('live = "read"\n')
+        watching.look()
+        assert watching.reason == ""
+        assert answer(models, "live") == "read"
+        assert "old" not in models
+
+
+def test_events_of_the_file_system_reach_the_models(folder):
+    """The whole way: a real event, the watcher's thread, an update, its subscriber."""
+    with Models(folder, watch=True) as models:
+        updated = threading.Event()
+        models.subscribe(lambda change: updated.set() if change.state == "unloaded" else None)
+        write(folder / "detect.toml", "two")
+        assert updated.wait(120)
+        assert answer(models) == "two"
+        bad = threading.Event()
+        models.subscribe(lambda change: bad.set() if "is no TOML" in change.reason else None)
+        (folder / "detect.toml").write_text("half")
+        assert bad.wait(120)
+        assert models.status()["detect"]["state"] == "ready"
+    assert not any(one.name == "headrace-models-watch" for one in threading.enumerate())
+
+
+def test_wrong_aliases_of_a_watched_folder_are_in_the_status(folder):
+    with Models(folder, watch=True) as models:
+        (folder / "aliases.toml").write_text("half")
+        for name in (
+            "first",
+            "second",
+        ):  # what comes with the second is after the look at the first
+            loaded = threading.Event()
+            models.subscribe(
+                lambda change, name=name, loaded=loaded: (
+                    loaded.set() if (change.name, change.state) == (name, "ready") else None
+                )
+            )
+            write(folder / f"{name}.toml", name)
+            assert loaded.wait(120)
+        assert "aliases.toml" in models.status()["aliases"]["reason"]
