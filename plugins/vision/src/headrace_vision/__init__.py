@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
     from headrace_vision.options import SourceOptions
+    from headrace_vision.records import from_records, to_records
     from headrace_vision.runner import VideoRunner
     from headrace_vision.sinks import Sink
 
@@ -25,6 +26,8 @@ __all__ = [
     "SourceOptions",
     "VideoRunner",
     "__version__",
+    "from_records",
+    "to_records",
 ]
 
 _HOME = {
@@ -34,6 +37,8 @@ _HOME = {
     "Sink": "sinks",
     "SourceOptions": "options",
     "VideoRunner": "runner",
+    "from_records": "records",
+    "to_records": "records",
 }
 
 

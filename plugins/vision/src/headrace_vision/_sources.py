@@ -1,0 +1,94 @@
+"""State that each source has for itself, and the order of its frames."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from headrace.errors import InputError, SetupError
+
+if TYPE_CHECKING:
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["PerSource", "refuse_copies"]
+
+State = TypeVar("State")
+
+
+def refuse_copies(context: InitContext, name: str) -> None:
+    """Refuse to be one of several instances: each would see only some frames of a source.
+
+    Raises:
+        SetupError: ``instance_num`` is above 1.
+    """
+    if context.instance_num > 1:
+        raise SetupError(
+            f"{name} keeps state by source, and {context.instance_num} instances would share its frames",
+            hint="Put it into a node of its own with instance_num = 1, or into ordered of a VideoRunner.",
+        )
+
+
+class PerSource(Generic[State]):
+    """One state per source, made when the source is first seen; checks that frames come in order.
+
+    Args:
+        make: Makes a state.
+        most: Most sources; the one that was used least recently is forgotten.
+    """
+
+    def __init__(self, make: Callable[[], State], most: int) -> None:
+        self._make = make
+        self._most = most
+        self._states: OrderedDict[str, tuple[State, Any, Any]] = OrderedDict()
+
+    def next(self, request: Request, *, reset: bool = False) -> tuple[State, float | None]:
+        """Return the state of the source of a request, and the time of its frame in seconds, or None.
+
+        Args:
+            request: ``context`` has ``source``, ``frame`` and ``timestamp``, each optional.
+            reset: Whether the source begins anew.
+
+        Raises:
+            InputError: The frame is not later than the one before, or ``context`` is no mapping.
+        """
+        context = request.get("context") or {}
+        if not isinstance(context, Mapping):
+            got = type(context).__name__
+            raise InputError("this is no context", key="context", expected="a mapping", got=got)
+        source = str(context.get("source", ""))
+        frame, timestamp = context.get("frame"), context.get("timestamp")
+        for name, value in (("frame", frame), ("timestamp", timestamp)):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, (int, float))
+            ):
+                expected = f"a number as {name}"
+                raise InputError(
+                    "this is no context", key="context", expected=expected, got=repr(value)
+                )
+        known = self._states.pop(source, None)
+        state, last_frame, last_time = known or (self._make(), None, None)
+        try:
+            _check_later(source, "frame", frame, last_frame)
+            _check_later(source, "timestamp", timestamp, last_time)
+        except InputError:
+            if known is not None:
+                self._states[source] = known
+            raise
+        state = self._make() if reset else state
+        self._states[source] = (state, frame, timestamp)
+        while len(self._states) > self._most:
+            self._states.popitem(last=False)
+        return state, timestamp
+
+
+def _check_later(source: str, name: str, value: Any, last: Any) -> None:
+    if value is not None and last is not None and value <= last:
+        raise InputError(
+            f"the frames of source {source!r} are out of order",
+            key="context",
+            expected=f"a {name} after {last}",
+            got=str(value),
+            hint="Put this word into ordered of a VideoRunner, or behind nodes with instance_num = 1.",
+        )

@@ -1,0 +1,193 @@
+"""Boxes of a network as detections in pixels of the source image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    import supervision as sv
+    from numpy.typing import NDArray
+
+__all__ = [
+    "as_detections",
+    "best_boxes",
+    "finite",
+    "from_center",
+    "image_size",
+    "labels_of",
+    "make_detections",
+    "to_image",
+]
+
+
+def finite(value: Any, what: str, dims: int) -> NDArray[np.float64]:
+    """Return numbers of a network as ``float64`` with ``dims`` axes; a leading axis of 1 is taken away.
+
+    Raises:
+        InputError: They are no numbers, have other axes, or hold NaN or an infinity.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the {what} are no array", got=type(value).__name__) from error
+    if array.ndim == dims + 1 and array.shape[0] == 1:
+        array = array[0]
+    expected = f"finite numbers with {dims} axes"
+    if array.dtype.kind not in "fiu" or array.ndim != dims:
+        got = f"{array.dtype} {list(array.shape)}"
+        raise InputError(f"the {what} have a wrong form", expected=expected, got=got)
+    numbers = array.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise InputError(f"the {what} are not finite", expected=expected, got="NaN or infinity")
+    return numbers
+
+
+def image_size(request: Mapping[str, Any]) -> tuple[int, int]:
+    """Return height and width of the source image, in pixels.
+
+    They are those of ``letterbox`` (written by LetterBoxMat), else those of ``image``.
+
+    Raises:
+        InputError: The request has neither.
+    """
+    box = request.get("letterbox")
+    if box is not None:
+        return int(box.image_h), int(box.image_w)
+    shape: tuple[int, ...] = getattr(request.get("image"), "shape", ())
+    if len(shape) < 2 or not all(shape):
+        raise InputError(
+            "the size of the source image is unknown",
+            key="image",
+            expected="the key letterbox, as LetterBoxMat writes it, or the key image: uint8 [H, W, 3]",
+            got="neither",
+        )
+    return int(shape[0]), int(shape[1])
+
+
+def from_center(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``x1, y1, x2, y2`` of boxes ``[N, 4]`` that say centre, width and height."""
+    half = boxes[:, 2:] / 2
+    return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
+
+
+def to_image(
+    boxes: NDArray[np.float64], request: Mapping[str, Any], input_size: tuple[int, int] | None
+) -> NDArray[np.float32]:
+    """Map boxes from pixels of the network's input to the source image, and clip them to it.
+
+    Args:
+        boxes: ``[N, 4]``: ``x1, y1, x2, y2``.
+        request: Has ``letterbox``, else ``image``.
+        input_size: Height and width of the input, if the image was resized without a letterbox.
+
+    Raises:
+        InputError: It is unknown how the image was resized.
+    """
+    height, width = image_size(request)
+    letterbox = request.get("letterbox")
+    if letterbox is not None:
+        shift = np.array([letterbox.left, letterbox.top] * 2, np.float64)
+        scale_x, scale_y = width / letterbox.content_w, height / letterbox.content_h
+    elif input_size is not None:
+        shift = np.zeros(4)
+        scale_x, scale_y = width / input_size[1], height / input_size[0]
+    else:
+        raise InputError(
+            "it is unknown how the image was resized",
+            key="letterbox",
+            expected="the key letterbox, as LetterBoxMat writes it, or the option input_size",
+            got="neither",
+        )
+    mapped: NDArray[np.float64] = (boxes - shift) * np.array([scale_x, scale_y] * 2)
+    clipped: NDArray[np.float32] = np.clip(mapped, 0, [width, height] * 2).astype(np.float32)
+    return clipped
+
+
+def best_boxes(
+    boxes: NDArray[np.float64],
+    scores: NDArray[np.float64],
+    classes: NDArray[np.int64],
+    *,
+    iou_threshold: float,
+    class_agnostic: bool,
+) -> NDArray[np.int64]:
+    """Return the indices of the boxes that no better one overlaps, by descending score.
+
+    Args:
+        boxes: ``[N, 4]``: ``x1, y1, x2, y2``.
+        scores: ``[N]``, above 0.
+        classes: ``[N]``.
+        iou_threshold: Intersection over union above which the lesser box is dropped.
+        class_agnostic: Whether boxes of different classes drop each other.
+
+    Source:
+        ``cv2.dnn.NMSBoxes`` and ``cv2.dnn.NMSBoxesBatched``.
+    """
+    import cv2
+
+    suppress: Any = cv2.dnn
+    if not len(boxes):
+        return np.empty(0, np.int64)
+    sides = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)
+    if class_agnostic:
+        kept = suppress.NMSBoxes(sides, scores.astype(np.float32), 0.0, iou_threshold)
+    else:
+        numbers = classes.astype(np.int32)
+        kept = suppress.NMSBoxesBatched(
+            sides, scores.astype(np.float32), numbers, 0.0, iou_threshold
+        )
+    found = np.asarray(kept, np.int64).reshape(-1)
+    return found[np.argsort(-scores[found], kind="stable")]
+
+
+def labels_of(labels: list[str] | str | Path | None) -> list[str]:
+    """Return the names of the classes: a list, or the lines of a text file."""
+    if labels is None or isinstance(labels, list):
+        return list(labels or ())
+    lines = Path(labels).read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def make_detections(
+    boxes: NDArray[np.float32],
+    scores: NDArray[np.float64],
+    classes: NDArray[np.int64],
+    labels: list[str],
+) -> sv.Detections:
+    """Return ``supervision.Detections`` with ``data["class_name"]``.
+
+    Args:
+        boxes: ``float32 [N, 4]`` in pixels of the source image.
+        scores: ``[N]``.
+        classes: ``[N]``.
+        labels: Names by class; one without a name is called by its number.
+    """
+    import supervision as sv
+
+    names = [labels[c] if 0 <= c < len(labels) else str(c) for c in classes.tolist()]
+    return sv.Detections(
+        xyxy=boxes.reshape(-1, 4),
+        confidence=scores.astype(np.float32),
+        class_id=classes.astype(np.int64),
+        data={"class_name": np.array(names, dtype=str)},
+    )
+
+
+def as_detections(value: Any) -> sv.Detections:
+    """Return ``value`` if it is ``supervision.Detections``.
+
+    Raises:
+        InputError: It is something else.
+    """
+    import supervision as sv
+
+    if not isinstance(value, sv.Detections):
+        got = f"{type(value).__module__}.{type(value).__name__}"
+        raise InputError("these are no detections", expected="supervision.Detections", got=got)
+    return value

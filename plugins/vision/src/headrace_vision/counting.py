@@ -1,0 +1,276 @@
+"""`CountLine` and `CountZone`: who crosses a line, and who is in a zone for how long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, FiniteFloat
+
+import headrace
+from headrace.errors import InputError
+from headrace_vision._each import Each, ReadsSource, need
+from headrace_vision._sources import PerSource, refuse_copies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["CountLine", "CountZone"]
+
+Anchor = Literal["center", "bottom_center", "top_center", "corners"]
+
+
+class _Reads(ReadsSource, total=False):
+    counts: Any
+    events: Any
+
+
+class CountLine(Each):
+    """Count the tracks of each source that cross a line.
+
+    *In* is from the right to the left of the way from the line's start to its end, as it is seen in the image; *out* is the
+    other way. Only tracks that are confirmed count.
+
+    Reads:
+        data: ``supervision.Detections`` with ``tracker_id``, as Track writes it.
+        context: As Track reads it.
+        counts: Those of other words, which are kept.
+        events: Those of other words, which are kept.
+
+    Writes:
+        result: The same detections.
+        counts: ``counts[name] = {"in": n, "out": n}`` since the beginning of the source.
+        events: A list with a dict per crossing in this frame: ``type`` (``"line"``), ``name``, ``direction``
+            (``"in"``, ``"out"``), ``track_id``, ``class_name``, ``frame``, ``timestamp``.
+
+    Batch:
+        1 or more; items go one after the other.
+
+    Raises:
+        InputError: ``data`` is missing, is something else or has no tracks, or a frame is not later than the one
+            before of its source.
+
+    Source:
+        ``supervision.LineZone``.
+    """
+
+    class Options(headrace.Options):
+        """The line, and what of a box crosses it."""
+
+        line: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] = Field(
+            description="Start and end of the line: x1, y1, x2, y2 in pixels of the source image."
+        )
+        name: str = Field(
+            default="line", description="How the line is called in counts and events."
+        )
+        anchor: Anchor = Field(default="center", description="Which part of a box must cross.")
+        max_sources: int = Field(
+            default=1024,
+            ge=1,
+            description="Most sources with counts; the one used least recently is forgotten.",
+        )
+
+        positional = ("line",)
+
+    rerun = False
+    reads = _Reads
+    writes = ("result", "counts", "events")
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Return what works on one request."""
+        import supervision as sv
+
+        refuse_copies(context, "CountLine")
+        x1, y1, x2, y2 = options.line
+        anchors = _anchors(options.anchor)
+
+        def make() -> Any:
+            return sv.LineZone(sv.Point(x1, y1), sv.Point(x2, y2), triggering_anchors=anchors)
+
+        states = PerSource(make, options.max_sources)
+
+        def work(request: Request) -> None:
+            detections = _tracked(request)
+            line, timestamp = states.next(request)
+            crossed = line.trigger(detections)
+            rows = [
+                (row, direction)
+                for direction, hits in zip(("in", "out"), crossed, strict=True)
+                for row in hits.nonzero()[0].tolist()
+            ]
+            events = [
+                {
+                    **_event(detections, row, request, timestamp),
+                    "type": "line",
+                    "name": options.name,
+                    "direction": direction,
+                }
+                for row, direction in rows
+            ]
+            _add(request, options.name, {"in": line.in_count, "out": line.out_count}, events)
+            request["result"] = request["data"]
+
+        return work
+
+
+class CountZone(Each):
+    """Count the tracks of each source inside a polygon, and say who enters and leaves, and how long each was inside.
+
+    A track that is not seen for ``patience_s`` has left when it was last seen inside.
+
+    Reads:
+        data: ``supervision.Detections`` with ``tracker_id``, as Track writes it.
+        context: As Track reads it.
+        counts: Those of other words, which are kept.
+        events: Those of other words, which are kept.
+
+    Writes:
+        result: The same detections.
+        counts: ``counts[name] = {"inside": n, "entered": n}``: now, and since the beginning of the source.
+        events: A list with a dict for each that enters or leaves in this frame: ``type`` (``"zone"``), ``name``,
+            ``direction`` (``"enter"``, ``"leave"``), ``track_id``, ``class_name``, ``frame``, ``timestamp``; those that
+            leave have ``dwell_s``.
+
+    Batch:
+        1 or more; items go one after the other.
+
+    Raises:
+        InputError: ``data`` is missing, is something else or has no tracks, or a frame is not later than the one
+            before of its source.
+
+    Source:
+        ``supervision.PolygonZone``; the times are own.
+    """
+
+    class Options(headrace.Options):
+        """The zone, and what of a box is in it."""
+
+        zone: list[Annotated[tuple[FiniteFloat, FiniteFloat], Field()]] = Field(
+            min_length=3,
+            description="Corners of the polygon: a list of [x, y] in pixels of the source image.",
+        )
+        name: str = Field(
+            default="zone", description="How the zone is called in counts and events."
+        )
+        anchor: Anchor = Field(
+            default="bottom_center", description="Which part of a box must be inside."
+        )
+        patience_s: float = Field(
+            default=1.0, ge=0, description="A track that is unseen for longer has left (seconds)."
+        )
+        max_sources: int = Field(
+            default=1024,
+            ge=1,
+            description="Most sources with counts; the one used least recently is forgotten.",
+        )
+
+        positional = ("zone",)
+
+    rerun = False
+    reads = _Reads
+    writes = ("result", "counts", "events")
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Return what works on one request."""
+        import numpy as np
+        import supervision as sv
+
+        refuse_copies(context, "CountZone")
+        polygon = np.rint(np.array(options.zone)).astype(np.int64)
+        if (polygon < 0).any():
+            raise InputError("the zone has a corner outside of the image", key="zone")
+        zone = sv.PolygonZone(polygon, triggering_anchors=_anchors(options.anchor))
+        states = PerSource(lambda: _Visits(options.patience_s), options.max_sources)
+
+        def work(request: Request) -> None:
+            detections = _tracked(request)
+            visits, timestamp = states.next(request)
+            inside = zone.trigger(detections)
+            ids = detections.tracker_id if len(detections) else []
+            rows = {int(one): row for row, one in enumerate(ids) if one >= 0}
+            now = 0.0 if timestamp is None else float(timestamp)
+            events = []
+            for direction, track_id, dwell_s in visits.look(rows, inside, now):
+                event = _event(detections, rows.get(track_id), request, timestamp)
+                event |= {"type": "zone", "name": options.name, "direction": direction}
+                event["track_id"] = track_id
+                if dwell_s is not None:
+                    event["dwell_s"] = dwell_s
+                events.append(event)
+            counts = {"inside": len(visits.since), "entered": visits.entered}
+            _add(request, options.name, counts, events)
+            request["result"] = request["data"]
+
+        return work
+
+
+class _Visits:
+    """Who is inside since when, and when each was last seen there; times in seconds."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.since: dict[int, float] = {}
+        self.entered = 0
+        self._seen: dict[int, float] = {}
+        self._patience_s = patience_s
+
+    def look(
+        self, rows: dict[int, int], inside: Any, now: float
+    ) -> list[tuple[str, int, float | None]]:
+        """Return who enters (None) and who leaves (with the seconds inside)."""
+        found: list[tuple[str, int, float | None]] = []
+        for track_id, row in rows.items():
+            if inside[row]:
+                if track_id not in self.since:
+                    self.since[track_id] = now
+                    self.entered += 1
+                    found.append(("enter", track_id, None))
+                self._seen[track_id] = now
+        for track_id in list(self.since):
+            unseen = track_id not in rows and now - self._seen[track_id] > self._patience_s
+            if unseen or (track_id in rows and not inside[rows[track_id]]):
+                end = self._seen.pop(track_id) if unseen else now
+                self._seen.pop(track_id, None)
+                found.append(("leave", track_id, end - self.since.pop(track_id)))
+        return found
+
+
+def _anchors(name: str) -> list[Any]:
+    import supervision as sv
+
+    if name == "corners":
+        corners = ("TOP_LEFT", "TOP_RIGHT", "BOTTOM_LEFT", "BOTTOM_RIGHT")
+        return [sv.Position[one] for one in corners]
+    return [sv.Position[name.upper()]]
+
+
+def _tracked(request: Request) -> Any:
+    from headrace_vision.boxes import as_detections
+
+    detections = as_detections(need(request, "data", "supervision.Detections with tracker_id"))
+    if len(detections) and detections.tracker_id is None:
+        raise InputError(
+            "the detections have no tracks",
+            expected="supervision.Detections with tracker_id",
+            got="tracker_id = None",
+            hint="Put Track before this word.",
+        )
+    return detections
+
+
+def _event(
+    detections: Any, row: int | None, request: Request, timestamp: float | None
+) -> dict[str, Any]:
+    names = detections.data.get("class_name")
+    return {
+        "track_id": None if row is None else int(detections.tracker_id[row]),
+        "class_name": None if row is None or names is None else str(names[row]),
+        "frame": (request.get("context") or {}).get("frame"),
+        "timestamp": timestamp,
+    }
+
+
+def _add(request: Request, name: str, counts: dict[str, int], events: list[dict[str, Any]]) -> None:
+    request["counts"] = {**request.get("counts", {}), name: counts}
+    request["events"] = [*request.get("events", []), *events]

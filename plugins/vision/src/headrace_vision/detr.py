@@ -1,0 +1,142 @@
+"""`DetrDetections`: the outputs of a detector of the DETR family as detections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+import headrace
+from headrace.errors import InputError
+from headrace_vision._each import Each, ReadsSize, need
+from headrace_vision.yolo import Labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["DetrDetections"]
+
+_EXPECTED = (
+    "a mapping or list of two arrays, boxes [Q, 4] and logits [Q, C], or one array [Q, 4 + C]"
+)
+
+
+class DetrDetections(Each):
+    """Turn the outputs of a DETR network into detections in pixels of the source image.
+
+    Boxes are centre and size, in parts of the input (0 to 1). ``activation`` says how scores come from the logits:
+    ``sigmoid`` takes the best pairs of query and class (RF-DETR, RT-DETR, D-FINE), ``softmax`` the best class of each
+    query, the last class being *no object* (DETR), ``identity`` the best class of each query of what are scores already.
+
+    Reads:
+        data: A mapping or list of two arrays, boxes ``[Q, 4]`` and logits ``[Q, C]`` (with a leading axis of 1, if you
+            like), or one array ``[Q, 4 + C]``. With four classes, a mapping whose names contain ``box`` or ``dets`` for
+            the boxes.
+        letterbox: How the image was fitted into the input, if it was.
+        image: Without a letterbox, the source image, for its size.
+
+    Writes:
+        result: ``supervision.Detections``, by descending score, with ``data["class_name"]``.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing or something else, or the size of the source image is unknown.
+
+    Source:
+        The post-processing described by DETR (softmax) and by Deformable DETR (sigmoid, best pairs).
+    """
+
+    class Options(headrace.Options):
+        """How scores are made, and which boxes are kept."""
+
+        activation: Literal["sigmoid", "softmax", "identity"] = Field(
+            default="sigmoid",
+            description="How scores come from the logits: sigmoid, softmax (the last class is no object), or identity, where they are scores already.",
+        )
+        score_threshold: float = Field(
+            default=0.5, ge=0, le=1, description="Boxes of a lower score are dropped (0 to 1)."
+        )
+        max_boxes: int = Field(default=300, ge=1, description="Most boxes of an image (a number).")
+        labels: Labels = Field(
+            default=None,
+            description="Names of the classes: a list, or the path of a text file with a name per line.",
+        )
+
+        positional = ("activation", "score_threshold")
+
+    reads = ReadsSize
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Read the labels, and return what works on one request."""
+        import numpy as np
+
+        from headrace_vision.boxes import (
+            from_center,
+            image_size,
+            labels_of,
+            make_detections,
+            to_image,
+        )
+
+        labels = labels_of(options.labels)
+
+        def work(request: Request) -> None:
+            places, logits = _pair(need(request, "data", _EXPECTED))
+            scores, queries, classes = _scores(logits, options.activation)
+            order = np.argsort(-scores, kind="stable")[: options.max_boxes]
+            order = order[scores[order] >= options.score_threshold]
+            letterbox = request.get("letterbox")
+            size = image_size(request)
+            if letterbox is not None:
+                size = (letterbox.canvas_h, letterbox.canvas_w)
+            scale = np.array([size[1], size[0]] * 2, np.float64)
+            boxes = to_image(from_center(places[queries[order]]) * scale, request, size)
+            request["result"] = make_detections(boxes, scores[order], classes[order], labels)
+
+        return work
+
+
+def _pair(data: Any) -> tuple[Any, Any]:
+    """Return boxes ``[Q, 4]`` and logits ``[Q, C]``."""
+    from headrace_vision.boxes import finite
+
+    if not isinstance(data, (Mapping, list, tuple)):
+        rows = finite(data, "outputs", 2)
+        if rows.shape[1] < 5:
+            raise InputError("these are no outputs", expected=_EXPECTED, got=str(list(rows.shape)))
+        return rows[:, :4], rows[:, 4:]
+    if len(data) != 2:
+        raise InputError("these are no outputs", expected=_EXPECTED, got=f"{len(data)} parts")
+    parts = list(data.items()) if isinstance(data, Mapping) else [("", one) for one in data]
+    arrays = [(str(name).lower(), finite(value, "outputs", 2)) for name, value in parts]
+    boxes = [k for k, (_, one) in enumerate(arrays) if one.shape[1] == 4]
+    if len(boxes) == 2:
+        boxes = [k for k, (name, _) in enumerate(arrays) if "box" in name or "dets" in name]
+    if len(boxes) != 1 or len(arrays[0][1]) != len(arrays[1][1]):
+        got = " and ".join(str(list(one.shape)) for _, one in arrays)
+        raise InputError("it is unclear which array has the boxes", expected=_EXPECTED, got=got)
+    return arrays[boxes[0]][1], arrays[1 - boxes[0]][1]
+
+
+def _scores(logits: Any, activation: str) -> tuple[Any, Any, Any]:
+    """Return scores, queries and classes, each ``[N]``."""
+    import numpy as np
+
+    count, classes = logits.shape
+    if activation == "sigmoid":
+        scores = 1 / (1 + np.exp(-np.clip(logits, -60, 60)))
+        pairs = np.arange(count * classes)
+        return scores.reshape(-1), pairs // max(classes, 1), pairs % max(classes, 1)
+    if activation == "softmax":
+        if classes < 2:
+            raise InputError("one class is none", expected="logits [Q, C], C at least 2")
+        shifted = np.exp(logits - logits.max(1, keepdims=True)) if count else logits
+        logits = (shifted / shifted.sum(1, keepdims=True))[:, :-1] if count else logits[:, :-1]
+    best = logits.argmax(1) if count else np.empty(0, np.int64)
+    return np.take_along_axis(logits, best[:, None], 1)[:, 0], np.arange(count), best

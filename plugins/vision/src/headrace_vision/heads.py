@@ -1,0 +1,282 @@
+"""`BoxDetections`, `ClassDetections` and `FilterDetections`: boxes by name, classes, and a choice of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+import headrace
+from headrace.errors import InputError
+from headrace_vision._each import Each, ReadsSize, need
+from headrace_vision.yolo import Labels, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["BoxDetections", "ClassDetections", "FilterDetections"]
+
+
+class BoxDetections(Each):
+    """Turn boxes, scores and classes that a network gives by name into detections.
+
+    Reads:
+        data: A mapping with the arrays that ``boxes`` (``[N, 4]``), ``scores`` (``[N]``) and ``classes`` (``[N]``) name,
+            each with a leading axis of 1, if you like.
+        letterbox: How the image was fitted into the input.
+        image: Without a letterbox, the source image, whose size says with ``input_size`` how it was resized.
+
+    Writes:
+        result: ``supervision.Detections``, by descending score, clipped to the source image, with
+            ``data["class_name"]``.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing, is no such mapping, or the size of the source image is unknown.
+
+    Source:
+        own
+    """
+
+    class Options(headrace.Options):
+        """Which array is what, and in which unit the boxes are."""
+
+        boxes: str = Field(default="boxes", description="Name of the array of boxes.")
+        scores: str = Field(default="scores", description="Name of the array of scores.")
+        classes: str = Field(default="labels", description="Name of the array of classes.")
+        corners: Literal["xyxy", "cxcywh", "xywh"] = Field(
+            default="xyxy",
+            description="What four numbers of a box are: corners; centre and size; first corner and size.",
+        )
+        unit: Literal["image", "input", "part"] = Field(
+            default="image",
+            description="Pixels of the source image, pixels of the network's input, or parts of the input (0 to 1).",
+        )
+        score_threshold: float = Field(
+            default=0.25, ge=0, le=1, description="Boxes of a lower score are dropped (0 to 1)."
+        )
+        max_boxes: int = Field(default=300, ge=1, description="Most boxes of an image (a number).")
+        labels: Labels = Field(
+            default=None,
+            description="Names of the classes: a list, or the path of a text file with a name per line.",
+        )
+        input_size: Size | None = Field(
+            default=None,
+            description="Height and width of the network's input in pixels, where the image was resized without a "
+            "letterbox.",
+        )
+
+        positional = ("boxes", "scores", "classes")
+
+    reads = ReadsSize
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Read the labels, and return what works on one request."""
+        import numpy as np
+
+        from headrace_vision.boxes import (
+            finite,
+            image_size,
+            labels_of,
+            make_detections,
+            to_image,
+        )
+
+        labels = labels_of(options.labels)
+        names = (options.boxes, options.scores, options.classes)
+        expected = f"a mapping with the arrays {', '.join(names)}"
+
+        def arrays_of(data: Any) -> tuple[Any, Any, Any]:
+            if not isinstance(data, Mapping):
+                raise InputError("these are no arrays", expected=expected, got=type(data).__name__)
+            for name in names:
+                if name not in data:
+                    known = ", ".join(map(str, data))
+                    raise InputError(f"there is no array {name!r}", expected=expected, got=known)
+            boxes = finite(data[names[0]], "boxes", 2)
+            scores, classes = (finite(data[name], name, 1) for name in names[1:])
+            if boxes.shape != (len(scores), 4) or len(classes) != len(scores):
+                got = f"{list(boxes.shape)}, {len(scores)} and {len(classes)}"
+                raise InputError("the arrays do not fit each other", expected=expected, got=got)
+            return boxes, scores, classes.astype(np.int64)
+
+        def work(request: Request) -> None:
+            boxes, scores, classes = arrays_of(need(request, "data", expected))
+            boxes = _corners(boxes, options.corners)
+            order = np.argsort(-scores, kind="stable")
+            order = order[scores[order] >= options.score_threshold][: options.max_boxes]
+            height, width = image_size(request)
+            size = options.input_size
+            if options.unit == "part":
+                box = request.get("letterbox")
+                size = (height, width) if box is None else (box.canvas_h, box.canvas_w)
+                boxes = boxes * np.array([size[1], size[0]] * 2)
+            if options.unit == "image":
+                mapped = np.clip(boxes[order], 0, [width, height] * 2).astype(np.float32)
+            else:
+                mapped = to_image(boxes[order], request, size)
+            request["result"] = make_detections(mapped, scores[order], classes[order], labels)
+
+        return work
+
+
+def _corners(boxes: Any, kind: str) -> Any:
+    """Return boxes ``[N, 4]`` as ``x1, y1, x2, y2``."""
+    import numpy as np
+
+    from headrace_vision.boxes import from_center
+
+    if kind == "cxcywh":
+        return from_center(boxes)
+    if kind == "xywh":
+        return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1)
+    return boxes
+
+
+class ClassDetections(Each):
+    """Turn the logits of a classifier into detections: the whole image, once for each of the best classes.
+
+    Reads:
+        data: Numbers ``[C]`` or ``[1, C]``.
+        letterbox: How the image was fitted into the input, which says the size of the source image.
+        image: Without a letterbox, the source image, for its size.
+
+    Writes:
+        result: ``supervision.Detections``, by descending score, with ``data["class_name"]``.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing or something else, or the size of the source image is unknown.
+
+    Source:
+        own
+    """
+
+    class Options(headrace.Options):
+        """How scores are made, and how many are kept."""
+
+        activation: Literal["softmax", "sigmoid", "identity"] = Field(
+            default="softmax",
+            description="How scores come from the logits; identity: they are scores already.",
+        )
+        top: int = Field(default=1, ge=1, description="How many of the best classes are kept.")
+        score_threshold: float = Field(
+            default=0.0, ge=0, le=1, description="Classes of a lower score are dropped (0 to 1)."
+        )
+        labels: Labels = Field(
+            default=None,
+            description="Names of the classes: a list, or the path of a text file with a name per line.",
+        )
+
+        positional = ("top",)
+
+    reads = ReadsSize
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Read the labels, and return what works on one request."""
+        import numpy as np
+
+        from headrace_vision.boxes import finite, image_size, labels_of, make_detections
+
+        labels = labels_of(options.labels)
+
+        def work(request: Request) -> None:
+            scores = finite(need(request, "data", "the logits of a classifier [C]"), "logits", 1)
+            if options.activation == "softmax" and scores.size:
+                scores = np.exp(scores - scores.max())
+                scores = scores / scores.sum()
+            elif options.activation == "sigmoid":
+                scores = 1 / (1 + np.exp(-np.clip(scores, -60, 60)))
+            order = np.argsort(-scores, kind="stable")[: options.top]
+            order = order[scores[order] >= options.score_threshold]
+            height, width = image_size(request)
+            boxes = np.tile(np.array([0, 0, width, height], np.float32), (len(order), 1))
+            request["result"] = make_detections(boxes, scores[order], order, labels)
+
+        return work
+
+
+class FilterDetections(Each):
+    """Keep the detections that fulfil all conditions, in their order.
+
+    Reads:
+        data: ``supervision.Detections``.
+
+    Writes:
+        result: ``supervision.Detections``: those that are kept.
+
+    Batch:
+        1 or more; items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is missing or something else, or lacks what a condition is about.
+
+    Source:
+        own
+    """
+
+    class Options(headrace.Options):
+        """The conditions."""
+
+        classes: list[str | int] | None = Field(
+            default=None,
+            description="Names or numbers of the classes that are kept; none keeps all.",
+        )
+        score_threshold: float = Field(
+            default=0.0, ge=0, le=1, description="Lower scores are dropped (0 to 1)."
+        )
+        min_area: float = Field(
+            default=0.0, ge=0, description="Smaller boxes are dropped (pixels of the source image)."
+        )
+        max_area: float | None = Field(
+            default=None, gt=0, description="Larger boxes are dropped (pixels); none keeps all."
+        )
+        confirmed: bool = Field(
+            default=False, description="Only tracks that are confirmed are kept (true or false)."
+        )
+
+        positional = ("classes",)
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Return what works on one request."""
+        import numpy as np
+
+        from headrace_vision.boxes import as_detections
+
+        def lacking(what: str) -> InputError:
+            return InputError(f"the detections have no {what}", expected="detections with them")
+
+        def work(request: Request) -> None:
+            found = as_detections(need(request, "data", "supervision.Detections"))
+            keep = np.ones(len(found), bool)
+            if len(found) and options.score_threshold > 0:
+                if found.confidence is None:
+                    raise lacking("scores")
+                keep &= found.confidence >= options.score_threshold
+            if len(found) and options.classes is not None:
+                if found.class_id is None:
+                    raise lacking("classes")
+                names = found.data.get("class_name", [None] * len(found))
+                wanted = options.classes
+                pairs = zip(found.class_id, names, strict=True)
+                keep &= [int(c) in wanted or str(name) in wanted for c, name in pairs]
+            if len(found) and options.confirmed:
+                if found.tracker_id is None:
+                    raise lacking("tracks")
+                keep &= found.tracker_id >= 0
+            sides = found.xyxy[:, 2:] - found.xyxy[:, :2]
+            area = sides[:, 0] * sides[:, 1]
+            keep &= area >= options.min_area
+            if options.max_area is not None:
+                keep &= area <= options.max_area
+            request["result"] = found[keep]
+
+        return work

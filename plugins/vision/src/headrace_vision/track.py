@@ -1,0 +1,168 @@
+"""`Track`: the same object has the same number in every frame of its source."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+import headrace
+from headrace.errors import MissingDependencyError, SetupError
+from headrace_vision._each import Each, ReadsSource, need
+from headrace_vision._sources import PerSource, refuse_copies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace import InitContext
+    from headrace.keys import Request
+
+__all__ = ["TRACKERS", "Track"]
+
+TRACKERS = {
+    "bytetrack": "ByteTrackTracker",
+    "ocsort": "OCSORTTracker",
+    "sort": "SORTTracker",
+    "botsort": "BoTSORTTracker",
+}
+"""The trackers of the library ``trackers``, by the name in a configuration."""
+
+
+class _Reads(ReadsSource, total=False):
+    image: Any
+
+
+class Track(Each):
+    """Number the detections of each source: the same object keeps its number.
+
+    Every source has a tracker of its own, told by ``context["source"]``, so numbers are never shared. Rows keep their
+    order. -1 means *not confirmed*: the tracker has not seen the object often enough.
+
+    Reads:
+        data: ``supervision.Detections``.
+        context: A mapping with ``source``, ``frame``, ``timestamp`` (s) and ``gap``, as VideoRunner writes it; without
+            it, all requests are one source in the order in which they come.
+        image: ``uint8 [H, W, 3]``, only for ``botsort`` and trackers of your own.
+
+    Writes:
+        result: ``supervision.Detections`` with ``tracker_id``.
+
+    Batch:
+        1 or more; items go one after the other.
+
+    Raises:
+        InputError: ``data`` is missing or something else, or a frame is not later than the one before of its source.
+
+    Source:
+        SORT, ByteTrack, OC-SORT and BoT-SORT as in the library ``trackers``.
+    """
+
+    class Options(headrace.Options):
+        """Which tracker, and what it does after a gap."""
+
+        tracker: str = Field(
+            default="bytetrack",
+            description="bytetrack, ocsort, sort, botsort, or module:Class with the method update(detections, frame, "
+            "timestamp).",
+        )
+        settings: dict[str, Any] = Field(
+            default={}, description="Arguments of the tracker by name, in its own units."
+        )
+        on_gap: Literal["keep", "reset"] = Field(
+            default="keep",
+            description="What happens to the tracks of a source where frames are missing: keep them, or reset the "
+            "tracker.",
+        )
+        max_sources: int = Field(
+            default=1024,
+            ge=1,
+            description="Most sources with a tracker; the one used least recently is forgotten.",
+        )
+
+        positional = ("tracker",)
+
+    rerun = False
+    reads = _Reads
+
+    def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
+        """Find the tracker, make one to see that its settings are right, and return what works on a request."""
+        import numpy as np
+
+        from headrace_vision.boxes import as_detections
+
+        refuse_copies(context, "Track")
+        found = _tracker_class(options.tracker, allow_import=context.allow_import)
+
+        def make() -> Any:
+            return found(**options.settings)
+
+        try:
+            make()
+        except (TypeError, ValueError) as error:
+            raise SetupError(
+                f"the tracker {options.tracker!r} refuses its settings: {error}",
+                hint="The option settings has the arguments of its class.",
+            ) from error
+        states = PerSource(make, options.max_sources)
+        wants_image = options.tracker not in TRACKERS or options.tracker == "botsort"
+
+        def work(request: Request) -> None:
+            detections = as_detections(need(request, "data", "supervision.Detections"))
+            reset = options.on_gap == "reset" and _is_gap(request)
+            tracker, timestamp = states.next(request, reset=reset)
+            numbered = _copy(detections)
+            numbered.data = {**detections.data, "_row": np.arange(len(detections))}
+            image = request.get("image")
+            tracked = tracker.update(
+                numbered, frame=image if wants_image else None, timestamp=timestamp
+            )
+            ids = np.full(len(detections), -1, np.int64)
+            if len(tracked):
+                ids[np.asarray(tracked.data["_row"], np.int64)] = tracked.tracker_id
+            numbered.data = dict(detections.data)
+            numbered.tracker_id = ids
+            request["result"] = numbered
+
+        return work
+
+
+def _is_gap(request: Request) -> bool:
+    context = request.get("context")
+    return bool(getattr(context, "get", lambda _: False)("gap"))
+
+
+def _copy(detections: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(detections, tracker_id=None)
+
+
+def _tracker_class(name: str, *, allow_import: bool) -> Any:
+    if name in TRACKERS:
+        try:
+            trackers = importlib.import_module("trackers")
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"trackers cannot be imported: {error}",
+                distribution="headrace-vision",
+                hint='Type `pip install "headrace-vision[track]"`.',
+            ) from error
+        return getattr(trackers, TRACKERS[name])
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        import difflib
+
+        near = difflib.get_close_matches(name, TRACKERS, 1)
+        hint = f"Did you mean {near[0]!r}?" if near else "Or write module:Class."
+        raise SetupError(f"there is no tracker {name!r}; known: {', '.join(TRACKERS)}", hint=hint)
+    if not allow_import:
+        raise SetupError(
+            f"the tracker {name!r} may not be imported", hint="Imports of configurations are off."
+        )
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SetupError(
+            f"the tracker {name!r} cannot be imported: {error}", hint="Write module:Class."
+        ) from error

@@ -1,0 +1,481 @@
+"""The words on outputs that an encoder of the test makes of known boxes."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import supervision as sv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace
+from headrace.errors import HeadraceError, InputError
+from headrace_vision import from_records, to_records
+from headrace_vision.boxes import best_boxes
+from headrace_vision.layouts import cells_of, fitting_layouts
+
+SIZE = (96, 128)  # of the network's input, height and width
+LABELS = ["cat", "dog", "cow"]
+BOXES = np.array([[10, 20, 110, 90], [150, 30, 199, 149], [3, 4, 30, 40]], np.float64)
+CLASSES = np.array([2, 0, 1])
+SCORES = np.array([0.9, 0.6, 0.5])
+
+
+def run(expression, request, **options):
+    with headrace.pipe({"backend": expression, **options}) as pipe:
+        return pipe(request)["result"]
+
+
+def letterbox():
+    """An image of 150 x 200 in the middle of a canvas of 96 x 128, as headrace_cv writes it."""
+    return SimpleNamespace(
+        image_h=150,
+        image_w=200,
+        content_h=96,
+        content_w=128,
+        canvas_h=96,
+        canvas_w=128,
+        left=0,
+        top=0,
+    )
+
+
+def with_bars():
+    return SimpleNamespace(
+        image_h=150,
+        image_w=200,
+        content_h=72,
+        content_w=96,
+        canvas_h=96,
+        canvas_w=128,
+        left=16,
+        top=12,
+    )
+
+
+def on_canvas(boxes, box):
+    scale = np.array([box.content_w / box.image_w, box.content_h / box.image_h] * 2)
+    return boxes * scale + np.array([box.left, box.top] * 2)
+
+
+def centers(boxes):
+    return np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], 1)
+
+
+def encode(layout, boxes):
+    """Write known boxes, in pixels of the canvas, as a network of that layout would."""
+    count = cells_of(*SIZE)
+    if layout == "end2end":
+        out = np.zeros((20, 6), np.float32)
+        out[: len(boxes)] = np.column_stack([boxes, SCORES, CLASSES])
+        return out
+    if layout == "v8":
+        out = np.zeros((4 + len(LABELS), count), np.float32)
+        for place, (center, score, kind) in enumerate(
+            zip(centers(boxes), SCORES, CLASSES, strict=True)
+        ):
+            out[:4, 7 * place + 1] = center
+            out[4 + kind, 7 * place + 1] = score
+        return out
+    rows = 3 * count if layout == "v5" else count
+    out = np.zeros((rows, 5 + len(LABELS)), np.float32)
+    for place, (center, score, kind) in enumerate(
+        zip(centers(boxes), SCORES, CLASSES, strict=True)
+    ):
+        row = 5 * place + 2
+        if layout == "yolox":  # row 5k+2 of the first grid, whose stride is 8
+            x, y = row % (SIZE[1] // 8), row // (SIZE[1] // 8)
+            center = np.concatenate([center[:2] / 8 - [x, y], np.log(center[2:] / 8)])
+        out[row] = [*center, score / 0.95, *np.eye(len(LABELS))[kind] * 0.95]
+    return out
+
+
+@pytest.mark.parametrize("box", [letterbox(), with_bars()], ids=["resized", "with bars"])
+@pytest.mark.parametrize("layout", ["v5", "v8", "end2end", "yolox"])
+@pytest.mark.parametrize("said", [True, False], ids=["said", "auto"])
+def test_known_boxes_come_back_in_pixels_of_the_source_image(layout, box, said):
+    output = encode(layout, on_canvas(BOXES, box))
+    expression = f"YoloDetections({layout})" if said else "YoloDetections"
+    for data in (output, output[None]):
+        found = run(expression, {"data": data, "letterbox": box}, labels=LABELS)
+        np.testing.assert_allclose(found.xyxy, BOXES, atol=1e-3)
+        np.testing.assert_allclose(found.confidence, SCORES, rtol=1e-5)
+        assert found.class_id.tolist() == CLASSES.tolist()
+        assert found.data["class_name"].tolist() == ["cow", "cat", "dog"]
+
+
+def test_without_a_letterbox_input_size_and_image_say_how_it_was_resized():
+    output = encode("v8", BOXES * np.array([128 / 200, 96 / 150] * 2))
+    image = np.zeros((150, 200, 3), np.uint8)
+    found = run(
+        "YoloDetections", {"data": output, "image": image}, input_size=[96, 128], labels=LABELS
+    )
+    np.testing.assert_allclose(found.xyxy, BOXES, atol=1e-3)
+    with pytest.raises(InputError, match="how the image was resized"):
+        run("YoloDetections(v8)", {"data": output, "image": image})
+    with pytest.raises(InputError, match="size of the source image"):
+        run("YoloDetections(v8)", {"data": output}, input_size=[96, 128])
+
+
+def test_boxes_are_clipped_to_the_image():
+    output = encode("end2end", on_canvas(np.array([[-50, -20, 500, 400]] * 3, float), with_bars()))
+    found = run("YoloDetections", {"data": output, "letterbox": with_bars()})
+    np.testing.assert_array_equal(found.xyxy, [[0, 0, 200, 150]] * 3)
+
+
+def test_auto_refuses_when_two_layouts_fit_or_none():
+    assert fitting_layouts((100, 6), None, None) == ["v5", "end2end", "yolox"]
+    with pytest.raises(InputError, match="several layouts fit"):
+        run("YoloDetections", {"data": np.zeros((100, 6)), "image": np.zeros((9, 9, 3), np.uint8)})
+    with pytest.raises(InputError, match="no layout fits"):
+        run("YoloDetections", {"data": np.zeros((3, 3)), "letterbox": letterbox()})
+    with pytest.raises(InputError, match="does not fit"):
+        run("YoloDetections(end2end)", {"data": np.zeros((3, 7)), "letterbox": letterbox()})
+
+
+def slow_nms(boxes, scores, classes, threshold):
+    kept = []
+    for one in sorted(range(len(boxes)), key=lambda k: -scores[k]):
+        for other in kept:
+            if classes is not None and classes[one] != classes[other]:
+                continue
+            a, b = boxes[one], boxes[other]
+            width = min(a[2], b[2]) - max(a[0], b[0])
+            height = min(a[3], b[3]) - max(a[1], b[1])
+            shared = max(width, 0) * max(height, 0)
+            areas = sum((c[2] - c[0]) * (c[3] - c[1]) for c in (a, b))
+            if shared / (areas - shared) > threshold:
+                break
+        else:
+            kept.append(one)
+    return kept
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 60), st.sampled_from([0.13, 0.317, 0.5001, 0.771]))
+def test_suppression_equals_a_slow_loop(seed, count, threshold):
+    random = np.random.default_rng(seed)
+    corner = random.uniform(0, 50, (count, 2))
+    boxes = np.hstack([corner, corner + random.uniform(5, 30, (count, 2))])
+    scores = random.permutation(np.linspace(0.1, 0.9, count))
+    classes = random.integers(0, 3, count)
+    for agnostic in (False, True):
+        found = best_boxes(boxes, scores, classes, iou_threshold=threshold, class_agnostic=agnostic)
+        expected = slow_nms(boxes, scores, None if agnostic else classes, threshold)
+        assert found.tolist() == expected
+
+
+def test_labels_are_read_from_a_file(tmp_path):
+    (tmp_path / "names.txt").write_text("cat\ndog\n\ncow\n")
+    output = encode("end2end", BOXES)
+    path = str(tmp_path / "names.txt")
+    found = run("YoloDetections(end2end)", {"data": output, "letterbox": letterbox()}, labels=path)
+    assert found.data["class_name"].tolist() == ["cow", "cat", "dog"]
+    assert run("YoloDetections(end2end)", {"data": output, "letterbox": letterbox()}).data[
+        "class_name"
+    ].tolist() == ["2", "0", "1"]
+
+
+def logit(p):
+    return np.log(p / (1 - p))
+
+
+def detr_outputs(activation):
+    boxes = np.zeros((10, 4))
+    boxes[3:6] = centers(BOXES / np.array([200, 150] * 2))
+    boxes[[0, 1, 2, 6, 7, 8, 9]] = 0.5
+    if activation == "softmax":
+        scores = np.full((10, 4), -20.0)
+        scores[:, 3] = 0
+        for row, (kind, score) in enumerate(zip(CLASSES, SCORES, strict=True)):
+            scores[3 + row, kind] = np.log(score / (1 - score))
+    else:
+        scores = np.full((10, 3), 0.01)
+        scores[[3, 4, 5], CLASSES] = SCORES
+        scores = logit(scores) if activation == "sigmoid" else scores
+    return boxes, scores
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "softmax", "identity"])
+@pytest.mark.parametrize("fitted", [True, False])
+def test_known_boxes_come_back_from_a_detr(activation, fitted):
+    boxes, scores = detr_outputs(activation)
+    request = {"image": np.zeros((150, 200, 3), np.uint8)}
+    if fitted:
+        box = with_bars()
+        request = {"letterbox": box}
+        canvas = on_canvas(BOXES, box) / np.array([128, 96] * 2)
+        boxes[3:6] = centers(canvas)
+    for data in (
+        {"dets": boxes[None], "labels": scores[None]},
+        [scores, boxes],
+        np.hstack([boxes, scores]),
+    ):
+        if activation == "softmax" and isinstance(data, list):
+            continue  # four columns each: only names tell which are the boxes
+        found = run(f"DetrDetections({activation},0.4)", {"data": data, **request}, labels=LABELS)
+        np.testing.assert_allclose(found.xyxy, BOXES, atol=1e-3)
+        np.testing.assert_allclose(found.confidence, SCORES, rtol=1e-5)
+        assert found.data["class_name"].tolist() == ["cow", "cat", "dog"]
+
+
+def test_one_query_of_a_detr_with_sigmoid_may_have_two_classes():
+    data = [np.array([[0.5, 0.5, 1, 1]]), logit(np.array([[0.9, 0.8, 0.1]]))]
+    found = run("DetrDetections", {"data": data, "image": np.zeros((4, 4, 3), np.uint8)})
+    assert found.class_id.tolist() == [0, 1]
+    with pytest.raises(InputError, match="unclear"):
+        run(
+            "DetrDetections",
+            {"data": [np.zeros((2, 3)), np.zeros((2, 3))], "letterbox": letterbox()},
+        )
+
+
+@pytest.mark.parametrize("unit", ["image", "input", "part"])
+@pytest.mark.parametrize("corners", ["xyxy", "cxcywh", "xywh"])
+def test_boxes_by_name(unit, corners):
+    box = with_bars()
+    boxes = BOXES if unit == "image" else on_canvas(BOXES, box)
+    boxes = boxes / np.array([128, 96] * 2) if unit == "part" else boxes
+    if corners == "cxcywh":
+        boxes = centers(boxes)
+    elif corners == "xywh":
+        boxes = np.hstack([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]])
+    data = {"b": boxes[None], "s": SCORES[None], "c": CLASSES[None]}
+    found = run(
+        f"BoxDetections(b,s,c,unit={unit},corners={corners})", {"data": data, "letterbox": box}
+    )
+    np.testing.assert_allclose(found.xyxy, BOXES, atol=1e-3)
+    assert found.class_id.tolist() == CLASSES.tolist()
+    with pytest.raises(InputError, match="no array 'boxes'"):
+        run("BoxDetections", {"data": data, "letterbox": box})
+
+
+def test_classes_are_detections_of_the_whole_image():
+    image = np.zeros((30, 40, 3), np.uint8)
+    found = run(
+        "ClassDetections(2)", {"data": np.log([0.2, 0.7, 0.1]), "image": image}, labels=LABELS
+    )
+    np.testing.assert_allclose(found.confidence, [0.7, 0.2], rtol=1e-6)
+    np.testing.assert_array_equal(found.xyxy, [[0, 0, 40, 30]] * 2)
+    assert found.data["class_name"].tolist() == ["dog", "cat"]
+
+
+def detections(boxes=BOXES, track=None, scores=SCORES, classes=CLASSES):
+    return sv.Detections(
+        xyxy=np.asarray(boxes, np.float32).reshape(-1, 4),
+        confidence=np.asarray(scores, np.float32),
+        class_id=np.asarray(classes),
+        tracker_id=None if track is None else np.asarray(track),
+        data={"class_name": np.array([LABELS[k] for k in classes], dtype=str)},
+    )
+
+
+def test_a_filter_keeps_what_fulfils_all_conditions():
+    def kept(expression, data=None):
+        return run(expression, {"data": data or detections()}).class_id.tolist()
+
+    assert kept("FilterDetections") == [2, 0, 1]
+    assert kept("FilterDetections([cat,1])") == [0, 1]
+    assert kept("FilterDetections(score_threshold=0.55)") == [2, 0]
+    assert kept("FilterDetections(min_area=1000,max_area=6500)") == [0]
+    assert kept("FilterDetections(confirmed=true)", detections(track=[-1, 4, -1])) == [0]
+    with pytest.raises(InputError, match="no tracks"):
+        kept("FilterDetections(confirmed=true)")
+
+
+def moving(frame, order):
+    """Two objects that cross each other's way, in any order of the rows."""
+    boxes = np.array(
+        [[5 * frame, 10, 5 * frame + 20, 40], [200 - 5 * frame, 60, 220 - 5 * frame, 90]]
+    )
+    return detections(
+        boxes[order], scores=np.array([0.9, 0.8])[order], classes=np.array([0, 1])[order]
+    )
+
+
+def context(source, frame, **more):
+    return {"source": source, "frame": frame, "timestamp": frame / 30, "gap": False, **more}
+
+
+@pytest.mark.parametrize("name", ["bytetrack", "ocsort", "sort", "botsort"])
+def test_each_source_has_the_tracks_of_a_tracker_of_its_own(name):
+    import trackers
+
+    from headrace_vision.track import TRACKERS
+
+    image = np.zeros((100, 240, 3), np.uint8)
+    cv2.rectangle(image, (30, 30), (90, 80), (255, 255, 255), -1)
+    alone = {s: getattr(trackers, TRACKERS[name])() for s in "ab"}
+    with headrace.pipe({"backend": f"Track({name})", "max": 4}) as pipe:
+        for frame in range(12):
+            for source in "ab":
+                order = [0, 1] if (frame + (source == "b")) % 2 else [1, 0]
+                data = moving(frame, order)
+                expected = alone[source].update(
+                    data, frame=image if name == "botsort" else None, timestamp=frame / 30
+                )
+                request = {"data": data, "image": image, "context": context(source, frame)}
+                found = pipe(request)["result"]
+                np.testing.assert_array_equal(found.xyxy, data.xyxy)
+                assert data.tracker_id is None
+                by_class = dict(zip(expected.class_id, expected.tracker_id, strict=True))
+                assert found.tracker_id.tolist() == [by_class[k] for k in found.class_id]
+    assert sorted(found.tracker_id.tolist()) == [0, 1]
+
+
+def test_frames_out_of_order_are_refused_and_a_gap_can_reset():
+    with headrace.pipe({"backend": "Track(on_gap=reset)"}) as pipe:
+
+        def ask(source, frame, gap=False):
+            request = {"data": moving(frame, [0, 1]), "context": context(source, frame, gap=gap)}
+            return pipe(request)["result"].tracker_id.tolist()
+
+        for frame in range(5):
+            ask("a", frame)
+        assert ask("a", 5) == [0, 1]
+        for wrong in (5, 2):
+            with pytest.raises(InputError, match="out of order"):
+                ask("a", wrong)
+        ask("b", 0)
+        assert ask("a", 6) == [0, 1]
+        assert ask("a", 7, gap=True) == [-1, -1]
+
+
+class Own:
+    """Numbers by row."""
+
+    def update(self, detections, frame=None, timestamp=None):
+        detections.tracker_id = np.arange(len(detections)) + int(10 * timestamp)
+        return detections[np.arange(len(detections))[::-1]]
+
+
+def test_a_tracker_of_your_own_and_a_wrong_name():
+    import sys
+
+    sys.modules["own_tracker"] = SimpleNamespace(Own=Own)
+    try:
+        request = {"data": detections(), "context": {"timestamp": 2.0}}
+        assert run('Track("own_tracker:Own")', request).tracker_id.tolist() == [20, 21, 22]
+    finally:
+        del sys.modules["own_tracker"]
+    with pytest.raises(HeadraceError, match="Did you mean 'bytetrack'"):
+        headrace.pipe({"backend": "Track(bytetrak)"})
+    with pytest.raises(HeadraceError, match="refuses its settings"):
+        headrace.pipe({"backend": "Track", "settings": {"no_such": 1}})
+
+
+@pytest.mark.parametrize(
+    "word", ["Track", "CountLine([0,0,1,1])", "CountZone([[0,0],[9,0],[9,9]])"]
+)
+def test_several_instances_are_refused(word):
+    with pytest.raises(HeadraceError, match="instance"):
+        headrace.pipe({"backend": word, "instance_num": 2})
+
+
+def test_a_line_counts_each_crossing_once_and_by_source():
+    with headrace.pipe({"backend": "CountLine([0,50,100,50],name=door)"}) as pipe:
+
+        def ask(source, frame, *tops):
+            boxes = [[10 * k, top, 10 * k + 8, top + 8] for k, top in enumerate(tops)]
+            data = detections(
+                boxes, range(len(tops)), [0.9] * len(tops), [k % 3 for k in range(len(tops))]
+            )
+            answer = pipe({"data": data, "context": context(source, frame)})
+            assert answer["result"] is data
+            return answer
+
+        ask("a", 0, 20, 80)
+        ask("b", 0, 20, 80)
+        answer = ask("a", 1, 70, 90)
+        again = ask("a", 2, 70, 20)
+        other = ask("b", 1, 20, 80)
+    (event,) = answer["events"]
+    assert (event["track_id"], event["class_name"], event["frame"]) == (0, "cat", 1)
+    first, second = event["direction"], again["events"][0]["direction"]
+    assert {first, second} == {"in", "out"}
+    assert again["counts"] == {"door": {"in": 1, "out": 1}}
+    assert other["counts"] == {"door": {"in": 0, "out": 0}}
+    assert other["events"] == []
+    with pytest.raises(InputError, match="Put Track before"):
+        run("CountLine([0,50,100,50])", {"data": detections()})
+
+
+def test_the_directions_of_a_line_are_those_that_its_docstring_says():
+    """From (0, 50) to (100, 50) the way goes to the right: above is its left side, below its right."""
+    with headrace.pipe({"backend": "CountLine([0,50,100,50])"}) as pipe:
+        for frame, top in enumerate((80, 20)):  # from below, the right side, to above
+            data = detections([[40, top, 48, top + 8]], [1], [0.9], [0])
+            answer = pipe({"data": data, "context": context("a", frame)})
+    assert answer["counts"]["line"] == {"in": 1, "out": 0}
+
+
+def test_a_zone_says_who_enters_and_leaves_and_how_long_each_was_inside():
+    zone = "CountZone([[0,0],[50,0],[50,50],[0,50]],patience_s=0.5)"
+    with headrace.pipe({"backend": zone}) as pipe:
+
+        def ask(frame, tracks):
+            boxes = [[x, 10, x + 4, 20] for x in tracks.values()]
+            count = len(tracks)
+            data = detections(boxes, list(tracks), [0.9] * count, [0] * count)
+            answer = pipe({"data": data, "context": context("a", frame)})
+            return answer["counts"]["zone"], [
+                (e["direction"], e["track_id"], e.get("dwell_s")) for e in answer["events"]
+            ]
+
+        assert ask(0, {1: 10, 2: 80, -1: 10}) == ({"inside": 1, "entered": 1}, [("enter", 1, None)])
+        assert ask(15, {1: 20, 2: 30})[1] == [("enter", 2, None)]
+        counts, ((kind, who, dwell),) = ask(30, {1: 80, 2: 30})
+        assert (counts, kind, who) == ({"inside": 1, "entered": 2}, "leave", 1)
+        assert dwell == pytest.approx(1.0)
+        assert ask(40, {})[1] == []
+        counts, ((kind, who, dwell),) = ask(60, {})
+        assert (counts["inside"], kind, who) == (0, "leave", 2)
+        assert dwell == pytest.approx(0.5)
+
+
+def test_a_drawing_changes_the_copy_where_the_boxes_are():
+    image = np.zeros((150, 200, 3), np.uint8)
+    drawn = run(
+        "DrawDetections(false,thickness=1)", {"data": detections(track=[1, 2, 3]), "image": image}
+    )
+    assert not image.any()
+    assert drawn[20, 50].any()
+    assert not drawn[50, 50].any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run("DrawDetections", {"data": detections(), "image": image}).any()
+    none = run("DrawDetections", {"data": sv.Detections.empty(), "image": image})
+    assert not none.any()
+    assert none is not image
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 5), st.booleans(), st.booleans())
+def test_records_are_json_and_lose_nothing(seed, count, has_tracks, has_data):
+    random = np.random.default_rng(seed)
+    found = detections(
+        random.uniform(0, 99, (count, 4)),
+        random.integers(-1, 9, count) if has_tracks and count else None,
+        random.uniform(0, 1, count),
+        random.integers(0, 3, count),
+    )
+    if has_data and count:
+        found.data["speed"] = random.normal(0, 1, count)
+    back = from_records(json.loads(json.dumps(to_records(found))))
+    if count:
+        assert back == found
+        assert back.xyxy.dtype == np.float32
+    assert len(back) == count
+
+
+def test_records_that_differ_are_refused():
+    with pytest.raises(InputError, match="these records differ"):
+        from_records([{"box": [0, 0, 1, 1], "score": 1.0}, {"box": [0, 0, 1, 1]}])
+    masks = sv.Detections(xyxy=np.zeros((1, 4)), mask=np.zeros((1, 4, 4), bool))
+    with pytest.raises(InputError, match="masks"):
+        to_records(masks)
