@@ -67,6 +67,8 @@ RUN_ELSEWHERE = {
     'export PIP_FIND_LINKS="$PWD/dist"': "it is of the shell; the pages are followed with it",
     "scripts/check": "it is what ./dev test runs",
     "scripts/check gpu": "it needs a GPU",
+    "./dev docs": "test_site, in ./dev test docs",
+    "./dev test docs": "it is what .ci/run runs beside this test",
     "./dev test torch": "it is what .ci/run runs beside this test",
     ". .venv/bin/activate": "it is of the shell",
     "headrace run examples/ocr/line.toml examples/ocr/made/lines": "test_example_ocr",
@@ -321,7 +323,7 @@ def test_a_command_of_a_document_is_run_by_some_test(command):
 
 def test_dev_alone_lists_its_commands():
     done = subprocess.run([str(ROOT / "dev")], capture_output=True, text=True, check=True, cwd=ROOT)
-    for command in ("demo", "test", "check", "env", "wheels", "bench"):
+    for command in ("demo", "test", "docs", "check", "env", "wheels", "bench"):
         assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
 
 

@@ -1,0 +1,118 @@
+"""The site of documents, made by ``./dev docs`` and looked at in a browser: ``./dev test docs`` runs this."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("HEADRACE_TIER") != "docs",
+    reason="needs Sphinx and a browser: ./dev test docs runs it",
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Give the folder of the site, which warnings would have kept from being made."""
+    out = tmp_path_factory.mktemp("site") / "out"
+    done = subprocess.run(
+        [str(ROOT / "dev"), "docs", str(out)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """Give a function that opens a page: (its document after its scripts, hosts that it asked)."""
+    assert CHROMIUM is not None, "install chromium"
+
+    def open_page(url: str) -> tuple[str, list[str]]:
+        record = tmp_path / "requests.json"
+        command = [
+            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={record}"),
+            *("--disable-background-networking", "--virtual-time-budget=20000", "--dump-dom", url),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=300, errors="replace"
+        )
+        events = json.loads(record.read_text(encoding="utf-8"))["events"]
+        asked = [event["params"] for event in events if "url" in event.get("params", {})]
+        # What the browser asks for itself has no page as its initiator.
+        own = (None, "not an origin")
+        of_page = [one["url"] for one in asked if one.get("initiator") not in own]
+        return done.stdout, of_page
+
+    return open_page
+
+
+def pages_of(site: Path) -> list[Path]:
+    return [page for page in site.rglob("*.html") if "_static" not in page.parts]
+
+
+def test_every_document_of_the_repository_that_a_reader_is_sent_to_is_a_page(site):
+    for document in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("plugins/*/README.md")]:
+        assert (site / document.relative_to(ROOT).with_suffix(".html")).is_file()
+
+
+def test_every_link_inside_the_site_leads_to_a_file(site):
+    lost = []
+    for page in pages_of(site):
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r'(?:href|src)="([^"#]+)', text):
+            parts = urlsplit(html.unescape(link))
+            if not parts.scheme and not (page.parent / unquote(parts.path)).exists():
+                lost.append((page.relative_to(site).as_posix(), link))
+    assert lost == []
+
+
+def test_titles_of_pages_are_distinct(site):
+    titles = [
+        re.search(r"<title>(.*?)</title>", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+        for page in pages_of(site)
+        if page.name != "index.html"
+    ]
+    assert sorted({*titles}) == sorted(titles)
+
+
+def test_a_search_from_a_folder_finds_pages_with_excerpts_and_asks_nobody(site, browse):
+    shown, asked = browse(f"{(site / 'search.html').as_uri()}?q=queue_full")
+    results = re.search(r'<ul[^>]*class="search".*?</ul>', shown, re.DOTALL)
+    assert results, shown
+    excerpts = re.findall(r'<p class="context">(.*?)</p>', results[0], re.DOTALL)
+    titles = re.findall(r"<li[^>]*><a[^>]*>(.*?)</a>", results[0], re.DOTALL)
+    assert len(titles) >= 3
+    assert len({*titles}) == len(titles)
+    assert sum("queue_full" in excerpt for excerpt in excerpts) >= 3
+    assert asked == []
+
+
+@pytest.mark.parametrize("page", ["README", "docs/start", "docs/api", "docs/operating"])
+def test_a_page_asks_no_other_host(page, site, browse):
+    shown, asked = browse((site / f"{page}.html").as_uri())
+    assert "<h1" in shown
+    assert asked == []
+
+
+def test_the_record_would_show_a_request_that_leaves(tmp_path, browse):
+    page = tmp_path / "leaves.html"
+    page.write_text('<img src="http://elsewhere.invalid/a.png">', encoding="utf-8")
+    assert browse(page.as_uri())[1] == ["http://elsewhere.invalid/a.png"]
+
+
+def test_the_first_file_leads_to_the_first_page(site, browse):
+    shown, _ = browse((site / "index.html").as_uri())
+    assert "Dynamic batching and multi-instance inference" in shown
+    assert 'src="_images/batching.svg"' in shown
