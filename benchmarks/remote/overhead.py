@@ -89,7 +89,8 @@ def cost(model: str, url: str, seconds: float, rounds: int) -> dict[str, list[Lo
         head, batch = data[: -ROWS * ROW_BYTES], np.stack(arrays)
 
         def joined(_: int) -> None:
-            if len(call(b"".join([head, *arrays]), timeout=60)) < ROWS * size:
+            parts: list[Any] = [head, *arrays]
+            if len(call(b"".join(parts), timeout=60)) < ROWS * size:
                 raise RuntimeError("the answer is too short")
 
         def rows(_: int) -> None:
@@ -203,16 +204,17 @@ def open_loop(
 
 def main() -> None:
     options = arguments(__doc__).parse_args()
-    seconds, rounds = (0.3, 1) if options.quick else (3.0, 7)
+    seconds, rounds = (0.3, 1) if options.quick else (2.0, 7)
     about = environment(["headrace", "headrace-remote", "grpcio", "protobuf", "numpy"])
     print_environment(about)
     figures: dict[str, Any] = {"cost": {}, "killed": {}}
     with fixed_server() as url:
         for model in ("scores", "echo"):
             loads = cost(model, url, seconds, rounds)
-            found = figures["cost"][model] = {"loads": loads, "ratio": {}}
+            ratios: dict[str, float] = {}
+            figures["cost"][model] = {"loads": loads, "ratio": ratios}
             for name, side in loads.items():
-                found["ratio"][name] = ratio(side, loads["grpcio"], "cpu_us")
+                ratios[name] = ratio(side, loads["grpcio"], "cpu_us")
                 each = sorted(
                     one.cpu_us / bare.cpu_us
                     for one, bare in zip(side, loads["grpcio"], strict=True)
@@ -220,7 +222,7 @@ def main() -> None:
                 cpu_us = statistics.median(load.cpu_us for load in side)
                 print(
                     f"{model:7} {name:18} {cpu_us:6.0f} us of processor time a batch, "
-                    f"{found['ratio'][name]:.2f} ({each[0]:.2f} to {each[-1]:.2f}), "
+                    f"{ratios[name]:.2f} ({each[0]:.2f} to {each[-1]:.2f}), "
                     f"{middle(side).rps:6.0f} batches/s"
                 )
             print()

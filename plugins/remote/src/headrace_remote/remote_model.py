@@ -216,4 +216,5 @@ def _writer(options: RemoteOptions, signature: Signature, *, partial: bool) -> W
 
 
 def _identifier(requests: Sequence[Mapping[str, Any]]) -> str:
-    return ",".join(str(one["request_id"]) for one in requests if "request_id" in one)
+    known = [str(one["request_id"]) for one in requests if "request_id" in one]
+    return ",".join(known) if known else ""
