@@ -77,7 +77,7 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
 
 
 PACKED = (
-    *("headrace[cli,testing]", "headrace-cv", "headrace-ort"),
+    *("headrace[cli,testing]", "headrace-cv", "headrace-ort", "headrace-serve", "onnx"),
     *("hatchling", "editables", "build", "pytest"),
 )
 """What tests install and build with, besides distributions that they make."""

@@ -99,8 +99,10 @@ def test_no_public_name_is_that_of_a_module_in_its_package():
     packages = {path for path in packages if path.name.isidentifier()}  # not those of templates
     assert len(packages) > 8
     for package in packages - {ROOT / "core/src/headrace"}:  # whose public names are modules
-        names = set(getattr(importlib.import_module(package.name), "__all__", ()))
-        assert not names & {path.stem for path in package.iterdir()}, package.name
+        imported = importlib.import_module(package.name)
+        names = set(getattr(imported, "__all__", ())) & {path.stem for path in package.iterdir()}
+        others = [name for name in names if not inspect.ismodule(getattr(imported, name))]
+        assert others == [], package.name
 
 
 def test_the_version_of_each_package_is_that_of_its_distribution():
@@ -154,7 +156,7 @@ def test_check_and_explain_load_no_heavy_library(code):
 
 def test_no_module_is_too_long_to_read():
     lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in SOURCES}
-    assert {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > 400} == {}
+    assert {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > 600} == {}
 
 
 def test_the_modules_of_slow_tests_are_there():

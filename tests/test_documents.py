@@ -25,6 +25,8 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "CODE_OF_CONDUCT.md",
     ROOT / "core" / "README.md",
     ROOT / "cli" / "README.md",
     ROOT / "testing" / "README.md",
@@ -37,6 +39,7 @@ DOCUMENTS = [
     ROOT / "examples" / "serve" / "README.md",
     ROOT / "templates" / "README.md",
     ROOT / "docs" / "README.md",
+    ROOT / "docs" / "policies.md",
     ROOT / "docs" / "options.md",
     ROOT / "docs" / "batching.md",
     ROOT / "docs" / "threads_and_streams.md",
@@ -52,7 +55,7 @@ DOCUMENTS = [
     ROOT / "examples" / "functions" / "README.md",
 ]
 # Not here: first_backend.md is followed by test_first_backend, hooks.md and publishing.md by
-# test_followed_pages, streams.md by test_streams_page; words.md and catalogue.md are made from the code.
+# test_followed_pages, streams.md by test_streams_page, start.md by test_start_page; words.md and catalogue.md are made from the code.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",

@@ -144,7 +144,7 @@ def test_the_program_of_the_readme_runs_in_that_environment(environment, tmp_pat
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     program = readme.partition("```python\n")[2].partition("```")[0]
     printed = run(environment / "bin" / "python", "-c", program, cwd=tmp_path)
-    assert printed == "float32 (3, 224, 224)\n"
+    assert printed == "400 (3, 224, 224)\n"
 
 
 def test_a_configuration_runs_from_the_installed_command(environment, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 import api
 import pytest
 import reference
+import words_of_core
 
 import headrace
 from headrace._registry.discovery import CORE_BACKENDS
@@ -21,6 +22,18 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_table_of_words_is_what_their_modules_say():
+    what = "run: python scripts/words_of_core.py"
+    assert words_of_core.TABLE.read_text(encoding="utf-8") == words_of_core.table(), what
+    assert words_of_core.PROJECT.read_text(encoding="utf-8") == words_of_core.project(), what
+    for name, path in CORE_BACKENDS.items():
+        module, _, word = path.partition(":")
+        assert name in importlib.import_module(module).__all__
+        assert issubclass(getattr(importlib.import_module(module), word), headrace.Backend)
+    entries = tomllib.loads(words_of_core.PROJECT.read_text(encoding="utf-8"))["project"]
+    assert entries["entry-points"]["headrace.backends"] == CORE_BACKENDS
 
 
 def test_the_page_is_what_the_code_says():

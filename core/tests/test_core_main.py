@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +67,35 @@ def test_a_program_that_is_an_archive_has_all_words(tmp_path):
     )
     module = archive / "headrace" / "_registry" / "discovery.py"
     assert done.stdout == " ".join([str(module), *map(str, CORE_BACKENDS.items())]) + "\n", done
+
+
+def test_a_tree_of_compiled_files_alone_runs_a_pipeline(tmp_path):
+    """As a frozen program, or a wheel without sources, has it: `compileall -b`, and every .py deleted."""
+    tree = tmp_path / "headrace"
+    shutil.copytree(
+        Path(headrace.__file__).parent, tree, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    assert compileall.compile_dir(tree, quiet=1, legacy=True)
+    for source in tree.rglob("*.py"):
+        source.unlink()
+    code = (
+        "import headrace\n"
+        "assert headrace.__file__.endswith('__init__.pyc')\n"
+        "line = {'a': {'backend': 'S[Identity,Call(math:sqrt)]', 'next': 'b'},\n"
+        "        'b': {'backend': 'HasKey(x)[Identity,BackgroundThread[Identity]]'}}\n"
+        "with headrace.pipe(line) as pipe:\n"
+        "    print(pipe({'data': 9})['result'], pipe.submit({'data': 16}).result()['result'])\n"
+        "try:\n"
+        "    headrace.pipe({'backend': 'Identitty'})\n"
+        "except headrace.errors.ConfigError as error:\n"
+        "    print('Identity' in str(error))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("3.0 4.0\nTrue\n", "")

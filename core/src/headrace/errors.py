@@ -364,9 +364,11 @@ class ClosedError(HeadraceError, RuntimeError):
 
     Attributes:
         abandoned: True when a backend still ran on the request as its caller was freed.
+        begun: Whether a backend had begun on the request; None where the error is about no request.
     """
 
     code = "closed"
+    begun: bool | None = None
 
     # True for a copy that backends must pass on without wrapping it: see `_passing`.
     _passes = False
@@ -375,10 +377,13 @@ class ClosedError(HeadraceError, RuntimeError):
         self.abandoned = abandoned
         super().__init__(what)
 
-    def _passing(self) -> ClosedError:
-        """Give a copy that backends pass on as the outcome of a request: their own pipeline was closed."""
+    def __str__(self) -> str:
+        said = {True: " (a backend had begun on it)", False: " (no backend had begun on it)"}
+        return super().__str__() + said.get(self.begun, "")  # type: ignore[arg-type]
+
+    def _passing(self, *, passes: bool = True) -> ClosedError:
         twin = ClosedError(self.args[0], abandoned=self.abandoned)
-        twin._passes = True
+        twin.begun, twin._passes = self.begun, passes
         return twin
 
 

@@ -7,7 +7,7 @@ backends that declare them in ``reads`` and ``writes``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 __all__ = [
     "BOX",
@@ -21,11 +21,33 @@ __all__ = [
     "RESERVED",
     "RESTART",
     "RESULT",
+    "DeviceStream",
     "Request",
 ]
 
 Request = dict[str, Any]
 """A request: ``data`` in, ``result`` out, and the keys that its backends declare."""
+
+
+class DeviceStream(Protocol):
+    """The stream of an instance on a device, which backends of several plugins share.
+
+    It is in ``context.instance`` under ``("cuda.stream", ordinal)``, where ``ordinal`` is the number of the CUDA
+    device. The first backend of the instance that needs it makes it, by ``context.instance.get_or_create``; the others
+    queue their work on it, so that it runs in their order without a wait. The store closes it with the instance. What
+    is in the store is recognised by these two members, never by its class.
+
+    Attributes:
+        handle: The ``cudaStream_t`` as an int; 0 is the default stream.
+    """
+
+    @property
+    def handle(self) -> int:
+        """The ``cudaStream_t`` as an int."""
+
+    def close(self) -> None:
+        """Wait for what is queued, and destroy the stream. Called once, after the backends were closed."""
+
 
 DATA: Final = "data"
 """Input of the current backend. Written by the caller, read by every backend. Between entry and

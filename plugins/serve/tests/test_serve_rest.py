@@ -459,13 +459,13 @@ def one(**changes):
         ({}, 400, "inputs"),
         ([], 400, "object"),
         ({**one(), "parameters": {"sequence_id": 4}}, 400, "sequences"),
-        ({**one(), "parameters": {"mystery": 4}}, 400, "mystery"),
+        ({**one(), "outputs": [{"name": "y", "parameters": {"mystery": 4}}]}, 400, "mystery"),
         ({**one(), "parameters": {"timeout": -1}}, 400, "timeout"),
         ({**one(), "parameters": {"partial": True}}, 400, "items"),
         ({**one(), "outputs": [{"name": "q"}]}, 400, "no output 'q'"),
         (
-            {**one(), "outputs": [{"name": "y", "parameters": {"classification": 2}}]},
-            501,
+            {**one(), "outputs": [{"name": "y", "parameters": {"classification": 0}}]},
+            400,
             "classif",
         ),
         ({**one(), "id": 5}, 400, "id"),
@@ -492,8 +492,8 @@ def test_a_wrong_body_is_answered_with_what_is_wrong(body, status, message):
 def test_parts_that_are_not_supported_are_refused_by_name(client):
     c = client({"m": FP32})
     calls = [
-        c.get_cuda_shared_memory_status, c.get_system_shared_memory_status, c.get_trace_settings,
-        c.get_log_settings,
+        lambda: c.register_cuda_shared_memory("r", b"", 0, 8), c.get_system_shared_memory_status,
+        c.get_trace_settings, c.get_log_settings,
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(InferenceServerException, match="not supported") as caught:
@@ -781,10 +781,12 @@ def test_the_openapi_document_says_what_the_server_takes(serving):
         ({"inputs": [{**x, "shape": [1, 15]}]}, 400), ({"inputs": [{**x, "datatype": "FP64"}]}, 400),
         ({"inputs": [x], "outputs": [{"name": "z"}]}, 400), ({"inputs": [x], "id": "r"}, 200),
         ({"inputs": [x, x]}, 400), ({"inputs": [{**x, "data": ["a"] * 16}]}, 400),
-        ({"inputs": [x], "parameters": {"what": 1}}, 400), ({"inputs": [x], "parameters": {"priority": 3}}, 200),
+        ({"inputs": [x], "parameters": {"what": 1}}, 200), ({"inputs": [x], "parameters": {"priority": 3}}, 200),
         ({"inputs": [x], "parameters": {"timeout": -1}}, 400), ({"inputs": [x], "parameters": {"partial": True}}, 400),
         ({"inputs": [x], "outputs": [{"name": "y"}]}, 200), ({"inputs": [x], "outputs": [{"name": "y"}] * 2}, 400),
-        ({"inputs": [x], "outputs": [{"name": "y", "parameters": {"classification": 2}}]}, 501),
+        ({"inputs": [x], "outputs": [{"name": "y", "parameters": {"classification": 0}}]}, 400),
+        ({"inputs": [x], "outputs": [{"name": "y", "parameters": {"classification": 2}}]}, 200),
+        ({"inputs": [{**x, "parameters": {"content_type": "np"}}]}, 200),
         ({"inputs": [{**x, "shape": [0, 16], "data": []}]}, 400),
     ]  # fmt: skip
     error = jsonschema.Draft202012Validator(found["components"]["schemas"]["Error"])

@@ -230,8 +230,7 @@ def test_without_permission_nothing_of_it_works(client, region, triton):
     assert status(c.get_system_shared_memory_status) in refused
     assert status(c.unregister_system_shared_memory) in refused
     assert status(c.infer, "m", placed(triton, "FP32", 3, 12)) in refused
-    for call in (c.get_cuda_shared_memory_status, c.unregister_cuda_shared_memory):
-        assert status(call) in ("501", "UNIMPLEMENTED")
+    assert status(c.register_cuda_shared_memory, "in", b"", 0, 8) in refused
 
 
 def test_the_extensions_name_what_is_allowed(client, triton):

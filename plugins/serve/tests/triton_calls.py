@@ -331,12 +331,6 @@ def refusals_by_name(http, grpc):
             refused(lambda c=client, g=given: c.infer("simple", g, sequence_id=7), "sequence")
             refused(
                 lambda c=client, g=given, k=kind: c.infer(
-                    "simple", g, outputs=[k.InferRequestedOutput("OUTPUT0", class_count=3)]
-                ),
-                "classification",
-            )
-            refused(
-                lambda c=client, g=given, k=kind: c.infer(
                     "simple", g, outputs=[k.InferRequestedOutput("none")]
                 ),
                 "none",

@@ -9,10 +9,9 @@ import pytest
 from fake_device import FakeCuda, OnDevice
 
 from headrace.errors import InputError
-from headrace_trt import dlpack
+from headrace_tensors import dlpack, host_array
 from headrace_trt.arrays import DeviceArray, StreamRef, read_foreign
 from headrace_trt.cuda import Cuda, CudaError, device_of, request_error
-from headrace_trt.items import host_array
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena
 from headrace_trt.signature import Port
 

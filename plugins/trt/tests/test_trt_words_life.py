@@ -160,11 +160,15 @@ def test_out_of_memory_fails_the_batch_and_the_instance_goes_on(device, plan, pi
 
 
 @BOTH
-def test_no_memory_for_an_output_whose_size_the_data_decide(device, plan, pipe, save, backend):
+def test_no_memory_for_an_output_whose_size_the_data_decide(
+    device, plan, pipe, save, backend, tmp_path
+):
+    np.save(tmp_path / "zeros.npy", np.zeros(400, np.float32))  # of which the warm-up keeps nothing
     ports = [("x", T.FLOAT, ["n", 400])], [("z", T.INT64, [2, "k"])]
     model = save([("NonZero", ["x"], ["z"], {})], *ports)
     made = plan(model, {"x": ((1, 400), (1, 400), (1, 400))}, data_dependent=["z"])
-    p = pipe(backend=backend, model=str(made), max=1)
+    zeros = str(tmp_path / "zeros.npy")
+    p = pipe(backend=backend, model=str(made), max=1, warm_up_input=zeros)
     whole = device.most_bytes
     device.most_bytes -= device.memory_bytes()[0]
     with pytest.raises(BackendError, match="out of memory") as caught:

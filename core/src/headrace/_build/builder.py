@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Scheduler]
     """Puts the queue of a node before its instances."""
 
+
+_log = logging.getLogger("headrace.build")
 
 FRONT_WIDTH = 256
 """How many requests may be inside the front of the pipeline at a time, where it has its own scheduler."""
@@ -136,7 +139,9 @@ class Builder(Build):
 
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
         def put_queue(backends: list[Backend]) -> Scheduler:
-            scheduler = schedule([_instance(i, one, node.keys) for i, one in enumerate(backends)])
+            made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
+            scheduler = schedule(made)
+            _say_who_limits(made, node, builder.by_element)
             scheduler.need(needed_keys(node.runs, builder.by_element))
             return scheduler
 
@@ -180,6 +185,21 @@ class Builder(Build):
             scheduler = schedule([Instance(i, front, most=most) for i in range(width)])
             scheduler.need(needed_keys(root, builder.by_element))
         return ComposedNode(scheduler, parts, plan=None, elements=builder, holds=builder.looked_up)
+
+
+def _say_who_limits(
+    instances: Sequence[Instance], node: NodePlan, built: Mapping[Element, Backend]
+) -> None:
+    """Note which backend sets the ``max`` of each instance; log it where the node asks for more."""
+    for one in instances:
+        if (most := one.backend.max) is None or most != one.max:
+            continue
+        those = (built[i] for i in node.runs.walk() if i in built and not i.children)
+        name = next((each._label() for each in those if each.max == most), None)
+        one.limit = (name or one.backend._label(), most)
+        if one.index == 0 and (asked := node.keys.max) is not None and asked > most:
+            what = "node %r: max = %s, and %s takes at most %s: no batch has more"
+            _log.warning(what, node.name, asked, *one.limit)
 
 
 def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:

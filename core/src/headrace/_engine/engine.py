@@ -102,7 +102,8 @@ class Engine:
     def check_open(self, requests: Sequence[object] = ()) -> None:
         """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
         if self._closing is not None:
-            error = ClosedError(self._closing.args[0])
+            error = self._closing._passing(passes=False)
+            error.begun = False if requests else None
             for request in requests:
                 self.entrance.refuse(request, error)
             raise error

@@ -61,6 +61,17 @@ def _of_keys(node: NodePlan) -> Iterator[_Warning]:
         )
         hint = "Set batching_timeout (milliseconds) to wait for company, or pad = true."
         yield "min_without_wait", "min", what, hint
+    most = node.runs.range[1]
+    if (
+        node.origins["max"] == "node"
+        and most is not None
+        and keys.max is not None
+        and keys.max > most
+    ):
+        leaves = [one for one in node.runs.walk() if one.range[1] == most and not one.children]
+        name = leaves[0].name if leaves else node.runs.name
+        what = f"max is {keys.max}, and {name} takes at most {most}: no batch has more"
+        yield "max_cut", "max", what, f"Set max = {most}, or leave it out."
     reads = {one.parameter for one in elements_of(node.roots)}
     if node.origins["backend"] == "node" and "backend" not in reads:
         what = "backend is not built: what stands in init or node_entrypoint lacks Reflect[backend]"

@@ -24,11 +24,11 @@ import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace._portable import error_text
+from headrace._registry.words_of_core import BACKENDS
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def discover() -> list[Plugin]:
     try:
         every = entry_points()
         points = [point for group in _GROUPS for point in every.select(group=group)]
+        points = [point for point in points if not _is_of_core(point)]
     except Exception:  # noqa: BLE001 - the file of one distribution is broken: read each by itself
         points = [*_one_by_one(broken)]
     by_source: dict[int, list[EntryPoint]] = {}
@@ -146,11 +147,17 @@ def _one_by_one(broken: list[Plugin]) -> Iterator[EntryPoint]:
             plugin = _named(plugin, dist)
             # The first distribution of a name on the path hides others.
             if plugin.plugin not in seen:
-                yield from (point for point in dist.entry_points if point.group in _GROUPS)
+                points = (point for point in dist.entry_points if point.group in _GROUPS)
+                yield from (point for point in points if not _is_of_core(point))
         except Exception as error:  # noqa: BLE001 - its metadata may be no text, or hold no entry points
             if any(map(_OURS.match, plugin.requires)):
                 broken.append(plugin._refused("broken", f"its metadata cannot be read: {error}"))
         seen.add(plugin.plugin)
+
+
+def _is_of_core(point: EntryPoint) -> bool:
+    """Tell whether an entry point names a word of core: other tools read these, core has its own table."""
+    return point.value.startswith("headrace.words.")
 
 
 def _plugin(points: list[EntryPoint]) -> Plugin:
@@ -330,28 +337,7 @@ def load_backend(name: str, path: str, distribution: str) -> type[headrace.Backe
 
 # The names of core, and well-known names of other distributions.
 
-_ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
-
-
-def _words() -> dict[str, str]:
-    """Find the words of core without importing one: each module of `headrace.words` lists its own.
-
-    A name that stands for another one there (``Aspect = DI``) is an alias of that word.
-    """
-    found: dict[str, str] = {}
-    for module in pkgutil.iter_modules([str(Path(__file__).parents[1] / "words")]):
-        # By the loader: the program may be an archive (zipapp).
-        content = pkgutil.get_data("headrace", f"words/{module.name}.py") or b""
-        listed = _ALL.search(content.decode())
-        if module.name.startswith("_") or listed is None:
-            continue
-        for name in re.findall(r"\w+", listed[1]):
-            alias = re.search(rf"^{name} = (\w+)$", listed.string, re.MULTILINE)
-            found[name] = f"headrace.words.{module.name}:{name if alias is None else alias[1]}"
-    return found
-
-
-CORE_BACKENDS = _words()
+CORE_BACKENDS = BACKENDS
 """The import paths of core's backends, by name."""
 
 _POLICIES = {

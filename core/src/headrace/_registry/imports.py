@@ -103,6 +103,17 @@ def _import_module(name: str) -> None:
         raise PluginLoadError(what, hint=hint) from error
 
 
+def _module_name(path: Path) -> str:
+    """Give the name in ``sys.modules`` of a file: two files of one name are two modules."""
+    return f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+
+
+def module_of(stem: str, files: Files) -> str | None:
+    """Give the name in ``sys.modules`` of the imported file ``stem.py``; None where there is none."""
+    found = (Path(path) for path, _ in files)
+    return next((_module_name(path) for path in found if path.stem == stem), None)
+
+
 def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
     """Give the classes that a file registers, and run it unless its present version was run already."""
     if (kind := no_file(path)) is not None:
@@ -112,7 +123,7 @@ def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
         near = nearest_file(path)
         hint = "Paths are relative to the file that holds the configuration."
         raise PluginLoadError(what, hint=hint if near is None else f"Did you mean {near!r}? {hint}")
-    name = f"{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+    name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not isinstance(spec.loader, SourceFileLoader):
         raise PluginLoadError(f"{str(path)!r} is no Python file")

@@ -51,7 +51,7 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
         copies = ", which no number of copies of its requests gives" if pad else ""
         what = f"the wait for company is over with a weight of {weight}, and the node has {allowed}{copies}"
         also = "" if pad else "pad = true, "
-        hint = f"Set {also}a longer batching_timeout, or allow smaller batches."
+        hint = f"Set {also}a longer batching_timeout, or allow smaller batches. The request itself is right."
     limits: Any = {"weight": weight, "min": instance.min, "max": instance.max}
     return BatchRangeError(what, **limits, node=node, instance=instance.index, hint=hint)
 

@@ -140,6 +140,11 @@ class Entry:
         self.entered: dict[type, Any] | None = None
         self.quota = quota
 
+    @property
+    def began(self) -> bool:
+        """Whether a backend has begun on the request, here or at a node before this one."""
+        return self.state == RUNNING or (self.quota is not None and self.quota.entered)
+
     def refuse(self, error: BaseException) -> None:
         """Give an entry that never entered an error as its outcome."""
         self.state = DONE
@@ -216,7 +221,7 @@ def raise_failure(request: Request, error: BaseException | None) -> None:
 def own_error(error: BaseException) -> BaseException:
     """Give an error object for one request alone."""
     if isinstance(error, ClosedError):
-        return ClosedError(error.args[0], abandoned=error.abandoned)
+        return error._passing(passes=False)
     return error.copy() if isinstance(error, RequestError) else error
 
 

@@ -130,6 +130,7 @@ def summary(total: Counts, *, submitted: int, waiting: int, running: int) -> dic
         "submitted": submitted,
         "ok": submitted - sum(failed.values()) - waiting - running,
         "failed": failed,
+        "cancelled": failed.get("cancelled", 0),
         "batches": batches,
         "batch_size": {
             "mean": items / batches if batches else 0.0,
@@ -205,6 +206,7 @@ class Instance(Counts):
         mean_s: Moving average of the duration of a batch, in seconds.
         busy_s: How long batches have run, in seconds; a batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
+        limit: The backend whose own range sets ``max``, and that max; None where the node's keys set it.
         limits: The keys under which its batches are cut and filled up; set by its node.
         presence: Tells whether the backend is lost, or away until it is started again.
         away: Whether the node keeps the instance from the free ones, since its backend is away.
@@ -215,7 +217,7 @@ class Instance(Counts):
         *("index", "min", "max", "device", "backend", "run", "thread", "holder", "ident"),
         *("entries", "since"),
         *("running_weight", "queued", "mask", "mean_s", "limits", "presence", "away", "retired"),
-        *("busy_s", "sampling"),
+        *("busy_s", "sampling", "limit"),
     )
 
     def __init__(
@@ -246,6 +248,7 @@ class Instance(Counts):
         self.mean_s = FAST_S
         self.busy_s = 0.0
         self.since = time.perf_counter()
+        self.limit: tuple[str, int] | None = None
         self.limits: Limits
         self.presence = backend._presence or Presence()
         self.presence.entries = lambda: self.entries or ()

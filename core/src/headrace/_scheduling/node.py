@@ -23,7 +23,7 @@ from headrace._scheduling.locks import Watchers, outermost, taking
 from headrace._scheduling.process_threads import errands
 from headrace._scheduling.queue import QUEUE_FULL, NodeQuota, RequestQueue
 from headrace._scheduling.threads import Blocked, Caller
-from headrace.errors import InstanceLostError, code_of
+from headrace.errors import ClosedError, InstanceLostError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from headrace._scheduling.entry import Entry, Owner
     from headrace._scheduling.instance import Instance, Limits
     from headrace._scheduling.probes import Reporter
-    from headrace.errors import ClosedError
 
 
 _log = logging.getLogger("headrace.scheduling")
@@ -89,14 +88,13 @@ class Node(FreeInstances):
         drains: Whether requests of other nodes may wait here while newcomers are refused.
         dead: Whether the open requests have been failed, too; then requests of other nodes are refused as well.
         retire: Called, after the section, when the batch of an instance ends while the node is dead.
-        wake_at: When the queue is to be looked at again, None for never.
-        waker: The caller that looks at the queue at `wake_at`; None where the timer does.
+        wake_at, waker: When the queue is to be looked at again, None for never; the caller that does, None for the timer.
         min, max, lost: The least and the greatest weight that a living instance takes; whether none lives.
         needs_result: Whether a request that ends without a ``result`` has failed.
         dispatch: The method of the `Dispatcher`, which sets it here.
         afterwards: The functions to call as soon as the lock is left.
         settled: Entries whose owners are to be notified: the thread that pops an entry notifies its owner.
-        closers: The threads that wait until the node is `quiet`.
+        closers: The threads that wait until it is `quiet`.
         reporter: Tells the probes; None where no probe listens. Without a reporter `settle` counts an outcome
             for the caller that waits; with one the caller is notified, as all other owners are.
     """
@@ -203,6 +201,8 @@ class Node(FreeInstances):
         if entry.room is not None:
             entry.room.wake()
         if error is not None:
+            if isinstance(error, ClosedError) and error.begun is None:
+                error.begun = entry.began
             entry.error = error
             # A batch notes its codes without the lock; the timer may end an entry right after that.
             code = code_of(error) if at is None else entry.code or code_of(error)

@@ -255,8 +255,9 @@ class Scheduler(FastPath):
     def refusal(self, request: Request) -> ClosedError | None:
         """Give the error of a request that nothing lets in, as ``each`` over an empty list; None while open."""
         refusing = self._node.refusing
-        error = None if refusing is None else ClosedError(refusing.args[0])
+        error = None if refusing is None else refusing._passing(passes=False)
         if error is not None:
+            error.begun = False
             self.count_refused(request, error)
         return error
 

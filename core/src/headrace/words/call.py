@@ -17,13 +17,17 @@ from headrace._options import Options as _Options
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
 from headrace._registry.backends import FunctionBackend, no_data, unfit
-from headrace._registry.imports import HOW_TO_ALLOW
+from headrace._registry.imports import HOW_TO_ALLOW, module_of
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
+    from headrace._build.elements import ElementBuilder
+    from headrace._build.parts import At
     from headrace._checked import Located
+    from headrace._plan.element import Element
+    from headrace._registry.registry import Files
     from headrace.keys import Request
 
 __all__ = ["Call", "Identity"]
@@ -37,7 +41,8 @@ class Call(FunctionBackend, Word):
     that it raises fails its request alone; with ``batched=true``, the whole batch.
 
     The function must not change what it is given, and several instances may call it at the same time.
-    Before anything is built, Headrace checks that its module can be found, without importing it. Where a
+    Before anything is built, Headrace checks that its module can be found, without importing it. Where there is no
+    module of that name, ``Call(ctc:decode)`` means the file ``ctc.py`` that stands under ``import``. Where a
     configuration may not import code, ``Call`` is refused.
 
     Reads:
@@ -97,6 +102,8 @@ class Call(FunctionBackend, Word):
             except ValueError as error:
                 raise ValueError(f"this is no JSON object: {error}") from None
 
+    _files: Files = ()
+
     @classmethod
     def _check(cls, use: Use) -> None:
         """Check that the function can be imported, and may be; report it if not."""
@@ -108,16 +115,26 @@ class Call(FunctionBackend, Word):
         if (why := use.planning.refused) is not None:
             what = f"{name} imports {function!r}, and running its code is not allowed: {why}"
             use.add("import_refused", what, hint=HOW_TO_ALLOW)
-        elif (missing := _missing_module(function.partition(":")[0])) is not None:
+        elif (missing := _missing_module(module := function.partition(":")[0])) is not None:
+            if module_of(module, use.planning.files) is not None:
+                return
             message = f"{name} needs the module {missing!r}, which cannot be found"
-            fix = None if "." in missing else f"Install what brings {missing!r}."
+            fix = (
+                None
+                if "." in missing
+                else f"Install what brings {missing!r}, or name {missing}.py under import."
+            )
             use.add("missing_dependency", message, hint=fix)
+
+    def _prepare(self, building: ElementBuilder, element: Element, at: At) -> None:
+        self._files = building.build.plan.files
 
     def init(self, options: Any, context: InitContext) -> None:
         """Import the function."""
         module, _, name = options.function.partition(":")
+        of_file = module_of(module, self._files) if _missing_module(module) else None
         try:
-            function: Any = importlib.import_module(module)
+            function: Any = importlib.import_module(of_file or module)
         except SystemExit as error:
             raise SetupError(f"importing {module!r} ended the program: {error}") from error
         for part in name.split("."):

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from headrace._build.callees import NotCallable, child_call, no_result, run_some, select
-from headrace._plan.declared import Needs, range_of, sequence
+from headrace._plan.declared import Needs, keys_named, range_of, sequence
 from headrace._plan.element import Element, Named
-from headrace._plan.word import Use, Word, check_used, needs_of, word_of
+from headrace._plan.word import Use, Word, check_used, needs_of, way_to_called, word_of
 from headrace._portable import unless_all_well
 from headrace._shared import Shared
-from headrace.keys import DATA, REPOST, Request
+from headrace.keys import DATA, REPOST, RESULT, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from headrace._backend import Backend, InitContext
     from headrace._build.elements import ElementBuilder
@@ -76,7 +76,13 @@ class Sequential(Word):
             message = f"(or) cannot stand before the first element of {use.element.name}"
             hint = "It means: if the element before gave no result."
             use.add("prefix", message, first, span=first.prefix.span, hint=hint)
-        return super()._plan(use)
+        planned = super()._plan(use)
+        for silent, after in _without_data(planned) if planned is not None else ():
+            keys = ", ".join(keys_named(silent.cls, silent.options, "writes")) or "nothing"
+            what = f"{after.name} gets the result of {silent.name}, which writes {keys} and no 'result'"
+            hint = f"Write (or){after.name} to run it on the data that {silent.name} had, or let that write a result too."
+            use.add("no_result", what, after.call, hint=hint)
+        return planned
 
     @classmethod
     def _through(cls, element: Element, place: int) -> Element | None:
@@ -188,6 +194,20 @@ class _Step(NamedTuple):
         if self.otherwise and ready:
             return False
         return self.key is None or (self.key in request and (self.otherwise or ready))
+
+
+def _without_data(element: Element) -> Iterator[tuple[Element, Element]]:
+    """Give each element that writes no ``result``, with the one after it that takes the items which need one."""
+    called = [way_to_called(child)[-1] for child in element.children]
+    row = [*zip(called, element.prefixes, strict=True)]
+    for place, (silent, _) in enumerate(row):
+        later = (
+            (one, flags) for one, (flags, named) in row[place + 1 :] if "or" in flags or not named
+        )
+        after, flags = next(later, (silent, ("or",)))
+        said = isinstance(silent.cls.writes, property) or "or" in flags
+        if not said and RESULT not in keys_named(silent.cls, silent.options, "writes"):
+            yield silent, after
 
 
 def _pass_by(request: Request) -> None:

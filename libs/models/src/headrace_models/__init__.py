@@ -1,5 +1,10 @@
 """Named models with versions over Headrace: updates without a lost request."""
 
+from headrace_models.changes import Change
+from headrace_models.errors import UnknownModelError, UnloadedError
+from headrace_models.models import Models
+from headrace_models.requests import NamedModel
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["Change", "Models", "NamedModel", "UnknownModelError", "UnloadedError", "__version__"]

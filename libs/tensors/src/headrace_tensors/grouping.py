@@ -66,10 +66,14 @@ def _value_of(tensor: Any, position: int) -> tuple[object, ...]:
     pointer = getattr(tensor, "pointer", None)
     if pointer is not None:
         return ("device", pointer, tensor.shape)
+    if getattr(tensor, "is_cuda", False):
+        return ("device", tensor.data_ptr(), tensor.shape)
     if tensor.dtype == object:
         return (tensor.shape, tuple(tensor.ravel()))
     if tensor.nbytes > _SMALL_BYTES:
         return ("alone", position)
+    if not hasattr(tensor, "tobytes"):  # a tensor of torch
+        return (tensor.shape, tensor.dtype, repr(tensor.tolist()))
     return (tensor.shape, tensor.tobytes())
 
 

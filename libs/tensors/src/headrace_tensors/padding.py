@@ -193,7 +193,7 @@ def find_crops(
     """
     if option is not None and not option:
         return {}
-    inputs = {port.name: port for port in signature.inputs if _free(port)}
+    inputs = {port.name: port for port in signature.inputs if _free(port) and port.shape}
     named: dict[str, tuple[str, int]] = {}
     for port in inputs.values():
         for place, name in enumerate(port.sample_names):

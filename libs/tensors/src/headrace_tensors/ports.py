@@ -38,9 +38,10 @@ class Port:
 
     Attributes:
         name: The name in the model.
-        dtype: The name of the dtype as numpy writes it; `STRING` for strings.
+        dtype: The name of the dtype as numpy writes it; `STRING` for strings. A plugin may have its engine's dtype
+            here, whose text is that name; None: the model does not declare it.
         shape: An int per fixed axis, None per dynamic one; ``()`` for a scalar, and for an output whose shape the
-            model does not declare.
+            model does not declare; None for an input whose rank it does not declare.
         batched: Whether it has a batch axis.
         axis: The index of the batch axis.
         names: The name that the model gives each dynamic axis; None where it gives none.
@@ -48,8 +49,8 @@ class Port:
     """
 
     name: str
-    dtype: str
-    shape: tuple[int | None, ...]
+    dtype: Any
+    shape: Any
     batched: bool
     axis: int = field(default=0, kw_only=True)
     names: tuple[str | None, ...] = field(default=(), kw_only=True)
@@ -63,11 +64,14 @@ class Port:
     @property
     def sample_shape(self) -> tuple[int | None, ...]:
         """The shape without the batch axis."""
-        return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+        found: tuple[int | None, ...] = self.shape[: self.axis] + self.shape[self.axis + 1 :]
+        return found
 
     @functools.cached_property
     def exact(self) -> tuple[int, ...] | None:
         """The shape of all samples; None if an axis is dynamic, or there is no batch axis."""
+        if self.shape is None:
+            return None
         fixed = tuple(n for n in self.sample_shape if n is not None)
         return fixed if self.batched and len(fixed) == len(self.sample_shape) else None
 
@@ -79,7 +83,7 @@ class Port:
         """Return whether an axis may have a length."""
         fixed = self.shape[axis]
         if fixed is not None:
-            return length == fixed
+            return bool(length == fixed)
         bounds = self.limits(axis)
         return bounds is None or (
             bounds[0] <= length and (bounds[1] is None or length <= bounds[1])
@@ -87,10 +91,13 @@ class Port:
 
     def text(self, *, sample: bool = False) -> str:
         """Return ``float32 [1..8, 3, 48, *]``; of one sample, without the batch axis, if ``sample``."""
+        kind = "a tensor" if self.dtype is None else str(self.dtype).removeprefix("torch.")
+        if self.shape is None:
+            return kind
         axes = [self._axis_text(axis) for axis in range(len(self.shape))]
         if sample:
             del axes[self.axis]
-        return f"{self.dtype} [{', '.join(axes)}]"
+        return f"{kind} [{', '.join(axes)}]"
 
     def _axis_text(self, axis: int) -> str:
         if self.shape[axis] is not None:
@@ -105,6 +112,8 @@ class Port:
         """Return a text for errors that says what a request may hold for the input."""
         if not self.batched:
             return self.text()
+        if self.shape is None:
+            return f"{self.text()}: a sample, or rows with `request_size`"
         return f"{self.text(sample=True)} (one sample) or {self.text()} (`request_size` rows)"
 
     def describe(self) -> dict[str, Any]:
@@ -131,7 +140,7 @@ class Signature:
     """
 
     inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
+    outputs: tuple[Any, ...] = ()
     rows: int | None = None
     low_rows: int = 1
     high_rows: int | None = None
@@ -250,7 +259,11 @@ def refuse_other_axes(
 
 
 def choose_keys(
-    signature: Signature, inputs: Mapping[str, str], reserved: Iterable[str] = ()
+    signature: Signature,
+    inputs: Mapping[str, str],
+    reserved: Iterable[str] = (),
+    *,
+    from_data: bool = False,
 ) -> dict[str, str]:
     """Return the key of the request for each input: ``data`` for the only needed one, else its name.
 
@@ -259,6 +272,7 @@ def choose_keys(
         inputs: The keys of some inputs by the inputs' names, which win over the defaults.
         reserved: Keys with another meaning. An optional input of such a name is read only if ``inputs`` has a key for
             it, as one whose key another input has.
+        from_data: Whether inputs also come in a dict under ``data``, so that one may be named ``result``.
 
     Raises:
         SetupError: ``inputs`` names an input that the model does not have, or an input would be read from ``result``,
@@ -269,7 +283,7 @@ def choose_keys(
     needed = [port.name for port in signature.inputs if not port.optional]
     alone = {needed[0]: "data"} if len(needed) == 1 else {name: name for name in needed}
     keys = {**alone, **inputs}
-    for name, key in keys.items():
+    for name, key in (inputs if from_data else keys).items():
         if key == "result":
             raise SetupError(
                 f"input {name!r} would be read from the key 'result', which is removed from every request",

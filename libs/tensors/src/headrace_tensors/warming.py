@@ -81,12 +81,16 @@ def _within(port: Port, axis: int, length: int) -> int:
     return max(least, length if most is None else min(length, most))
 
 
-def read_warm_up(path: Path, signature: Signature) -> Item:
+def read_warm_up(
+    path: Path, signature: Signature, read: Callable[[Any, Any, str], Any] = host_array
+) -> Item:
     """Read the inputs of a warm-up from a file.
 
     Args:
         path: An ``.npz`` file of arrays by input name, or an ``.npy`` file for a model with one needed input.
-        signature: Inputs and outputs of the model; the arrays are one sample, or rows.
+        signature: Inputs and outputs of the model; the arrays are one sample, or rows. They are one sample where the
+            model does not declare the rank.
+        read: Makes a tensor of an array; called with the array, the port and its name.
 
     Raises:
         SetupError: The file cannot be read, or does not hold what the model takes.
@@ -111,11 +115,17 @@ def read_warm_up(path: Path, signature: Signature) -> Item:
     refuse_unknown("warm_up_input", arrays, [port.name for port in signature.inputs])
     request: dict[str, Any] = {"data": arrays}
     for port in signature.inputs:
-        if port.batched and port.name in arrays and arrays[port.name].ndim == len(port.shape):
+        known = port.batched and port.name in arrays and port.shape is not None
+        if known and arrays[port.name].ndim == len(port.shape):
             request["request_size"] = arrays[port.name].shape[port.axis]
     try:
         return read_item(
-            request, signature, {name: name for name in arrays}, host_array, from_data=True
+            request,
+            signature,
+            {name: name for name in arrays},
+            read,
+            from_data=True,
+            is_sample=lambda request, tensor: True,
         )
     except InputError as error:
         raise SetupError(f"warm_up_input = {str(path)!r} does not fit: {error}") from error

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace import InitContext
+    from headrace.keys import DeviceStream
     from headrace_tensors import Signature
 
 __all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
@@ -119,7 +120,7 @@ def place_of(
     cuda.check_ordinal(ordinal)
     with _preloading:
         _preload()
-    owner = context.instance.get_or_create(
+    owner: DeviceStream = context.instance.get_or_create(
         ("cuda.stream", ordinal), lambda: cuda.CudaStream(ordinal)
     )
     chosen = []

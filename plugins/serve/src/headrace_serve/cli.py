@@ -121,6 +121,30 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             help="Seconds after which a connection of gRPC is made again; 300 with --workers.",
         ),
     ] = None,
+    grpc_keepalive: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="Seconds without a byte after which gRPC pings a client; default: never.",
+        ),
+    ] = None,
+    grpc_keepalive_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.001, callback=_limited, help="Seconds to answer such a ping."
+        ),
+    ] = 20.0,
+    grpc_min_ping_interval: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            callback=_limited,
+            help="The least seconds between the pings of a client of gRPC.",
+        ),
+    ] = 300.0,
     workers: Annotated[
         int,
         typer.Option(
@@ -225,6 +249,9 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             max_inflight_bytes=max_inflight_bytes,
             max_connections=max_connections,
             max_connection_age_s=max_connection_age,
+            grpc_keepalive_s=grpc_keepalive,
+            grpc_keepalive_timeout_s=grpc_keepalive_timeout,
+            grpc_min_ping_interval_s=grpc_min_ping_interval,
             receive_timeout_s=receive_timeout,
             min_rate_bytes_s=min_rate,
             max_timeout_ms=max_timeout_ms,

@@ -20,6 +20,7 @@ _EXTENSIONS = (
     "statistics",
     "schedule_policy",
     "parameters",
+    "classification",
 )
 
 _UNBOUNDED = (1 << 31) - 1
@@ -77,7 +78,7 @@ def _scheduling(model: Model) -> dict[str, Any]:
         return {}
     devices = keys["device"] if isinstance(keys["device"], list) else [keys["device"]]
     on_gpu = any(str(one).startswith(("cuda", "gpu")) for one in devices)
-    kind = "KIND_GPU" if on_gpu else "KIND_AUTO" if devices == [None] else "KIND_CPU"
+    kind = "KIND_GPU" if on_gpu else "KIND_CPU"
     group = {"name": f"{model.name}_0", "kind": kind, "count": keys["instance_num"]}
     if model.signature.max_rows == 1 or not model.signature.batched:
         return {"instance_group": [group]}

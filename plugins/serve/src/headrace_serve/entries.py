@@ -141,6 +141,19 @@ class ModelEntry(_Entry):
     """``json``: the body of ``POST /run/NAME`` is JSON, and its value the key ``data``; ``bytes``: it is never read. Default:
     fields where ``request`` or the pipeline declares them, else ``bytes``."""
 
+    labels: dict[str, list[str]] | None = None
+    """The labels of the classes of an output, by its name: a list of texts, or the path of a file with one on each line."""
+
+    @pydantic.field_validator("labels", mode="before")
+    @classmethod
+    def _read_labels(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: _labels(one) if isinstance(one, (str, Path)) else one
+            for name, one in value.items()
+        }
+
     @pydantic.field_validator("config")
     @classmethod
     def _check_config(cls, value: Any) -> Any:
@@ -186,6 +199,13 @@ class ModelEntry(_Entry):
         names = ("max_body_bytes", "max_items", "max_elements", "max_timeout_ms")
         found = {name: getattr(self, name) for name in names}
         return {name: value for name, value in found.items() if value is not None}
+
+
+def _labels(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the labels in {path} cannot be read: {error}") from None
 
 
 def read_entries(models: Any, only: str | None = None) -> dict[tuple[str, str], ModelEntry]:
@@ -281,6 +301,11 @@ def _read_file(path: Path) -> dict[str, Any]:
         else:
             if isinstance(table["config"], str):
                 table["config"] = str(path.parent / table["config"])
+            labels = table.get("labels")
+            if isinstance(labels, dict):
+                table["labels"] = {
+                    k: str(path.parent / v) if isinstance(v, str) else v for k, v in labels.items()
+                }
             problems += _wrong_in(name, table, path)
     if problems:
         raise ConfigError(problems)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError
 from headrace_serve.grpc_messages import message
-from headrace_serve.shared_memory import allowed
+from headrace_serve.shared_memory import allowed, no_cuda_region
 
 if TYPE_CHECKING:
     from headrace_serve.grpc_calls import Calls
@@ -57,6 +57,16 @@ async def _unregister(service: Service, request: Any) -> dict[str, Any]:
     return {}
 
 
+async def _cuda_status(service: Service, request: Any) -> dict[str, Any]:
+    if request.name:
+        raise no_cuda_region(request.name)
+    return {}
+
+
+async def _cuda_unregister(service: Service, request: Any) -> dict[str, Any]:
+    return {}
+
+
 async def _load(service: Service, request: Any) -> dict[str, Any]:
     return await _change(service, "load", request)
 
@@ -77,6 +87,8 @@ _ANSWERS: Final[dict[str, tuple[Any, Right]]] = {
     "SystemSharedMemoryStatus": (_status, "infer"),
     "SystemSharedMemoryRegister": (_register, "infer"),
     "SystemSharedMemoryUnregister": (_unregister, "infer"),
+    "CudaSharedMemoryStatus": (_cuda_status, "infer"),
+    "CudaSharedMemoryUnregister": (_cuda_unregister, "infer"),
     "RepositoryModelLoad": (_load, "repository"),
     "RepositoryModelUnload": (_unload, "repository"),
 }

@@ -177,6 +177,17 @@ SystemSharedMemoryRegisterResponse
 SystemSharedMemoryUnregisterRequest
   string name 1
 SystemSharedMemoryUnregisterResponse
+CudaSharedMemoryStatusRequest
+  string name 1
+CudaSharedMemoryStatusResponse
+  map CudaSharedMemoryStatusResponse.RegionStatus regions 1
+CudaSharedMemoryStatusResponse.RegionStatus
+  string name 1
+  uint64 device_id 2
+  uint64 byte_size 3
+CudaSharedMemoryUnregisterRequest
+  string name 1
+CudaSharedMemoryUnregisterResponse
 ModelRepositoryParameter
   oneof parameter_choice
   bool bool_param 1
@@ -267,7 +278,7 @@ _INFERENCE_METHODS: Final = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer",
     "ModelConfig", "ModelStatistics", "RepositoryIndex", "RepositoryModelLoad",
     "RepositoryModelUnload", "SystemSharedMemoryStatus", "SystemSharedMemoryRegister",
-    "SystemSharedMemoryUnregister",
+    "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus", "CudaSharedMemoryUnregister",
 )  # fmt: skip
 
 _SCALARS: Final = (

@@ -45,7 +45,7 @@ _STREAMED: Final = 64
 _STREAMED_ANSWER: Final = message("inference.ModelStreamInferResponse")
 
 _UNSUPPORTED: Final = (
-    "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
+    "CudaSharedMemoryRegister",
     "TraceSetting", "LogSettings",
 )  # fmt: skip
 

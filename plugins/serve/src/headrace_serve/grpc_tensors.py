@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from headrace.errors import InputError
+from headrace_serve.classification import CLASSIFICATION, class_count
 from headrace_serve.datatypes import DATATYPES, from_json
-from headrace_serve.errors import UnsupportedError, unknown_parameter
+from headrace_serve.errors import unknown_parameter
 from headrace_serve.grpc_messages import message
 from headrace_serve.messages import Answer, Asked, Encoded
 from headrace_serve.outlines import Outline
 from headrace_serve.tensors import (
-    UNSUPPORTED_PARAMETERS,
     check_items,
     check_number,
     placed_input,
@@ -23,8 +23,6 @@ from headrace_serve.tensors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace_serve.models import Model
     from headrace_serve.shared_memory import Access, Place
 
@@ -160,19 +158,21 @@ def read_request(
             inputs.append(_placed(one, access))
         else:
             inputs.append(_tensor(one, next(left) if raw else None))
-    names, places = _outputs(request, access)
+    names, places, classes = _outputs(request, access)
     parameters = {name: _value(name, one) for name, one in request.parameters.items()}
     if parameters.pop(_BINARY, True) is not True:
         raise InputError(f"parameter {_BINARY!r}", expected="true: all tensors of gRPC are binary")
     asked = Asked(inputs, names or None, received.id, parameters, timeout_s, places)
-    if raw and not places and not any(one.parameters for one in request.inputs):
+    asked.classes = classes
+    if raw and not places and not classes and not any(one.parameters for one in request.inputs):
         said = [(t.name, t.datatype, t.shape, len(r)) for t, r in zip(inputs, raw, strict=True)]
         model.messages.keep(written, Outline(said, asked.outputs, dict(parameters), None))
     return asked
 
 
-def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place]]:
-    """Read the names of the outputs that a message asks for, and their places in shared memory, if any."""
+def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place], dict[str, int]]:
+    """Read the names of the outputs that a message asks for, their places in shared memory, and the number of classes."""
+    classes: dict[str, int] = {}
     names: list[str] = []
     places: dict[str, Place] = {}
     for output in request.outputs:
@@ -181,11 +181,15 @@ def _outputs(request: Any, access: Access) -> tuple[list[str], dict[str, Place]]
             place = access.place(f"output {output.name!r}", given)
             if place is not None:
                 places[output.name] = place
-            _refuse_parameters(f"output {output.name!r}", given)
+            count = given.pop(CLASSIFICATION, None)
+            if count is not None:
+                classes[output.name] = class_count(f"output {output.name!r}", count)
+            for key in given:
+                raise unknown_parameter(key, f"output {output.name!r}", [CLASSIFICATION])
         if output.name in names:
             raise InputError(f"output {output.name!r} is there twice")
         names.append(output.name)
-    return names, places
+    return names, places, classes
 
 
 def _filled(outline: Outline, received: Received, timeout_s: float | None) -> Asked:
@@ -206,11 +210,13 @@ def _placed(one: Any, access: Access) -> Encoded:
     """Give an input that is in shared memory."""
     given = {name: _value(name, value) for name, value in one.parameters.items()}
     place: Any = access.place(f"input {one.name!r}", given)
-    _refuse_parameters(f"input {one.name!r}", given)
     if one.HasField("contents"):
         raise InputError(f"input {one.name!r} has both contents and a place in shared memory")
     datatype = _datatype(one)
-    return placed_input(one.name, datatype, read_shape(one.name, list(one.shape)), place, access)
+    shape = read_shape(one.name, list(one.shape))
+    found = placed_input(one.name, datatype, shape, place, access)
+    found.parameters = given
+    return found
 
 
 def _datatype(one: Any) -> str:
@@ -229,19 +235,11 @@ def _value(name: str, parameter: Any) -> Any:
     return getattr(parameter, which)
 
 
-def _refuse_parameters(where: str, parameters: Any, known: Sequence[str] = ()) -> None:
-    for key in parameters:
-        if key in UNSUPPORTED_PARAMETERS:
-            raise UnsupportedError(f"{where}: {key} is not supported")
-        raise unknown_parameter(key, where, known)
-
-
-def _check_input_parameters(name: str, parameters: Any, raw: Any) -> None:
-    """Refuse parameters other than ``binary_data_size``, which kserve's client sends beside raw bytes."""
-    others = {key: one for key, one in parameters.items() if key != _SIZE}
-    _refuse_parameters(f"input {name!r}", others, [_SIZE])
-    size = _value(_SIZE, parameters[_SIZE])
-    if raw is None or size != len(raw):
+def _input_parameters(name: str, parameters: Any, raw: Any) -> dict[str, Any]:
+    """Give the parameters of an input for the pipeline: all but ``binary_data_size``, which kserve's client sends, too."""
+    found = {key: _value(key, one) for key, one in parameters.items()}
+    size = found.pop(_SIZE, None)
+    if size is not None and (raw is None or size != len(raw)):
         raise InputError(
             f"{_SIZE} of input {name!r}",
             expected="no such parameter"
@@ -249,19 +247,19 @@ def _check_input_parameters(name: str, parameters: Any, raw: Any) -> None:
             else f"{len(raw)}, the bytes that were sent",
             got=repr(size)[:40],
         )
+    return found
 
 
 def _tensor(one: Any, raw: bytes | None) -> Encoded:
     name = one.name
-    if one.parameters:
-        _check_input_parameters(name, one.parameters, raw)
+    parameters = _input_parameters(name, one.parameters, raw) if one.parameters else {}
     datatype = _datatype(one)
     shape = read_shape(name, list(one.shape))
     if raw is not None:
         if one.HasField("contents"):
             raise InputError(f"input {name!r} has both contents and raw_input_contents")
-        return Encoded(name, datatype, shape, raw)
-    return Encoded(name, datatype, shape, one.contents, _contents)
+        return Encoded(name, datatype, shape, raw, parameters=parameters)
+    return Encoded(name, datatype, shape, one.contents, _contents, parameters)
 
 
 def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> Any:

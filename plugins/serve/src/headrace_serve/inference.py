@@ -11,10 +11,18 @@ import numpy as np
 from headrace import keys
 from headrace.errors import ContractError, InputError, RequestError, RequestsFailed
 from headrace_serve.aside import apart
-from headrace_serve.errors import ItemError, among, refusal, unknown_parameter
+from headrace_serve.classification import classified
+from headrace_serve.errors import ItemError, among, refusal
 from headrace_serve.messages import Answer
+from headrace_serve.parameters import (
+    FINAL,
+    add_context,
+    call_arguments,
+    check_parameters,
+    flag,
+    for_pipeline,
+)
 from headrace_serve.results import elements_of, tensors_of
-from headrace_serve.run_times import TimedContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,14 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["infer", "prepared", "request_of"]
 
-_GREATEST = (1 << 63) - 1
-_SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
-_CALLING = {"timeout", "priority", "traceparent"}
-_UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
 _PASSING = (429, 503, 504)
-_FINAL = "triton_enable_empty_final_response"
-"""Triton's C++ clients, such as perf_analyzer, send it with every gRPC request."""
-_KNOWN = ("timeout", "priority", "traceparent", "partial", "binary_data_output", _FINAL)
 
 
 async def infer(
@@ -63,18 +64,18 @@ async def infer(
     values = await apart(elements, _arrays, model, asked.inputs)
     outline = asked.outline
     if outline is None or not outline.checked:
-        _check_parameters(asked.parameters)
+        check_parameters(asked.parameters)
         _check_inputs(model, asked.inputs)
         _check_outputs(model, asked.outputs)
         if outline is not None:
             outline.checked = True
-    call = _call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
+    call = call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
     identifier = asked.id or asked.request_id
     fixed: dict[str, Any] = {keys.REQUEST_ID: identifier} if identifier else {}
-    _add_context(fixed, asked.parameters, asked.times)
-    partial = _flag("partial", asked.parameters)
+    add_context(fixed, asked.parameters, asked.times, for_pipeline(asked))
+    partial = flag("partial", asked.parameters)
     parameters: dict[str, Any] = {}
-    if _FINAL in asked.parameters and _flag(_FINAL, asked.parameters):
+    if FINAL in asked.parameters and flag(FINAL, asked.parameters):
         parameters["triton_final_response"] = True  # a request has one response
     if model.signature.by_item:
         count = _count(model, values)
@@ -83,6 +84,7 @@ async def infer(
         write = partly(_written, model, results, failed, asked.outputs, partial=partial)
         outputs = await apart(elements_of(list(results.values())), write)
         _check_written(model, outputs, limits)
+        outputs = await _classified(model, outputs, asked)
         for error in failed.values():
             failed_item(error)
         if failed:
@@ -96,6 +98,7 @@ async def infer(
     write = partly(tensors_of, model, found, by_item=False, wanted=asked.outputs)
     outputs = await apart(elements_of(found[0]), write)
     _check_written(model, outputs, limits)
+    outputs = await _classified(model, outputs, asked)
     return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
 
 
@@ -137,17 +140,8 @@ def prepared(
         InputError: A parameter is wrong.
     """
     if parameters or times is not None:
-        _add_context(request, parameters, times)
-    return _call_arguments(parameters, None, limits, priority_default)
-
-
-def _add_context(
-    request: dict[str, Any], parameters: Mapping[str, Any], times: RunTimes | None
-) -> None:
-    if "traceparent" in parameters:
-        request["context"] = {"traceparent": parameters["traceparent"]}
-    if times is not None:
-        request["context"] = TimedContext(request.get("context", {}), times)
+        add_context(request, parameters, times)
+    return call_arguments(parameters, None, limits, priority_default)
 
 
 async def _run_items(
@@ -213,53 +207,6 @@ def _errors_text(failed: dict[int, BaseException], *, debug: bool) -> str:
     return json.dumps(rows)
 
 
-def _flag(name: str, parameters: Mapping[str, Any]) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise InputError(f"parameter {name!r}", expected="true or false", got=repr(value)[:40])
-    return value
-
-
-def _check_parameters(parameters: Mapping[str, Any]) -> None:
-    for name in parameters:
-        if name in _SEQUENCES:
-            raise InputError(f"parameter {name!r}: sequences are not supported")
-        if name not in _KNOWN:
-            raise unknown_parameter(name, "the request", _KNOWN)
-
-
-def _call_arguments(
-    given: Mapping[str, Any], timeout_s: float | None, limits: Limits, priority_default: int
-) -> dict[str, Any]:
-    """Give the arguments of ``pipe.call_async``.
-
-    ``timeout`` is the shortest of transport, parameter and limit, in seconds; of ``priority`` the greater goes first.
-    """
-    if timeout_s is None and limits.max_timeout_ms is None and _CALLING.isdisjoint(given):
-        return _UNBOUNDED
-    timeout_us = _whole("timeout", given.get("timeout", 0))
-    times_s = [timeout_s] if timeout_s is not None else []
-    if timeout_us:
-        times_s.append(timeout_us / 1e6)
-    if limits.max_timeout_ms is not None:
-        times_s.append(limits.max_timeout_ms / 1e3)
-    level = _whole("priority", given.get("priority", 0))
-    traceparent = given.get("traceparent", "")
-    if not isinstance(traceparent, str):
-        raise InputError("parameter 'traceparent'", expected="a string", got=repr(traceparent))
-    return {
-        "timeout": min(times_s) if times_s else None,
-        "priority": priority_default - level if level else 0,
-    }
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _GREATEST:
-        expected = f"a whole number from 0 to {_GREATEST}"
-        raise InputError(f"parameter {name!r}", expected=expected, got=repr(value)[:40])
-    return value
-
-
 def _arrays(model: Model, inputs: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
     """Read the elements of the inputs, which may be other ones than the model has."""
     ports = model.signature.inputs
@@ -282,6 +229,21 @@ def _check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> N
             f"the outputs of BYTES of model {model.name!r} have {elements} elements together",
             hint=f"An answer may hold {limits.max_elements}: max_elements of Limits, or of the model.",
         )
+
+
+async def _classified(model: Model, outputs: list[Tensor], asked: Asked) -> list[Tensor]:
+    """Give the outputs, with classes instead of the values of those for which the client has asked so."""
+    if not asked.classes:
+        return outputs
+    elements = sum(one.array.size for one in outputs if one.name in asked.classes)
+
+    def work() -> list[Tensor]:
+        return [
+            classified(model, one, asked.classes[one.name]) if one.name in asked.classes else one
+            for one in outputs
+        ]
+
+    return await apart(elements, work)
 
 
 def _check_inputs(model: Model, inputs: Sequence[Tensor | Encoded]) -> None:

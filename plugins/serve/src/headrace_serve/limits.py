@@ -29,6 +29,10 @@ class Limits:
         max_streams: The most gRPC calls that are open on one connection at a time.
         max_connection_age_s: Seconds after which a client must reconnect by gRPC once its calls have ended, so that
             clients spread over processes; None: no limit.
+        grpc_keepalive_s: Seconds without a byte after which gRPC pings a client, also one without calls; None: never.
+        grpc_keepalive_timeout_s: Seconds in which it must answer a ping, else its connection ends.
+        grpc_min_ping_interval_s: The least seconds between the pings of a client of gRPC; the connection of one that pings
+            more often ends.
         receive_timeout_s: Seconds in which a request must have arrived. For HTTP they count from its first byte. A
             new connection must send its first byte, for gRPC its preface, within the same time.
         min_rate_bytes_s: Bytes per second that an HTTP client must send of a body, and receive of an answer,
@@ -49,6 +53,9 @@ class Limits:
     max_connections: int = 4096
     max_streams: int = 1024
     max_connection_age_s: float | None = None
+    grpc_keepalive_s: float | None = None
+    grpc_keepalive_timeout_s: float = 20.0
+    grpc_min_ping_interval_s: float = 300.0
     receive_timeout_s: float = 60.0
     min_rate_bytes_s: int = 256
     rate_window_s: float = 10.0

@@ -50,6 +50,7 @@ class Encoded:
         name, datatype, shape: As in `Tensor`; the data may turn out not to have that shape.
         data: The elements as they were sent.
         read: Reads them, for name, datatype, shape and data.
+        parameters: The parameters of the input that are for the pipeline.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Encoded:
     shape: tuple[int, ...]
     data: Any
     read: Callable[[str, str, tuple[int, ...], Any], NDArray[Any]] = from_bytes
+    parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
     def elements(self) -> int:
@@ -86,6 +88,7 @@ class Asked:
         timeout_s: The deadline of the gRPC call in seconds from now, or None.
         places: The places in shared memory to which outputs are to be written, by the outputs' names.
         times: Records when the requests wait and run in the pipeline; None: it is not measured.
+        classes: The number of classes that the client wants of outputs, by their names.
         request_id: The id of the request where ``id`` is ``""``: that of the header ``X-Request-Id``.
         outline: The outline that the request shares with an earlier one; None: it was read anew.
     """
@@ -99,6 +102,7 @@ class Asked:
     times: RunTimes | None = None
     outline: Outline | None = None
     request_id: str = ""
+    classes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

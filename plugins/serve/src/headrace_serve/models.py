@@ -13,7 +13,7 @@ from headrace.errors import ConfigError, SetupError
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.counters import Counts
 from headrace_serve.entries import read_entries
-from headrace_serve.errors import UnknownModelError
+from headrace_serve.errors import UnknownModelError, among
 from headrace_serve.fields import read_fields
 from headrace_serve.outlines import Outlines
 from headrace_serve.run_times import is_timed, with_probe
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace_serve.entries import ModelEntry
     from headrace_serve.keys import Keys
     from headrace_serve.outlines import Outline
+    from headrace_serve.signature import Signature
 
 __all__ = ["Catalogue", "Model", "build_models", "check_models", "close_models"]
 
@@ -57,6 +58,7 @@ class Model:
             entry nodes, or new requests shed the oldest.
         timed: Whether the pipeline has the probe that times each request.
         outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
+        labels: The labels of the classes of outputs, by the outputs' names.
         queries: The queries of earlier requests of the plain route.
         fields: The fields of its bodies of JSON; None: it has none.
         takes_json: Whether a body of the plain route is JSON, and its value the key ``data``.
@@ -88,11 +90,13 @@ class Model:
             self.queue_size = _queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
             self.fields = read_fields(entry, self.pipe.config, self.entry)
+            _check_labels(name, entry, self.signature)
         except BaseException:
             self.close(timeout=2.0)
             raise
         self.limits = entry.limits
         self.takes_json = entry.body == "json"
+        self.labels = entry.labels or {}
         self.outlines: Outlines[Outline] = Outlines()
         self.messages: Outlines[Outline] = Outlines()
         self.queries: Outlines[Any] = Outlines()
@@ -128,6 +132,13 @@ class Model:
         """Close the pipeline if the server built it."""
         if self.owned:
             self.pipe.close(timeout=timeout)
+
+
+def _check_labels(name: str, entry: ModelEntry, signature: Signature) -> None:
+    for output in entry.labels or ():
+        if output not in signature.outputs:
+            what = f"model {name!r} has labels for an output {output!r}, which it does not have"
+            raise SetupError(what, hint=among(output, signature.outputs))
 
 
 def _described(pipe: Pipeline, plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headrace_serve.classification import CLASSIFICATION
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
+from headrace_serve.parameters import SEQUENCES
 from headrace_serve.plain_route import file_input
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _PARAMETERS: dict[str, Any] = {
     "binary_data_output": _FLAG,
     "triton_enable_empty_final_response": _FLAG,
 }
-_PARTIAL: dict[str, Any] = {"partial": _FLAG}
+_PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 _ERROR = {"$ref": "#/components/schemas/Error"}
 _STATUSES = {
     "400": "The request is wrong.",
@@ -117,7 +119,14 @@ def _infer(model: Model) -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {
             "id": {"type": "string"},
-            "parameters": _object(_PARAMETERS | (_PARTIAL if model.signature.by_item else {})),
+            "parameters": _open(
+                {
+                    **_PARAMETERS,
+                    "partial": _FLAG if model.signature.by_item else {"const": False},
+                    **dict.fromkeys(("inputs", *SEQUENCES), False),
+                },
+                "Others are for the pipeline.",
+            ),
             "inputs": {
                 "type": "array",
                 "description": "Each input once; the server takes them in any order.",
@@ -129,7 +138,7 @@ def _infer(model: Model) -> dict[str, Any]:
                 "type": "array",
                 "description": "The outputs that are wanted, each at most once; none: all.",
                 "items": _object(
-                    {"name": {"enum": names}, "parameters": _object({"binary_data": _FLAG})}, "name"
+                    {"name": {"enum": names}, "parameters": _object(_of_outputs(model))}, "name"
                 ),
                 "maxItems": len(names),
                 "allOf": [
@@ -148,6 +157,19 @@ def _infer(model: Model) -> dict[str, Any]:
     binary = {"schema": {"type": "string", "format": "binary"}}
     made["responses"]["200"]["content"]["application/octet-stream"] = binary
     return made
+
+
+def _of_outputs(model: Model) -> dict[str, Any]:
+    """Give the parameters that every output of a model may have."""
+    found: dict[str, Any] = {"binary_data": _FLAG}
+    if all(port.datatype not in ("BYTES", "BF16") for port in model.signature.outputs.values()):
+        found[CLASSIFICATION] = {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1}
+    return found
+
+
+def _open(properties: dict[str, Any], description: str) -> dict[str, Any]:
+    """Give the schema of an object that may have other properties than these."""
+    return {"type": "object", "description": description, "properties": properties}
 
 
 def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
@@ -179,7 +201,9 @@ def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
         size = {"binary_data_size": {"type": "integer", "minimum": 0}}
         fields["parameters"] = _object(size, "binary_data_size")
         return _object(fields, *fields)
-    return _object({**fields, "data": data}, *fields, "data")
+    elsewhere = dict.fromkeys(("binary_data_size", *_PLACES), False)
+    more = {"parameters": _open(elsewhere, "They are for the pipeline.")}
+    return _object({**fields, "data": data, **more}, *fields, "data")
 
 
 def _element(datatype: str) -> dict[str, Any]:

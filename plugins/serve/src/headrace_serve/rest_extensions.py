@@ -1,4 +1,4 @@
-"""The REST routes that ``--allow`` turns on: system shared memory, loading and unloading of models."""
+"""The REST routes of shared memory, and of loading and unloading models, which ``--allow`` turns on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 
 from headrace.errors import InputError
 from headrace_serve.exchange import Reply
-from headrace_serve.shared_memory import allowed
+from headrace_serve.shared_memory import allowed, no_cuda_region
 
 if TYPE_CHECKING:
     from headrace_serve.exchange import Exchange
@@ -80,6 +80,21 @@ async def _change(exchange: Exchange, what: str) -> Reply:
     return Reply.json({})
 
 
+async def _cuda_status(exchange: Exchange) -> Reply:
+    """Give no region: there are none of CUDA."""
+    name = exchange.path.get("region", "")
+    if name:
+        raise no_cuda_region(name)
+    return Reply.json([])
+
+
+async def _cuda_unregister(exchange: Exchange) -> Reply:
+    """Unregister nothing; clients do so to begin and to end, whatever there is."""
+    await json_object(exchange)
+    return Reply.json({})
+
+
+_CUDA = "/v2/cudasharedmemory"
 _MEMORY = "/v2/systemsharedmemory"
 _REGION = f"{_MEMORY}/region/{{region}}"
 _MODEL = "/v2/repository/models/{model}"
@@ -90,6 +105,10 @@ ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
     ("POST", f"{_REGION}/register", _register, "infer"),
     ("POST", f"{_REGION}/unregister", _unregister, "infer"),
     ("POST", f"{_MEMORY}/unregister", _unregister, "infer"),
+    ("GET", f"{_CUDA}/status", _cuda_status, "infer"),
+    ("GET", f"{_CUDA}/region/{{region}}/status", _cuda_status, "infer"),
+    ("POST", f"{_CUDA}/unregister", _cuda_unregister, "infer"),
+    ("POST", f"{_CUDA}/region/{{region}}/unregister", _cuda_unregister, "infer"),
     ("POST", f"{_MODEL}/load", _load, "repository"),
     ("POST", f"{_MODEL}/unload", _unload, "repository"),
 )

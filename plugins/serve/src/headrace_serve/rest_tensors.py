@@ -10,12 +10,12 @@ import orjson
 
 from headrace.errors import InputError
 from headrace_serve.aside import apart
+from headrace_serve.classification import CLASSIFICATION, class_count
 from headrace_serve.datatypes import DATATYPES, ONLY_BINARY, as_json_values, from_json
-from headrace_serve.errors import ItemError, UnsupportedError, unknown_parameter
+from headrace_serve.errors import ItemError, unknown_parameter
 from headrace_serve.messages import Asked, Encoded
 from headrace_serve.outlines import Outline
 from headrace_serve.tensors import (
-    UNSUPPORTED_PARAMETERS,
     check_items,
     check_number,
     placed_input,
@@ -72,7 +72,7 @@ async def read_body(
 
     Raises:
         InputError: The body is malformed, or names a region or place that does not exist.
-        UnsupportedError: The body asks for a part of the protocol that this server does not have.
+        UnsupportedError: The body names shared memory, which is not allowed.
         BodyTooLargeError, OverloadedError: The inputs in shared memory have too many bytes.
     """
     length = len(body)
@@ -106,12 +106,13 @@ async def read_body(
     check_number("inputs", len(listed), model.signature.inputs)
     inputs = [reader.tensor(one) for one in listed]
     reader.end()
-    outputs, places, wanted = _outputs(document, parameters, access, model)
+    outputs, places, wanted, classes = _outputs(document, parameters, access, model)
     identifier = document.get("id", "")
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
-    asked = Asked(inputs, outputs, identifier, parameters, places=places)
-    if len(reader.sizes) == len(inputs) and not identifier and not places:
+    asked = Asked(inputs, outputs, identifier, parameters, places=places, classes=classes)
+    plain = not (identifier or places or classes or any(one.parameters for one in inputs))
+    if len(reader.sizes) == len(inputs) and plain:
         said = [
             (one.name, one.datatype, one.shape, size)
             for one, size in zip(inputs, reader.sizes, strict=True)
@@ -210,19 +211,19 @@ class _Reader:
         check_items(self._model, name, shape, self._most_items)
         parameters = _parameters(f"input {name!r}", document)
         place = self._access.place(f"input {name!r}", parameters)
-        size = parameters.get("binary_data_size")
-        for key in parameters:
-            if key != "binary_data_size":
-                raise unknown_parameter(key, f"input {name!r}", ["binary_data_size"])
+        parameters = dict(parameters)
+        size = parameters.pop("binary_data_size", None)
         if place is not None:
             if size is not None or "data" in document:
                 raise InputError(f"input {name!r} has both data and a place in shared memory")
-            return placed_input(name, datatype, shape, place, self._access)
+            found = placed_input(name, datatype, shape, place, self._access)
+            found.parameters = parameters
+            return found
         if size is None:
-            return Encoded(name, datatype, shape, document.get("data"), from_json)
+            return Encoded(name, datatype, shape, document.get("data"), from_json, parameters)
         if "data" in document:
             raise InputError(f"input {name!r} has both data and binary_data_size")
-        return Encoded(name, datatype, shape, self._take(name, size))
+        return Encoded(name, datatype, shape, self._take(name, size), parameters=parameters)
 
     def _take(self, name: str, size: Any) -> memoryview:
         left = len(self._binary) - self._place
@@ -244,7 +245,8 @@ class _Reader:
 
 def _outputs(
     document: dict[str, Any], parameters: dict[str, Any], access: Access, model: Model
-) -> tuple[list[str] | None, dict[str, Place], Wanted]:
+) -> tuple[list[str] | None, dict[str, Place], Wanted, dict[str, int]]:
+    classes: dict[str, int] = {}
     places: dict[str, Place] = {}
     binary: dict[str | None, bool] = {None: _flag("binary_data_output", parameters)}
     names: list[str] = []
@@ -263,13 +265,13 @@ def _outputs(
         if place is not None:
             places[name] = place
         for key in given:
-            if key in UNSUPPORTED_PARAMETERS:
-                raise UnsupportedError(f"output {name!r}: {key} is not supported")
-            if key != "binary_data":
-                raise unknown_parameter(key, f"output {name!r}", ["binary_data"])
+            if key == CLASSIFICATION:
+                classes[name] = class_count(f"output {name!r}", given[key])
+            elif key != "binary_data":
+                raise unknown_parameter(key, f"output {name!r}", ["binary_data", CLASSIFICATION])
         if "binary_data" in given:
             binary[name] = _flag("binary_data", given)
-    return names or None, places, Wanted(binary)
+    return names or None, places, Wanted(binary), classes
 
 
 def _flag(name: str, parameters: dict[str, Any]) -> bool:

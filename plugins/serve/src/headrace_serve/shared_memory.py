@@ -24,7 +24,7 @@ from headrace_serve.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["AVAILABLE", "Access", "Place", "Regions", "allowed"]
+__all__ = ["AVAILABLE", "Access", "Place", "Regions", "allowed", "no_cuda_region"]
 
 AVAILABLE = sys.platform == "linux"
 """Whether this platform has regions that can be opened by name as files."""
@@ -274,6 +274,11 @@ def allowed(regions: Regions | None) -> Regions:
             " without --allow shared-memory"
         )
     return regions
+
+
+def no_cuda_region(name: str) -> InputError:
+    """Give the error for a region of CUDA's shared memory, of which there are none."""
+    return InputError(f"Unable to find cuda shared memory region: {name!r}")
 
 
 def _size(what: str, value: Any) -> int:

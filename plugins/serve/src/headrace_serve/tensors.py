@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headrace_serve.signature import Port
 
 __all__ = [
-    "UNSUPPORTED_PARAMETERS",
     "check_items",
     "check_number",
     "elements_in",
@@ -30,7 +29,6 @@ __all__ = [
     "tensor_view",
 ]
 
-UNSUPPORTED_PARAMETERS = ("classification",)
 _MOST_AXES = 32
 _LONGEST_AXIS = (1 << 40) - 1
 _MOST_ELEMENTS = 1 << 56

@@ -68,7 +68,8 @@ class CatTensor(TensorBackend):
         return None
 
     def _one_by_one(self, batch: list[Request]) -> list[Exception | None] | None:
-        from headrace_torch.items import Item, as_rows, joined, refuse_ragged
+        from headrace_tensors import Item
+        from headrace_torch.items import as_rows, joined, refuse_ragged
         from headrace_torch.tensors import input_tensor
 
         outcomes: list[Exception | None] = [None] * len(batch)
@@ -79,9 +80,9 @@ class CatTensor(TensorBackend):
                 tensor = input_tensor(read_key(request, "data", _ROWS), self._place, "data", _ROWS)
                 rows = request.get("request_size", 1)
                 sample = self._place.is_sample(request, tensor)
-                item = Item((as_rows(tensor, rows, "data", sample=sample),), rows, sample)
+                item = Item({"data": as_rows(tensor, rows, "data", sample=sample)}, rows, sample)
                 first = first or item
-                unlike = refuse_ragged(first, item, ["data"])
+                unlike = refuse_ragged(first, item, {"data": "data"})
                 if unlike is not None:
                     unlike.hint = _ONE_SHAPE
                     raise unlike
@@ -90,7 +91,7 @@ class CatTensor(TensorBackend):
                 outcomes[index] = error
         if not items:
             return outcomes
-        whole = joined([item.tensors[0] for item in items.values()])
+        whole = joined([item.tensors["data"] for item in items.values()])
         begin = 0
         for index, item in items.items():
             end = begin + item.rows

@@ -2,109 +2,109 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+import headrace_tensors as tensors
 from headrace.errors import InputError
+from headrace_tensors import Item, padded_shape, padding_fits
 from headrace_torch.python_numbers import PLAIN, tensor_of_numbers
 from headrace_torch.rows import Row
+from headrace_torch.signature import Port
 from headrace_torch.tensors import described, dtype_name, input_tensor, refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace_torch.place import Place
-    from headrace_torch.signature import Port, Signature
+    from headrace_torch.signature import Signature
 
-__all__ = [
-    "Item",
-    "as_rows",
-    "fits",
-    "group_items",
-    "joined",
-    "padding_fits",
-    "read_item",
-    "refuse_ragged",
-]
+__all__ = ["Reader", "as_rows", "fits", "halves", "joined", "refuse_ragged"]
 
 
-@dataclass(frozen=True)
-class Item:
-    """The inputs of one request for a run.
-
-    Attributes:
-        tensors: A tensor for each input, in order, each with its batch axis.
-        rows: The length of the batch axis.
-        sample: Whether the request brought one sample, without batch axis.
-    """
-
-    tensors: tuple[torch.Tensor, ...]
-    rows: int
-    sample: bool
-
-    def halves(self) -> tuple[Item, Item]:
-        """Give the first and the second half of the rows."""
-        half = self.rows // 2
-        first, second = (
-            [one[part] for one in self.tensors] for part in (slice(half), slice(half, None))
-        )
-        return Item(tuple(first), half, False), Item(tuple(second), self.rows - half, False)
+def halves(item: Item) -> tuple[Item, Item]:
+    """Return the first and the second half of the rows of an item."""
+    half = item.rows // 2
+    first, second = (
+        {name: one[part] for name, one in item.tensors.items()}
+        for part in (slice(half), slice(half, None))
+    )
+    return Item(first, half, False), Item(second, item.rows - half, False)
 
 
-def read_item(
-    request: Mapping[str, Any],
-    signature: Signature,
-    keys: Mapping[str, str],
-    place: Place,
-    dtype: torch.dtype | None = None,
-    pad_value: float | None = None,
-) -> Item:
-    """Read the inputs of a model from a request.
+class Reader:
+    """Reads requests for one instance.
 
     Args:
-        request: A request; ``request_size`` (default 1) is the number of rows it must have.
         signature: What the model takes.
         keys: The key of the request for each input name.
         place: Device and stream of the instance.
         dtype: The dtype to which floating inputs are cast; None: they are not cast.
-        pad_value: The value with which axes may be padded, which each tensor must be able to hold; None:
-            no axis is padded.
-
-    Raises:
-        InputError: A key is missing, or its value has another dtype, shape or device.
+        pads: The value with which axes may be padded, by input, which each tensor must be able to hold; None: no axis
+            is padded.
+        strict: Whether arrays in the memory of the host are refused by an instance on another device.
     """
-    tensors: list[torch.Tensor] = []
-    sample: bool | None = None
-    rows = request.get("request_size", 1)
-    for port in signature.inputs:
-        key = keys[port.name]
-        if key not in request:
-            what = "the request lacks a key"
-            raise InputError(what, key=key, expected=port.accepts(), got="nothing")
-        value = request[key]
+
+    def __init__(
+        self,
+        signature: Signature,
+        keys: Mapping[str, str],
+        *,
+        place: Place,
+        dtype: torch.dtype | None = None,
+        pads: Mapping[str, float] | None = None,
+        strict: bool = True,
+    ) -> None:
+        self._signature, self._keys, self._place = signature, keys, place
+        self._dtype, self._pads, self._strict = dtype, pads, strict
+
+    def read(self, request: Mapping[str, Any]) -> Item:
+        """Read the inputs of a model from a request.
+
+        Args:
+            request: A request; ``request_size`` (default 1) is the number of rows it must have.
+
+        Returns:
+            The item; its tensors are on the instance's device, or all on the CPU.
+
+        Raises:
+            InputError: A key is missing, or its value has another dtype, shape or device.
+        """
+        item = tensors.read_item(
+            request,
+            self._signature,
+            self._keys,
+            self._tensor,
+            is_sample=self._place.is_sample,
+            text=described,
+        )
+        if self._pads is not None:
+            tensors.check_equal_axes(item, self._signature, self._keys)
+        if self._dtype is None:
+            return item
+        # An error shows the request's own dtype, so they are cast only now.
+        return item._replace(tensors={name: self._cast(one) for name, one in item.tensors.items()})
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+    def _tensor(self, value: Any, port: Port, key: str) -> torch.Tensor:
         if type(value) is Row:
             value = value.tensor()
         elif isinstance(value, PLAIN) and not hasattr(value, "dtype"):
-            value = tensor_of_numbers(value, port, key, place.device)
-        given = input_tensor(value, place, key, port.accepts())
-        tensor = _with_dtype(given, port, key, dtype)
-        if pad_value is not None and not padding_fits(tensor.dtype, pad_value):
+            value = tensor_of_numbers(value, port, key, self._place.device)
+        accepts = port.accepts()
+        tensor = input_tensor(value, self._place, key, accepts, strict=self._strict)
+        _check_dtype(tensor, port, key, self._dtype)
+        own = (
+            self._dtype if self._dtype is not None and tensor.is_floating_point() else tensor.dtype
+        )
+        pad_value = None if self._pads is None else self._pads[port.name]
+        if pad_value is not None and not padding_fits(dtype_name(own), pad_value):
             expected = f"a dtype that holds pad_value = {pad_value}"
             raise refused("this cannot be padded", expected, tensor, key)
-        if port.shape is None:
-            alone = place.is_sample(request, given)
-        else:
-            alone = _check_axes(given, port, key)
-        if sample is not None and alone is not sample:
-            what = "some inputs of this request have a batch axis, others have none"
-            raise refused(what, port.text(sample=sample), given, key)
-        sample = alone
-        as_rows(given, rows, key, sample=alone)  # an error shows the request's own dtype
-        tensors.append(tensor.unsqueeze(0) if alone else tensor)
-    return Item(tuple(tensors), rows, bool(sample))
+        return tensor
 
 
 def as_rows(tensor: torch.Tensor, rows: int, key: str, *, sample: bool) -> torch.Tensor:
@@ -124,47 +124,20 @@ def as_rows(tensor: torch.Tensor, rows: int, key: str, *, sample: bool) -> torch
     return tensor.unsqueeze(0) if sample else tensor
 
 
-def _with_dtype(
-    tensor: torch.Tensor, port: Port, key: str, dtype: torch.dtype | None
-) -> torch.Tensor:
+def _check_dtype(tensor: torch.Tensor, port: Port, key: str, dtype: torch.dtype | None) -> None:
     if dtype is not None and tensor.is_floating_point():
         if port.dtype is None or port.dtype.is_floating_point:
-            return tensor.to(dtype)
+            return
     elif port.dtype is None and not tensor.is_complex():
-        return tensor
+        return
     if tensor.dtype != port.dtype:
         raise refused("wrong dtype", port.accepts(), tensor, key)
-    return tensor
-
-
-def _check_axes(tensor: torch.Tensor, port: Port, key: str) -> bool:
-    """Return whether a tensor is one sample; refuse a tensor of another rank or with an axis of another length."""
-    shape = port.shape or ()
-    missing = len(shape) - tensor.ndim
-    if missing not in (0, 1):
-        raise refused("wrong rank", port.accepts(), tensor, key)
-    if not port.takes(tensor.shape[1 - missing :]):
-        raise refused("wrong shape", port.accepts(), tensor, key)
-    return bool(missing == 1)
-
-
-def group_items(items: Sequence[Item]) -> list[list[int]]:
-    """Group items whose samples have the same shapes and dtypes.
-
-    Returns:
-        For each group the positions of its items in ``items``, ascending; groups are in the order of their first.
-    """
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for position, item in enumerate(items):
-        key = tuple((tensor.shape[1:], tensor.dtype) for tensor in item.tensors)
-        groups.setdefault(key, []).append(position)
-    return list(groups.values())
 
 
 def fits(whole: torch.Tensor, port: Port, dtype: torch.dtype | None = None) -> bool:
     """Return whether the rows of a tensor are valid samples of an input, without a cast or cast to ``dtype``."""
     known = port.shape is not None
-    if known and (len(port.shape or ()) != whole.ndim or not port.takes(whole.shape[1:])):
+    if known and (len(port.shape or ()) != whole.ndim or not port.fits(whole.shape[1:])):
         return False
     if dtype is not None and whole.is_floating_point():
         return port.dtype is None or bool(port.dtype.is_floating_point)
@@ -173,17 +146,18 @@ def fits(whole: torch.Tensor, port: Port, dtype: torch.dtype | None = None) -> b
 
 
 def refuse_ragged(
-    first: Item, item: Item, keys: Sequence[str], *, padded: bool = False
+    first: Item, item: Item, keys: Mapping[str, str], *, padded: bool = False
 ) -> InputError | None:
     """Return the error of an item whose samples differ from the first one's, else None.
 
     Args:
         first: The first item of the batch.
         item: The item to judge.
-        keys: The key of the request for each input.
+        keys: The key of the request for each batched input.
         padded: Whether samples are padded, so that only ranks and dtypes must be equal.
     """
-    for key, a, b in zip(keys, first.tensors, item.tensors, strict=True):
+    for name, key in keys.items():
+        a, b = first.tensors[name], item.tensors[name]
         unlike = a.ndim != b.ndim if padded else a.shape[1:] != b.shape[1:]
         if unlike or a.dtype != b.dtype:
             return InputError(
@@ -227,29 +201,14 @@ def joined(
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
-def padding_fits(dtype: torch.dtype, value: float) -> bool:
-    """Return whether a dtype can hold a value without changing it."""
-    if dtype.is_floating_point:
-        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
-    if dtype == torch.bool:
-        return value in (0, 1)
-    about = torch.iinfo(dtype)
-    return value.is_integer() and about.min <= value <= about.max
-
-
 def _padded(
     tensors: Sequence[torch.Tensor],
     value: float,
     multiple: int,
     port: Port | None,
 ) -> Sequence[torch.Tensor]:
-    axes = zip(*(tensor.shape[1:] for tensor in tensors), strict=True)
-    longest = [max(lengths) for lengths in axes]
-    wanted = [-(-length // multiple) * multiple for length in longest]
-    for axis, exact in enumerate(port.shape[1:] if port is not None and port.shape else ()):
-        wanted[axis] = longest[axis] if exact is not None else wanted[axis]
-    for axis, _, most in port.limits if port is not None else ():
-        wanted[axis - 1] = wanted[axis - 1] if most is None else min(wanted[axis - 1], most)
+    shapes = [tensor.shape[1:] for tensor in tensors]
+    wanted = list(padded_shape(shapes, port or Port("", None), multiple))
     if all(list(tensor.shape[1:]) == wanted for tensor in tensors):
         return tensors
     whole = tensors[0].new_full((sum(map(len, tensors)), *wanted), value)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.errors import SetupError
 from headrace_torch.packages import layouts_of, signature_of
-from headrace_torch.signature import Port, Signature
+from headrace_torch.signature import Port, Signature, lengths_of, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -203,7 +203,7 @@ def _load_program(path: Path, device: torch.device) -> Model:
     batch = values[ports[0].name].shape[0]
     least, most = _range_of(program, batch)
     symbols = None if isinstance(batch, int) else frozenset(batch.node.expr.free_symbols)
-    signature = replace(signature, least=least, most=most, symbols=symbols)
+    signature = replace(signature, low_rows=least, high_rows=most, symbols=symbols)
     return Model(
         "torch.export", module if plain else call, signature, module, returned=_returned(program)
     )
@@ -254,10 +254,10 @@ def _devices_of(program: Any) -> set[str]:
 def _port(program: Any, name: str, value: Any) -> Port:
     if not isinstance(value, torch.Tensor):
         raise SetupError(f"the model's input {name!r} is no tensor")
-    shape = tuple(n if isinstance(n, int) else None for n in value.shape)
+    shape = lengths_of(value.shape)
     ranges = [(axis, *_range_of(program, value.shape[axis])) for axis in range(1, len(shape))]
     limits = tuple(found for found in ranges if found[1:] != (1, None))
-    return Port(name, shape, value.dtype, limits)
+    return Port(name, shape, value.dtype, limits, names=names_of(value.shape))
 
 
 def _signature(ports: Sequence[Port]) -> Signature:
@@ -269,7 +269,7 @@ def _signature(ports: Sequence[Port]) -> Signature:
             f"the inputs of the model have no common batch axis: {shapes}",
             hint="Export it with the same dynamic first axis in all inputs.",
         )
-    return Signature(tuple(ports), next(iter(first)))
+    return Signature(tuple(ports), rows=next(iter(first)))
 
 
 def _load_package(path: Path, device: torch.device, runners: int) -> Model:

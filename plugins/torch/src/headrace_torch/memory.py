@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import headrace_tensors as tensors
 from headrace.errors import BackendError, InstanceLostError
 
 if TYPE_CHECKING:
@@ -29,24 +30,6 @@ __all__ = [
 _log = logging.getLogger("headrace.torch")
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-_LOST = (
-    "illegal memory access",
-    "illegal address",
-    "illegal instruction",
-    "misaligned address",
-    "global/shared address space",
-    "device-side assert",
-    "hardware stack error",
-    "uncorrectable ecc",
-    "uncorrectable nvlink",
-    "invalid program counter",
-    "launch timed out",
-    "context is destroyed",
-    "unspecified launch failure",
-    "gpu is lost",
-)
-"""Texts of CUDA errors after which the context can run nothing any more (the "sticky" errors of its runtime)."""
-
 _allocator = threading.RLock()
 
 
@@ -85,8 +68,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def is_lost(error: BaseException) -> bool:
     """Return whether a CUDA error means that this process cannot use the device any more."""
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(word in text for word in _LOST)
+    return isinstance(error, RuntimeError) and tensors.is_lost(text=str(error))
 
 
 @contextlib.contextmanager

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError, SetupError
+from headrace_tensors import (
+    choose_keys,
+    cropped,
+    find_crops,
+    group_items,
+    pad_values,
+    padded_shapes,
+    padding_fits,
+    read_warm_up,
+    warning_of_padding,
+)
 from headrace_torch._tensor_backend import TensorBackend
 from headrace_torch.module_options import TorchModuleOptions
 
@@ -15,7 +27,8 @@ if TYPE_CHECKING:
 
     from headrace import InitContext
     from headrace.keys import Request
-    from headrace_torch.items import Item
+    from headrace_tensors import Crop, Item
+    from headrace_torch.signature import Port
 
 __all__ = ["TorchModule"]
 
@@ -25,8 +38,8 @@ class TorchModule(TensorBackend):
 
     Reads:
         data: The input of a model with one input; with several inputs, the keys with their names; the option
-            ``inputs`` names other keys. A tensor of real numbers on the instance's device (of the input's dtype, if
-            the model declares it): one sample, without the batch axis, or ``request_size`` rows, with it. If neither
+            ``inputs`` names other keys. A tensor of real numbers on the instance's device or, unless
+            ``device_input = "strict"``, an array on the host (of the input's dtype, if the model declares it): one sample, without the batch axis, or ``request_size`` rows, with it. If neither
             the model nor ``shape`` declares the rank, a request with ``request_size`` brings rows, and one without it
             a sample.
     Writes:
@@ -39,7 +52,7 @@ class TorchModule(TensorBackend):
     Raises:
         InputError: A key is missing; dtype, rank, axes, rows or device do not fit; or
             ``ragged = "refuse"`` and the sample's shape is not that of the batch's first.
-        BackendError: The model raised, memory ran out, or an output has no batch axis.
+        BackendError: The model raised, memory ran out, or an output does not have the rows of the batch.
     Source:
         own; torch.jit, torch.export and AOTInductor as in the Python API of torch.
     """
@@ -59,6 +72,7 @@ class TorchModule(TensorBackend):
 
         from headrace_torch import running, signature
         from headrace_torch.devices import device_name
+        from headrace_torch.items import Reader
         from headrace_torch.tensors import dtype_name
 
         if options.module is not None and not context.allow_import:
@@ -70,21 +84,36 @@ class TorchModule(TensorBackend):
         self._owner = self._shared(options, context)
         model = self._owner.model
         completed = signature.with_shapes(model.signature, options.shape)
+        completed = signature.without_batch_axis(completed, options.unbatched, options.outputs)
         if model.returned is not None:
             signature.refuse_other_axes(model.returned, options.outputs, completed)
-        self._options, self._signature = options, completed
-        self._keys = signature.choose_keys(completed, options.inputs)
+        self._options, self._signature, self._logger = options, completed, context.logger
+        self._keys = choose_keys(completed, options.inputs)
         self.reads = tuple(dict.fromkeys(self._keys.values()))
         self._dtype = running.DTYPES.get(options.dtype or "")
+        self._pads: dict[str, float] | None = None
+        self._crops: dict[str, tuple[Crop, ...]] = {}
         if options.ragged == "pad":
-            self._check_padding(options.pad_value)
-        self.min, self.max = completed.least, completed.most
+            self._set_padding(options, context)
+        strict = options.device_input == "strict"
+        self._read = Reader(
+            completed,
+            self._keys,
+            place=self._place,
+            dtype=self._dtype,
+            pads=self._pads,
+            strict=strict or device.type == "cpu",
+        ).read
+        self.min, self.max = completed.low_rows, completed.high_rows
         if completed.rows is not None:
             self.min = self.max = completed.rows
+        elif completed.one_at_a_time:
+            self.min = self.max = 1
         self._runner = running.Runner(
             model,
             device,
             outputs=options.outputs,
+            whole=completed.whole,
             channels_last=options.channels_last,
             compile_mode=options.compile_mode,
         )
@@ -108,20 +137,33 @@ class TorchModule(TensorBackend):
             "threads": torch.get_num_threads(),
         }
 
-    def _check_padding(self, value: float) -> None:
-        """Refuse a ``pad_value`` that the dtype of an input with dynamic axes cannot hold."""
-        from headrace_torch.items import padding_fits
+    def _set_padding(self, options: TorchModuleOptions, context: InitContext) -> None:
+        """Find out what pads each input, and what is cut off the outputs again.
 
-        for port in self._signature.inputs:
+        Raises:
+            SetupError: The dtype of an input with dynamic axes cannot hold its ``pad_value``.
+        """
+        from headrace_torch.signature import declared_outputs
+        from headrace_torch.tensors import dtype_name
+
+        ports = self._signature.inputs
+        self._pads = pad_values(options.pad_value, ports)
+        warning = warning_of_padding(options.pad_value, ports)
+        if warning is not None:
+            context.logger.warning("%s", warning)
+        for port in ports:
             dtype = port.dtype
             if dtype is None or port.shape is None or None not in port.shape[1:]:
                 continue
             if self._dtype is not None and dtype.is_floating_point:
                 dtype = self._dtype
-            if not padding_fits(dtype, value):
+            value = self._pads[port.name]
+            if not padding_fits(dtype_name(dtype), value):
                 raise SetupError(
                     f"input {port.name!r} is {port.text()}: it cannot be padded with {value}"
                 )
+        known = declared_outputs(self._owner.model.returned, options.outputs, options.crop)
+        self._crops = find_crops(replace(self._signature, outputs=known), options.crop)
 
     def _most(self, context: InitContext) -> int:
         """Give the largest batch that the node may cut, in rows."""
@@ -191,8 +233,12 @@ class TorchModule(TensorBackend):
 
     def warm_up(self) -> None:
         """Run, or capture, each batch size once, if the shapes of the inputs are known."""
+        from headrace_torch.tensors import as_tensor
         from headrace_torch.warming import warm
 
+        path, real = self._options.warm_up_input, None
+        if path is not None:
+            real = read_warm_up(path, self._signature, lambda value, port, key: as_tensor(value))
         with self._inference(True):
             found = warm(
                 self._runner,
@@ -201,32 +247,31 @@ class TorchModule(TensorBackend):
                 sizes=self._sizes,
                 dtype=self._dtype,
                 graphs=self._options.cuda_graph,
+                real=real,
+                logger=self._logger,
             )
         self._built.update(found)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all requests of the batch that are valid."""
-        from headrace_torch.items import group_items, read_item
-
         failure = self._run_at_once(batch)
         if failure is True:
             return None
         outcomes: list[Exception | None] = [None] * len(batch)
         items: list[Item] = []
         places: list[int] = []
-        how = self._signature, self._keys, self._place, self._dtype
-        pad_value = self._options.pad_value if self._options.ragged == "pad" else None
         for place, request in enumerate(batch):
             try:
-                items.append(read_item(request, *how, pad_value))
+                items.append(self._read(request))
             except InputError as error:
                 outcomes[place] = error
             else:
                 places.append(place)
         if not items:
             return outcomes
-        groups = group_items(items) if self._options.ragged == "group" else [range(len(items))]
-        for group in groups:
+        by_shape = self._options.ragged == "group"
+        ports = self._signature.inputs
+        for group in group_items(items, ports, by_shape=by_shape, shape_of=_alike_tensors):
             members = self._alike(group, items, places, outcomes)
             tried = failure if isinstance(failure, BackendError) else None
             results = self._run_items([items[i] for i in members], tried)
@@ -264,7 +309,7 @@ class TorchModule(TensorBackend):
 
     def _filled(self, rows: int) -> int:
         """Return with how many rows to run ``rows`` rows: the model's fixed number, or at least its smallest."""
-        return self._signature.rows or max(rows, self._signature.least)
+        return self._signature.rows or max(rows, self._signature.low_rows)
 
     def _cast(self, whole: torch.Tensor) -> torch.Tensor:
         return whole.to(self._dtype) if self._dtype and whole.is_floating_point() else whole
@@ -275,6 +320,8 @@ class TorchModule(TensorBackend):
         None as the tensor: the samples have to be read one by one.
         """
         if len(self._keys) != 1 or next(iter(self._keys.values())) != "data":
+            return None, False
+        if self._signature.one_at_a_time or not self._signature.inputs[0].batched:
             return None, False
         if self._options.ragged == "pad" or len(batch) != self._filled(len(batch)):
             return None, False  # axes may have to be padded to a multiple, or rows to be filled up
@@ -298,7 +345,7 @@ class TorchModule(TensorBackend):
         """Return the members of a group that can run with its first one; the others get an error as outcome."""
         from headrace_torch.items import refuse_ragged
 
-        keys = [self._keys[port.name] for port in self._signature.inputs]
+        keys = {port.name: self._keys[port.name] for port in self._signature.inputs if port.batched}
         padded = self._options.ragged == "pad"
         members = []
         for i in group:
@@ -323,28 +370,49 @@ class TorchModule(TensorBackend):
 
     def _once(self, items: Sequence[Item]) -> list[Any]:
         """Run items in one batch, and give each its rows."""
-        from headrace_torch.items import joined
-
-        options, ports = self._options, self._signature.inputs
         rows = self._filled(sum(item.rows for item in items))
-        pad_value = options.pad_value if options.ragged == "pad" else None
-        tensors = [
-            joined(
-                [item.tensors[index] for item in items],
-                rows=rows,
-                pad_value=pad_value,
-                pad_multiple=options.pad_multiple,
-                port=port,
-            )
-            for index, port in enumerate(ports)
-        ]
+        tensors = [self._joined(port, items, rows) for port in self._signature.inputs]
         outputs = self._runner.run(tensors, rows, new=len(items) > 1)
-        results: list[Any] = []
+        padded = (
+            padded_shapes(items, self._signature, self._options.pad_multiple) if self._crops else {}
+        )
+        whole, results = self._signature.whole, []
         start = 0
         for item in items:
-            results.append(_rows_of(outputs, start, item))
+            place = slice(start, start + item.rows)
+            found = {}
+            for name, one in outputs.items():
+                if whole and whole & {name, "all"}:
+                    found[name] = one
+                    continue
+                part = cropped(one[place], self._crops.get(name, ()), item, padded)
+                found[name] = part[0] if item.sample else part
+            results.append(next(iter(found.values())) if len(found) == 1 else found)
             start += item.rows
         return results
+
+    def _joined(self, port: Port, items: Sequence[Item], rows: int) -> torch.Tensor:
+        """Return the rows of all items on the device; those of the host go there in one copy."""
+        from headrace_torch.items import joined
+
+        tensors = [item.tensors[port.name] for item in items]
+        if not port.batched:
+            return self._on_device(tensors[0])
+        if not all(one.device.type == "cpu" for one in tensors):
+            tensors = [self._on_device(one) for one in tensors]
+        whole = joined(
+            tensors,
+            rows=rows,
+            pad_value=None if self._pads is None else self._pads[port.name],
+            pad_multiple=self._options.pad_multiple,
+            port=port,
+        )
+        return self._on_device(whole)
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        from headrace_torch.transfer import moved_in
+
+        return tensor if tensor.device == self._place.device else moved_in(tensor, self._place)
 
     def describe(self) -> dict[str, Any]:
         """Give torch's version, the device, the precision, the loaded model with its options, its inputs and outputs.
@@ -365,8 +433,6 @@ class TorchModule(TensorBackend):
         super().close()
 
 
-def _rows_of(outputs: Mapping[str, torch.Tensor], start: int, item: Item) -> Any:
-    """Return one item's rows of the outputs: a tensor if there is one output, else a table by name."""
-    place = start if item.sample else slice(start, start + item.rows)
-    found = {name: one[place] for name, one in outputs.items()}
-    return next(iter(found.values())) if len(found) == 1 else found
+def _alike_tensors(tensor: Any) -> tuple[Any, ...]:
+    """Return what tensors that share a run have in common."""
+    return tensor.shape[1:], tensor.dtype

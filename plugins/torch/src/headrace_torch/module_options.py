@@ -11,12 +11,12 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationInfo,
-    field_validator,
     model_validator,
 )
 
 import headrace
-from headrace_torch._fields import Shapes
+from headrace_tensors import UnbatchedOptions
+from headrace_torch._fields import Shapes  # noqa: TC001 - pydantic reads the annotations
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,7 +54,7 @@ def _mode(value: Any) -> Any:
 _Factory = Annotated[str, AfterValidator(_factory)]
 
 
-class TorchModuleOptions(headrace.Options):
+class TorchModuleOptions(UnbatchedOptions):
     """Options of `TorchModule`."""
 
     positional: ClassVar[tuple[str, ...]] = ("model",)
@@ -92,27 +92,10 @@ class TorchModuleOptions(headrace.Options):
         description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
         "('uint8:3x224x224'), or a table by input, where the model declares none.",
     )
-    inputs: dict[str, Annotated[str, Field(min_length=1)]] = Field(
-        {},
-        description="Key of the request per input name; default: `data` for the only input, else "
-        "the input's name.",
-    )
-    outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
-        None, description="Names of the outputs to give; default: all."
-    )
-    ragged: Literal["refuse", "pad", "group"] = Field(
-        "refuse",
-        description="Samples of different shapes in one batch: refuse those unlike the first, pad "
-        "all to the largest, or run those of one shape together.",
-    )
-    pad_value: float = Field(
-        0.0, description="What ragged = pad fills with, at the end of axes (in units of the data)."
-    )
-    pad_multiple: int = Field(
-        1,
-        ge=1,
-        description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
-        "this number of elements, at most to the greatest that the model declares.",
+    device_input: Literal["any", "strict"] = Field(
+        "any",
+        description="Where inputs of an instance on a device may be: any also takes arrays of the host, "
+        "which are copied in one piece per batch; strict refuses these.",
     )
     share_weights: bool = Field(
         True,
@@ -124,14 +107,6 @@ class TorchModuleOptions(headrace.Options):
         description="A batch for which memory runs out is tried again in halves, down to single "
         "rows (true or false).",
     )
-
-    @field_validator("outputs")
-    @classmethod
-    def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(map(repr, twice))} is listed twice")
-        return names
 
     @model_validator(mode="after")
     def _one_model(self) -> Self:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headrace.errors import MissingDependencyError, SetupError
+from headrace_tensors import nearest
 from headrace_torch.loading import Model, first_line, kind_of
-from headrace_torch.signature import Port, Signature, nearest
+from headrace_torch.signature import Port, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -96,7 +96,10 @@ def signature_of(path: Path, names: Sequence[str]) -> Signature:
     batches = [_range(least, most, index, 0) for index in range(len(ports))]
     largest = [found for _, found in batches if found is not None]
     return Signature(
-        tuple(ports), first.pop(), max(found for found, _ in batches), min(largest, default=None)
+        tuple(ports),
+        rows=first.pop(),
+        low_rows=max(found for found, _ in batches),
+        high_rows=min(largest, default=None),
     )
 
 

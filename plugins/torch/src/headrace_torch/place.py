@@ -3,7 +3,7 @@
 All elements of this plugin in an instance share one `Place` per device and thread. On CUDA the place makes the
 instance's stream current in its thread, so that every call of torch there goes to that stream, and
 it waits for the stream once at the end of each batch. Other plugins find the stream in
-``context.instance`` under ``("cuda.stream", ordinal)``: an object with ``handle`` and ``close()``.
+``context.instance`` under ``("cuda.stream", ordinal)``, a `headrace.keys.DeviceStream`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from headrace import InitContext
-    from headrace.keys import Request
+    from headrace.keys import DeviceStream, Request
     from headrace_torch.rows import Row
 
 __all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
@@ -378,8 +378,11 @@ def _stream_of(context: InitContext, device: torch.device) -> torch.cuda.Stream 
     if device.type != "cuda":
         return None
     ordinal = device.index
-    owner = context.instance.get_or_create(("cuda.stream", ordinal), lambda: OwnStream(ordinal))
-    if isinstance(owner, OwnStream):
-        return owner.stream
+    owner: DeviceStream = context.instance.get_or_create(
+        ("cuda.stream", ordinal), lambda: OwnStream(ordinal)
+    )
+    own = getattr(owner, "stream", None)
+    if isinstance(own, torch.cuda.Stream):
+        return own
     stream: torch.cuda.Stream = torch.cuda.ExternalStream(owner.handle, device=device)
     return stream

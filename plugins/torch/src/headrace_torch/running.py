@@ -9,6 +9,7 @@ import torch
 
 from headrace.errors import BackendError, SetupError
 from headrace_torch.graphs import Graphs
+from headrace_torch.items import halves
 from headrace_torch.loading import first_line
 from headrace_torch.memory import (
     as_backend_error,
@@ -22,7 +23,7 @@ from headrace_torch.signature import named_outputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace_torch.items import Item
+    from headrace_tensors import Item
     from headrace_torch.loading import Model
 
 __all__ = ["DTYPES", "Runner", "SharedModel", "halved", "prepare_model", "run_or_failure"]
@@ -134,8 +135,12 @@ class Runner:
         model: The model, on its device.
         device: The device of the model.
         outputs: Names of the outputs to give; None: all.
+        whole: Names of outputs without batch axis; ``"all"`` means all.
         channels_last: Whether to pass inputs of four axes in that memory layout.
         compile_mode: The mode of ``torch.compile`` with which the model was compiled; None: it was not.
+
+    Attributes:
+        compiled: Whether the model was compiled.
     """
 
     def __init__(
@@ -144,14 +149,16 @@ class Runner:
         device: torch.device,
         *,
         outputs: Sequence[str] | None = None,
+        whole: frozenset[str] = frozenset(),
         channels_last: bool = False,
         compile_mode: str | None = None,
     ) -> None:
         self._model = model
         self._device = device
         self._wanted = outputs
+        self._whole = whole
         self._channels_last = channels_last
-        self._compiled = compile_mode is not None
+        self.compiled = compile_mode is not None
         self._copies = compile_mode in _WITH_GRAPHS
         # Whether the model writes into its inputs. These may belong to callers, so it then gets copies. None until a
         # run has shown it. For a package no run shows it, because torch does not see what compiled code writes.
@@ -182,9 +189,9 @@ class Runner:
                 one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one
                 for one in tensors
             ]
-        elif self._compiled:
+        elif self.compiled:
             tensors = [one.contiguous() for one in tensors]
-        return [_ordinary(one) for one in tensors] if self._compiled else tensors
+        return [_ordinary(one) for one in tensors] if self.compiled else tensors
 
     def run(
         self, tensors: Sequence[torch.Tensor], rows: int, *, new: bool = False
@@ -227,10 +234,12 @@ class Runner:
 
     def _checked(self, outputs: dict[str, torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
         for name, one in outputs.items():
+            if self._whole and self._whole & {name, "all"}:
+                continue
             if one.ndim == 0 or one.shape[0] != rows:
                 raise BackendError(
                     f"the model's output {name!r} is {list(one.shape)} for a batch of {rows} rows",
-                    hint="`outputs` names those to give; each has the batch axis first.",
+                    hint="Name it in `unbatched` if it belongs to the whole run; `outputs` names those to give.",
                 )
         return outputs
 
@@ -337,7 +346,7 @@ def halved(
         return halved(run, items[:half], device) + halved(run, items[half:], device)
     # One request with several rows, such as CatSplit gathers of many.
     parts: list[Any] = []
-    for part in items[0].halves():
+    for part in halves(items[0]):
         parts += halved(run, [part], device)
         if isinstance(parts[-1], BackendError):
             return parts[-1:]

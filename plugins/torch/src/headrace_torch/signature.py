@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+import headrace_tensors as tensors
 from headrace.errors import BackendError, SetupError
+from headrace_tensors import nearest, refuse_unknown
 from headrace_torch.tensors import dtype_name
 
 if TYPE_CHECKING:
@@ -17,81 +18,72 @@ if TYPE_CHECKING:
 __all__ = [
     "Port",
     "Signature",
-    "choose_keys",
+    "declared_outputs",
+    "lengths_of",
     "named_outputs",
-    "nearest",
+    "names_of",
     "refuse_other_axes",
     "with_shapes",
+    "without_batch_axis",
 ]
 
 
-@dataclass(frozen=True)
-class Port:
-    """One input of a model.
+@dataclass(frozen=True, init=False)
+class Port(tensors.Port):
+    """One input of a model, with a ``torch.dtype``; shape and dtype are None where the model does not declare them.
 
     Attributes:
-        name: The name in the model.
-        shape: An int per fixed axis, None per dynamic one, the batch axis first; None: the model does not declare it.
-        dtype: The dtype; None: the model does not declare it.
-        limits: Axis, smallest and largest length (None: any) of the dynamic axes behind the batch axis whose length
+        bounds: Axis, smallest and largest length (None: any) of the dynamic axes behind the batch axis whose length
             the model bounds.
     """
 
-    name: str
-    shape: tuple[int | None, ...] | None = None
-    dtype: torch.dtype | None = None
-    limits: tuple[tuple[int, int, int | None], ...] = ()
+    bounds: tuple[tuple[int, int, int | None], ...] = ()
 
-    def text(self, *, sample: bool = False) -> str:
-        """Give ``float32 [*, 3, 48, *]``; of one sample, without the batch axis, if ``sample``."""
-        kind = "a tensor" if self.dtype is None else dtype_name(self.dtype)
-        if self.shape is None:
-            return kind
-        axes = ["*" if n is None else str(n) for n in self.shape]
-        for axis, least, most in self.limits:
-            if self.shape[axis] is None:
-                axes[axis] = f"{least}.." if most is None else f"{least}..{most}"
-        return f"{kind} [{', '.join(axes[1:] if sample else axes)}]"
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int | None, ...] | None = None,
+        dtype: torch.dtype | None = None,
+        bounds: tuple[tuple[int, int, int | None], ...] = (),
+        batched: bool = True,
+        **more: Any,
+    ) -> None:
+        super().__init__(name, dtype, shape, batched, **more)
+        object.__setattr__(self, "bounds", bounds)
 
-    def takes(self, lengths: Sequence[int]) -> bool:
+    def limits(self, axis: int) -> tuple[int, int | None] | None:
+        """Return the smallest and the largest length of an axis; None if all are taken."""
+        return next(((least, most) for one, least, most in self.bounds if one == axis), None)
+
+    def fits(self, lengths: Sequence[int]) -> bool:
         """Return whether these may be the lengths of the axes behind the batch axis; the rank must be right."""
-        both = zip((self.shape or ())[1:], lengths, strict=True)
-        return all(fixed in (None, length) for fixed, length in both) and all(
-            least <= lengths[axis - 1] and (most is None or lengths[axis - 1] <= most)
-            for axis, least, most in self.limits
-        )
-
-    def accepts(self) -> str:
-        """Give a text for errors that says what a request may hold for the input."""
-        if self.shape is None:
-            return f"{self.text()}: a sample, or rows with `request_size`"
-        return f"{self.text(sample=True)} (one sample) or {self.text()} (`request_size` rows)"
+        return all(self.takes(axis, length) for axis, length in enumerate(lengths, 1))
 
     def describe(self) -> dict[str, Any]:
         """Return dtype and shape as plain data; None for one that the model does not declare."""
-        return {
+        found: dict[str, Any] = {
             "dtype": None if self.dtype is None else dtype_name(self.dtype),
             "shape": None if self.shape is None else list(self.shape),
         }
+        return found if self.batched else {**found, "batched": False}
 
 
 @dataclass(frozen=True)
-class Signature:
-    """The inputs of a model, in the order in which it is called with them.
+class Signature(tensors.Signature):
+    """The inputs of a model, in the order in which it is called with them; its outputs only where it declares them.
 
     Attributes:
-        inputs: All inputs, each of which a run needs.
-        rows: The batch size to which the model is fixed; None: any from ``least`` to ``most``.
-        least: The smallest batch size.
-        most: The largest batch size; None: any.
         symbols: What a program calls the length of its batch axis; None: it is fixed, or the model does not tell.
+        whole: Names of outputs without batch axis, as the user has said; ``"all"`` means all.
     """
 
-    inputs: tuple[Port, ...]
-    rows: int | None = None
-    least: int = 1
-    most: int | None = None
     symbols: frozenset[Any] | None = None
+    whole: frozenset[str] = frozenset()
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether requests cannot share a run, because an output without batch axis belongs to the whole run."""
+        return bool(self.whole)
 
 
 def refuse_other_axes(returned: Any, wanted: Sequence[str] | None, signature: Signature) -> None:
@@ -112,6 +104,8 @@ def refuse_other_axes(returned: Any, wanted: Sequence[str] | None, signature: Si
     except BackendError as error:
         raise SetupError(error.what, hint=error.hint) from None
     for name, one in outputs.items():
+        if signature.whole & {name, "all"}:
+            continue
         length: Any = one.shape[0] if one.ndim else 0
         if signature.symbols is None:
             batched = isinstance(length, int) and length == signature.rows
@@ -123,8 +117,37 @@ def refuse_other_axes(returned: Any, wanted: Sequence[str] | None, signature: Si
             raise SetupError(
                 f"the first axis of the model's output {name!r} is not the batch axis: it is"
                 f" [{', '.join(map(str, one.shape))}]",
-                hint="`outputs` names those to give; each has the batch axis first.",
+                hint="Name it in `unbatched` if it belongs to the whole run; `outputs` names those to give.",
             )
+
+
+def declared_outputs(
+    returned: Any, wanted: Sequence[str] | None, named: Iterable[str] | None
+) -> tuple[Port, ...]:
+    """Return the outputs that a program declares, with the names of their axes.
+
+    Args:
+        returned: What the program returns, with tensors that have shapes, but no values; None: it is not known.
+        wanted: The names of the outputs to give; None: all.
+        named: Names of outputs to return in any case, without shape.
+    """
+    found = {} if returned is None else named_outputs(returned, wanted)
+    ports = [
+        Port(name, lengths_of(one.shape), one.dtype, names=names_of(one.shape))
+        for name, one in found.items()
+    ]
+    ports += [Port(name, ()) for name in named or () if name not in found]
+    return tuple(ports)
+
+
+def lengths_of(shape: Iterable[Any]) -> tuple[int | None, ...]:
+    """Return an int per fixed axis of a program's tensor, None per dynamic one."""
+    return tuple(n if isinstance(n, int) else None for n in shape)
+
+
+def names_of(shape: Iterable[Any]) -> tuple[str | None, ...]:
+    """Return what a program calls the length of each dynamic axis; None for a fixed one."""
+    return tuple(None if isinstance(n, int) else str(n.node.expr) for n in shape)
 
 
 def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> Signature:
@@ -148,26 +171,38 @@ def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> 
                 hint="Write a table, shape = {NAME = '3x224x224', ...}.",
             )
         shape = {names[0]: shape}
-    _refuse_unknown("shape", shape, names)
+    refuse_unknown("shape", shape, names)
     given = {name: _port_of_text(name, text) for name, text in shape.items()}
     return replace(
         signature, inputs=tuple(_narrowed(port, given.get(port.name)) for port in signature.inputs)
     )
 
 
-def _refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise SetupError(
-                f"`{option}` names {name!r}, which the model does not have",
-                hint=nearest(name, known) or f"It has: {', '.join(known)}.",
-            )
+def without_batch_axis(
+    signature: Signature, unbatched: Sequence[str] | str, outputs: Sequence[str] | None
+) -> Signature:
+    """Return the signature; inputs that the option ``unbatched`` names have no batch axis, other names are outputs.
 
+    Args:
+        signature: The inputs.
+        unbatched: Names of inputs and outputs, or ``"all"``.
+        outputs: The names of the outputs to give; None: all.
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Give a hint with the nearest known name; None if no known name is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {near[0]!r}?" if near else None
+    Raises:
+        SetupError: A name is neither an input nor among ``outputs``.
+    """
+    if unbatched == "all":
+        ports = tuple(replace(port, batched=False) for port in signature.inputs)
+        return replace(signature, inputs=ports, whole=frozenset({"all"}))
+    names = [port.name for port in signature.inputs]
+    whole = frozenset(name for name in unbatched if name not in names)
+    if outputs is not None:
+        refuse_unknown("unbatched", whole, [*names, *outputs])
+    ports = tuple(
+        replace(port, batched=False) if port.name in unbatched else port
+        for port in signature.inputs
+    )
+    return replace(signature, inputs=ports, whole=whole)
 
 
 def _port_of_text(name: str, text: str) -> Port:
@@ -195,30 +230,6 @@ def _narrowed(port: Port, given: Port | None) -> Port:
         )
     both = zip(port.shape, shape, strict=True)
     return replace(port, shape=tuple(b if a is None else a for a, b in both))
-
-
-def choose_keys(signature: Signature, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Return the key of the request for each input: ``data`` for the only one, else its name.
-
-    Args:
-        signature: The signature of the model.
-        inputs: The keys of some inputs by the inputs' names, which win over the defaults.
-
-    Raises:
-        SetupError: ``inputs`` names an input that the model does not have, or an input would be read from ``result``,
-            which no request brings.
-    """
-    names = [port.name for port in signature.inputs]
-    _refuse_unknown("inputs", inputs, names)
-    alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
-    keys = {**alone, **inputs}
-    if "result" in keys.values():
-        name = next(name for name, key in keys.items() if key == "result")
-        raise SetupError(
-            f"input {name!r} would be read from the key 'result', which is removed from every request",
-            hint=f"Name another key in `inputs`: {{{name} = 'KEY'}}.",
-        )
-    return keys
 
 
 def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str, torch.Tensor]:

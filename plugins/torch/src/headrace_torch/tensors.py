@@ -157,14 +157,18 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def input_tensor(
-    value: Any, place: Place, key: str = "data", expected: str = ARRAY
+    value: Any, place: Place, key: str = "data", expected: str = ARRAY, *, strict: bool = True
 ) -> torch.Tensor:
     """Return an input as a tensor on the instance's device; the stream is ordered behind the work that makes it.
+
+    With ``strict`` False a tensor in the memory of the host is returned as it is.
 
     Raises:
         InputError: ``value`` is no array, or on another device than the instance.
     """
     tensor = _seen(value, key, expected)
+    if not strict and tensor.device.type == "cpu":
+        return tensor
     if tensor.device != place.device:
         device = place.device
         raise refused(

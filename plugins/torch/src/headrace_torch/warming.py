@@ -1,4 +1,4 @@
-"""The warm-up of a model: each batch size is run once on inputs of zeros, and captured if graphs are used."""
+"""The warm-up of a model: each batch size is run once on random inputs, and captured if graphs are used."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import torch
 from headrace.errors import BackendError, SetupError
 from headrace_torch.graphs import sizes_to_capture
 from headrace_torch.loading import first_line
-from headrace_torch.memory import is_out_of_memory, without_frames
+from headrace_torch.memory import is_lost, is_out_of_memory, without_frames
 from headrace_torch.signature import Port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace_tensors import Item
     from headrace_torch.place import Place
     from headrace_torch.running import Runner
     from headrace_torch.signature import Signature
@@ -33,8 +34,13 @@ def warm(
     sizes: tuple[Sequence[int] | None, int],
     dtype: torch.dtype | None = None,
     graphs: bool = False,
+    real: Item | None = None,
+    logger: logging.Logger = _log,
 ) -> dict[str, Any]:
-    """Run each batch size once on zeros, and capture graphs if ``graphs`` asks for them.
+    """Run each batch size once, and capture graphs if ``graphs`` asks for them.
+
+    A model that is not compiled also runs one row and two, on different inputs, since an output that does not follow
+    the rows shows in both only by accident. Inputs are random, of fixed seeds, unless ``real`` has some.
 
     Args:
         runner: Runs the model.
@@ -43,38 +49,46 @@ def warm(
         sizes: The node's `batch_sizes` or None, and the largest batch in rows.
         dtype: The dtype to which floating inputs are cast; None: they are not cast.
         graphs: Whether to capture a graph per size, on CUDA.
+        real: Inputs to run in place of random ones; the rows are repeated as needed.
+        logger: Gets a warning if the model raises on random inputs.
 
     Returns:
         For ``describe()``: the most memory that was in use, in bytes (CUDA only), the sizes that
         were captured, and shapes and dtypes of the outputs. Empty if nothing was run.
 
     Raises:
-        SetupError: The model fails on inputs of a dtype that it declares, memory runs out, the model cannot be
+        SetupError: An output does not follow the rows, memory runs out, the model fails on ``real`` or cannot be
             captured, or graphs are asked for while a shape is not known.
     """
     captured = graphs and runner.graphs is not None
     chosen = (signature.rows,) if signature.rows is not None else sizes_to_capture(*sizes)
-    chosen = tuple(size for size in chosen if size >= signature.least) or (signature.least,)
+    chosen = tuple(size for size in chosen if size >= signature.low_rows) or (signature.low_rows,)
     shapes = [port.shape for port in signature.inputs]
-    if any(shape is None or None in shape[1:] for shape in shapes):
+    if real is None and any(shape is None or None in shape[1:] for shape in shapes):
         if captured:
             raise SetupError(
                 "cuda_graph needs the shape of every input, and the model does not declare it",
                 hint="Give it in `shape`, as '3x224x224'.",
             )
         return {}
-    all_known = all(port.dtype is not None for port in signature.inputs)
+    checked: tuple[tuple[int, int], ...] = ()
+    if signature.rows is not None:
+        checked = ((signature.rows, 1),)
+    elif not runner.compiled:  # each further size would be compiled anew
+        least = signature.low_rows
+        more = least if least == signature.high_rows else least + 1
+        checked = ((least, 1), (more, 2), (more, 3))
 
-    def example(rows: int) -> tuple[torch.Tensor, ...]:
-        zeros = [
-            torch.zeros(
-                (rows, *(n or 1 for n in (port.shape or ())[1:])),
-                dtype=_dtype_of(port.dtype or runner.likely_dtype, dtype),
-                device=place.device,
-            )
+    def example(rows: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator().manual_seed(seed)
+        made = [
+            _random(port, rows, _dtype_of(port.dtype or runner.likely_dtype, dtype), generator)
+            if real is None
+            else _repeated(real.tensors[port.name], rows if port.batched else None, dtype)
             for port in signature.inputs
         ]
-        return tuple(runner.laid_out(zeros))  # a graph runs on buffers of that layout, too
+        # a graph runs on buffers of that layout, too
+        return tuple(runner.laid_out([one.to(place.device) for one in made]))
 
     if place.stream is not None:
         torch.cuda.reset_peak_memory_stats(place.device)
@@ -85,6 +99,8 @@ def warm(
             # Inputs and outputs are not bound to names here: the traceback of a failed capture would keep this frame,
             # and their memory with it.
             outputs = _described(runner.run(example(rows), rows), signature)
+        for rows, seed in checked:
+            runner.run(example(rows, seed), rows)
         if captured and runner.graphs is not None:
             runner.graphs.capture(runner.call, example, chosen)
         place.wait()
@@ -92,10 +108,15 @@ def warm(
     except SetupError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the model raises
-        if all_known or captured or is_out_of_memory(error) or isinstance(error, BackendError):
+        told = real is not None or isinstance(error, BackendError)
+        if told or captured or is_lost(error) or is_out_of_memory(error):
             raise _setup_error(error) from without_frames(error)
-        # The model declares no dtype, and the guess was wrong; the first request will have the right dtype.
-        _log.info("no warm-up: the model fails on zeros of a guessed dtype: %s", first_line(error))
+        logger.warning(
+            "the warm-up ran the model on random inputs, and it refused them: %s: %s. If it takes real ones, all is"
+            " well; warm_up_input = FILE brings some",
+            type(error).__name__,
+            first_line(error),
+        )
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
     done = runner.graphs.sizes if runner.graphs is not None else ()
     return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done), "outputs": outputs or None}
@@ -112,7 +133,24 @@ def _setup_error(error: Exception) -> SetupError:
     if isinstance(error, BackendError):  # the model ran, but its outputs are not what they must be
         return SetupError(error.what, hint=error.hint)
     name, text = type(error).__name__, first_line(error)
-    return SetupError(f"the model fails on a batch of zeros: {name}: {text}")
+    return SetupError(f"the model fails in the warm-up: {name}: {text}")
+
+
+def _random(port: Port, rows: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return floats from 0 to 1, or integers 0 and 1, in the shape of an input of a number of rows."""
+    lengths = [n or 1 for n in port.shape or ()]
+    shape = (rows, *lengths[1:]) if port.batched else tuple(lengths)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.rand(shape, generator=generator).to(dtype)
+    return torch.randint(0, 2, shape, generator=generator).to(dtype)
+
+
+def _repeated(tensor: torch.Tensor, rows: int | None, dtype: torch.dtype | None) -> torch.Tensor:
+    """Return rows of a tensor, repeated as often as needed; all of one without batch axis."""
+    cast = tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+    if rows is None:
+        return cast
+    return cast[torch.arange(rows) % len(cast)]
 
 
 def _dtype_of(known: torch.dtype | None, cast: torch.dtype | None) -> torch.dtype:

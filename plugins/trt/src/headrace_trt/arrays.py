@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_trt import dlpack
+from headrace_tensors import dlpack, numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,24 +30,6 @@ __all__ = [
 
 _EXTENDED: Final = ("bfloat16", "float8_e4m3fn")
 _TYPESTR: Final = {"bool": "|b1"}
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Give the numpy dtype of a type by name; bfloat16 and fp8 come from ml_dtypes.
-
-    Raises:
-        InputError: ml_dtypes is not installed, and numpy alone has no such type.
-    """
-    if name not in _EXTENDED:
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise InputError(
-            f"numpy has no {name}", hint="`pip install ml_dtypes` brings it; or use a device array."
-        ) from error
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return found
 
 
 @functools.cache
@@ -298,6 +280,10 @@ class Foreign(NamedTuple):
     dtype: str
     contiguous: bool
     owner: Any
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the array with one more axis in front, for None."""
+        return self._replace(shape=(1, *self.shape)) if index is None else tuple(self)[index]
 
 
 def read_foreign(value: Any, cuda: Cuda, stream: int, ordinal: int) -> Foreign | None:

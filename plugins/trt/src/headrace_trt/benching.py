@@ -14,13 +14,14 @@ from headrace_trt.arrays import item_bytes
 from headrace_trt.execution import Execution
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena, Stream, close_all
 from headrace_trt.outputs import nbytes_of
-from headrace_trt.signature import Signature, read_signature
+from headrace_trt.signature import read_signature
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from headrace_tensors import Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
 

@@ -11,6 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
+from headrace_tensors import is_lost
 from headrace_trt.gather_kernel import load_gather
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Cuda", "CudaError", "device_of", "load_cuda", "request_error"]
 
 OUT_OF_MEMORY: Final = 2
-_LOST: Final = frozenset({46, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
-"""Errors after which the CUDA context cannot be used any more: illegal access, launch failure, ..."""
 
 
 class CudaError(RuntimeError):
@@ -39,7 +38,7 @@ class CudaError(RuntimeError):
     @property
     def lost(self) -> bool:
         """Whether the CUDA context cannot be used any more."""
-        return self.number in _LOST
+        return is_lost(number=self.number)
 
     @property
     def out_of_memory(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import BackendError, SetupError
-from headrace_trt.arrays import numpy_dtype
+from headrace_tensors import numpy_dtype
 from headrace_trt.logs import collecting, recent_errors
 
 if TYPE_CHECKING:
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from headrace_tensors import Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
     from headrace_trt.memory import Block, DevicePool
-    from headrace_trt.signature import Port, Signature
+    from headrace_trt.signature import Port
 
 __all__ = ["ContextMemory", "Execution", "make_allocator"]
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError
 from headrace_trt.arrays import DeviceArray
-from headrace_trt.results import check_rows, rows_of, whole
+from headrace_trt.results import check_run, rows_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.keys import Request
+    from headrace_tensors import Item
     from headrace_trt.grouping import Run
-    from headrace_trt.items import Item
     from headrace_trt.runner import Runner
 
 __all__ = ["Gathered", "Gathering"]
@@ -138,7 +138,7 @@ class Gathering:
         return False
 
     def _whole_result(self, run: Run, outputs: Sequence[Any]) -> Any:
-        check_rows(run, self._signature.outputs, outputs)
+        check_run(run, self._signature.outputs, outputs)
         parts = {
             port.name: rows_of(output, 0, run.rows, sample=False) if port.batched else whole(output)
             for port, output in zip(self._signature.outputs, outputs, strict=True)

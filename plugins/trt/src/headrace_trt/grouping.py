@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.errors import InputError
+from headrace_tensors import cut_groups, group_items, padded_shape, refuse_ragged
 from headrace_trt.arrays import Foreign
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace_trt.items import Item
-    from headrace_trt.signature import Port, Signature
+    from headrace_tensors import Item, Signature
+    from headrace_trt.signature import Port
 
-__all__ = ["Run", "group_items", "plan_runs", "refuse_ragged", "run_shapes"]
+__all__ = ["Run", "plan_runs", "run_shapes"]
 
 
 class Run(NamedTuple):
@@ -32,37 +31,6 @@ class Run(NamedTuple):
     rows: int
     filled: int
     shapes: Mapping[str, tuple[int, ...]]
-
-
-def group_items(items: Sequence[Item], ports: Sequence[Port], *, by_shape: bool) -> list[list[int]]:
-    """Group items that can share a run because their values for inputs without batch axis are equal.
-
-    Args:
-        items: The items.
-        ports: The inputs of the engine.
-        by_shape: Whether the samples of a group must also have one shape.
-
-    Returns:
-        Positions in ``items``: groups in the order of their first item, ascending inside.
-    """
-    if len(items) == 1:
-        return [[0]]
-    whole = [port.name for port in ports if not port.batched]
-    batched = [port.name for port in ports if port.batched] if by_shape else []
-    if not whole and not batched:
-        return [list(range(len(items)))]
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, item in enumerate(items):
-        key: list[Any] = [_value_of(item.tensors[name]) for name in whole]
-        key += [item.tensors[name].shape[1:] for name in batched]
-        groups.setdefault(tuple(key), []).append(position)
-    return list(groups.values())
-
-
-def _value_of(tensor: Any) -> tuple[Any, ...]:
-    if isinstance(tensor, Foreign):
-        return ("device", tensor.pointer, tensor.shape)
-    return ("host", tensor.shape, np.ascontiguousarray(tensor).tobytes())
 
 
 def plan_runs(
@@ -89,7 +57,8 @@ def plan_runs(
     runs = []
     errors: dict[int, InputError] = {}
     for group in group_items(items, signature.inputs, by_shape=ragged == "group"):
-        for part in _within(group, items, signature):
+        alone = signature.one_at_a_time
+        for part in cut_groups(group, items, signature.high_rows, one_at_a_time=alone):
             unfit: dict[int, InputError] = {}
             if ragged == "refuse":
                 unfit = _unlike_first(part, items, signature.inputs, keys or {})
@@ -148,23 +117,9 @@ def _unlike_first(
     """Give errors for the items of a run whose samples have another shape than those of its first item."""
     if len(part) == 1 or not any(port.batched and None in port.shape[1:] for port in ports):
         return {}
-    found = ((i, refuse_ragged(items[part[0]], items[i], ports, keys)) for i in part)
+    own = {port.name: keys.get(port.name, port.name) for port in ports if port.batched}
+    found = ((i, refuse_ragged(items[part[0]], items[i], own)) for i in part)
     return {i: error for i, error in found if error is not None}
-
-
-def _within(members: Sequence[int], items: Sequence[Item], signature: Signature) -> list[list[int]]:
-    """Cut members into parts with at most the engine's rows; into single items if requests cannot share a run."""
-    if signature.one_at_a_time:
-        return [[i] for i in members]
-    parts: list[list[int]] = []
-    rows = 0
-    for i in members:
-        if not parts or rows + items[i].rows > signature.high_rows:
-            parts.append([])
-            rows = 0
-        parts[-1].append(i)
-        rows += items[i].rows
-    return parts
 
 
 def run_shapes(
@@ -187,29 +142,6 @@ def run_shapes(
         elif not padding:
             shapes[port.name] = (rows, *tensor.shape[1:])
         else:
-            sample = []
-            for axis, fixed in enumerate(port.shape[1:], 1):
-                longest = max(item.tensors[port.name].shape[axis] for item in items)
-                even = -(-longest // padding) * padding
-                sample.append(longest if fixed is not None else min(even, port.high[axis]))
-            shapes[port.name] = (rows, *sample)
+            samples = [item.tensors[port.name].shape[1:] for item in items]
+            shapes[port.name] = (rows, *padded_shape(samples, port, padding))
     return shapes
-
-
-def refuse_ragged(
-    first: Item, item: Item, ports: Sequence[Port], keys: Mapping[str, str]
-) -> InputError | None:
-    """Give the error of an item whose samples have another shape than those of the first item; else None."""
-    for port in ports:
-        if not port.batched:
-            continue
-        expected, got = first.tensors[port.name].shape[1:], item.tensors[port.name].shape[1:]
-        if expected != got:
-            return InputError(
-                "the samples of this batch differ in shape",
-                key=keys.get(port.name, port.name),
-                expected=f"{list(expected)}, as its first",
-                got=f"{list(got)}",
-                hint="ragged = 'pad' pads them to one shape, ragged = 'group' runs them separately.",
-            )
-    return None

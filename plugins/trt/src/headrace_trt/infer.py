@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import BackendError, SetupError
+from headrace_tensors import check_padding, choose_keys, find_crops, pad_values, warning_of_padding
 from headrace_trt.options import InferOptions
 from headrace_trt.words import (
     GATHERING,
@@ -20,12 +21,13 @@ from headrace_trt.words import (
 )
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Callable, Iterator
 
     from headrace.keys import Request
+    from headrace_tensors import Signature
     from headrace_trt.gathering import Gathering
     from headrace_trt.runner import Runner, RunSettings
-    from headrace_trt.signature import Signature
 
 __all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
 
@@ -72,12 +74,13 @@ class TensorrtInferTensor(headrace.Backend):
     _runner: Runner | None = None
     _gathering: Gathering | None = None
 
-    def init(self, options: InferOptions, context: headrace.InitContext) -> None:
+    def init(self, options: InferOptions, context: headrace.InitContext) -> None:  # noqa: PLR0915
         """Make an execution context of the engine before this, on the instance's stream."""
         from headrace_trt.gathering import Gathering
         from headrace_trt.runner import Runner, SharedScratch
         from headrace_trt.signature import read_signature
 
+        self._options, self._logger = options, context.logger
         with device_errors_in_setup():
             engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
@@ -92,13 +95,13 @@ class TensorrtInferTensor(headrace.Backend):
                     " axis: from a smaller batch it would be computed with copies of a row",
                     hint="Let every profile begin at 1 row, or leave the output out with `outputs`.",
                 )
-            keys = _keys(signature, options.inputs)
+            keys = choose_keys(signature, options.inputs, from_data=True)
             scratch = None
             if options.context_memory == "shared":
                 scratch = context.shared.get_or_create(
                     ("headrace_trt.scratch", id(engine)), lambda: SharedScratch(engine, cuda)
                 )
-            settings = _settings(options, signature)
+            settings = _settings(options, signature, context.logger)
             stream = stream_of(context, cuda, ordinal)
             make: Callable[..., Runner] = Runner
             if context.span is not None:
@@ -123,8 +126,8 @@ class TensorrtInferTensor(headrace.Backend):
             wider = None
             if signature.high_rows == 1 < engine.profiles and not signature.one_at_a_time:
                 others = [(other, read(other)) for other in range(engine.profiles)]
-                widest = max(others, key=lambda found: found[1].high_rows)
-                if widest[1].high_rows > 1:
+                widest = max(others, key=lambda found: found[1].high_rows or 0)
+                if (widest[1].high_rows or 0) > 1:
                     wider = functools.partial(run_with, *widest)
         self.reads = tuple(dict.fromkeys(keys.values()))
         if signature.one_at_a_time:
@@ -137,10 +140,20 @@ class TensorrtInferTensor(headrace.Backend):
         context.at_batch_end(self._finish)
 
     def warm_up(self) -> None:
-        """Run zeros at the best and the largest shapes of the profile."""
+        """Run few rows, and zeros at the best and the largest shapes of the profile.
+
+        Raises:
+            SetupError: An output does not follow the rows.
+        """
         if self._runner is not None:
             with _device_errors():
-                self._runner.warm_up()
+                options, outputs = self._options, self._runner.signature.outputs
+                told = options.unbatched
+                self._runner.warm_up(
+                    self._logger,
+                    told=[port.name for port in outputs] if told == "all" else told,
+                    real=options.warm_up_input,
+                )
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the engine on all valid requests, or on the batch that TensorrtCat has gathered."""
@@ -269,36 +282,23 @@ def _device_errors() -> Iterator[None]:
         raise request_error(error) from error
 
 
-def _settings(options: InferOptions, signature: Signature) -> RunSettings:
+def _settings(options: InferOptions, signature: Signature, logger: logging.Logger) -> RunSettings:
     """Give the options of a run.
 
     Raises:
         SetupError: Inputs cannot be padded with what the options say.
     """
-    from headrace_trt.placing import check_padding
     from headrace_trt.runner import RunSettings
 
     if options.ragged == "pad":
-        check_padding(signature.inputs, options.pad_value)
+        check_padding(signature.inputs, pad_values(options.pad_value, signature.inputs, "engine"))
+        warning = warning_of_padding(options.pad_value, signature.inputs)
+        if warning is not None:
+            logger.warning("%s", warning)
+        if options.output_device == "device" and find_crops(signature, options.crop):
+            raise SetupError(
+                "outputs on the device are not cut to what a request brought",
+                hint="crop = {} leaves them as long as the padded inputs; output_device = 'cpu' cuts.",
+            )
     fields = RunSettings.__dataclass_fields__
     return RunSettings(**{name: getattr(options, name) for name in fields})
-
-
-def _keys(signature: Signature, inputs: dict[str, str]) -> dict[str, str]:
-    """Give the key of the request for each input.
-
-    Raises:
-        SetupError: ``inputs`` names an input that the engine does not have, or the key ``result``, which no request
-            brings. (An input of that name can come in a dict under ``data``.)
-    """
-    from headrace_trt.signature import refuse_unknown
-
-    names = [port.name for port in signature.inputs]
-    refuse_unknown("inputs", inputs, names)
-    alone = {names[0]: "data"} if len(names) == 1 else {name: name for name in names}
-    for name in (name for name, key in inputs.items() if key == "result"):
-        raise SetupError(
-            f"input {name!r} would be read from the key 'result', which is removed from every request",
-            hint=f"Name another key in `inputs`: {{{name} = 'KEY'}}.",
-        )
-    return {**alone, **inputs}

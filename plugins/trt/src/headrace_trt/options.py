@@ -17,6 +17,7 @@ from pydantic import (
 
 import headrace
 from headrace.errors import SetupError
+from headrace_tensors import UnbatchedOptions
 from headrace_trt.profiles import ShapeRange, parse_shapes, refuse_names
 from headrace_trt.settings import BuildSettings, is_python_plugin
 
@@ -282,36 +283,9 @@ class LoadOptions(headrace.Options):
     )
 
 
-class InferOptions(headrace.Options):
+class InferOptions(UnbatchedOptions):
     """Options of `TensorrtInferTensor`."""
 
-    inputs: dict[str, Annotated[str, Field(min_length=1)]] = Field(
-        {},
-        description="Key of the request per input name; default: `data` for the only input, else "
-        "the input's name.",
-    )
-    outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
-        None, description="Names of the outputs to give; default: all."
-    )
-    unbatched: tuple[str, ...] = Field(
-        (),
-        description="Names of inputs and outputs whose first axis is not the batch axis; requests "
-        "are then run one at a time.",
-    )
-    ragged: Literal["refuse", "pad", "group"] = Field(
-        "refuse",
-        description="Samples of different shapes in one batch: refuse those unlike the first, pad "
-        "all to the largest, or run those of one shape together.",
-    )
-    pad_value: float = Field(
-        0.0, description="What ragged = pad fills with, at the end of axes (in units of the data)."
-    )
-    pad_multiple: int = Field(
-        1,
-        ge=1,
-        description="With ragged = pad: lengths of dynamic axes are rounded up to a multiple of "
-        "this number of elements.",
-    )
     output_device: Literal["cpu", "device"] = Field(
         "cpu",
         description="Where results are: numpy arrays, or arrays on the device that DLPack takes.",
@@ -327,14 +301,6 @@ class InferOptions(headrace.Options):
         description="Scratch memory of an instance: for every profile, for its own, or one for all "
         "instances of the node, which then run one at a time.",
     )
-
-    @field_validator("outputs", "unbatched")
-    @classmethod
-    def _once(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        twice = sorted({name for name in names or () if (names or ()).count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(map(repr, twice))} is listed twice")
-        return names
 
     @model_validator(mode="after")
     def _one_memory(self) -> InferOptions:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace_trt.arrays import ArrayKind, DeviceArray, StreamRef, item_bytes, numpy_dtype
+from headrace_tensors import numpy_dtype
+from headrace_trt.arrays import ArrayKind, DeviceArray, StreamRef, item_bytes
 from headrace_trt.memory import Buffer, DevicePool, PinnedArena, close_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace_tensors import Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.execution import Execution
-    from headrace_trt.signature import Port, Signature
+    from headrace_trt.signature import Port
 
 __all__ = ["Outputs", "Raw", "nbytes_of"]
 

@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import SetupError
-from headrace_trt.arrays import Foreign, item_bytes, numpy_dtype
+from headrace_tensors import gather, numpy_dtype
+from headrace_trt.arrays import Foreign, item_bytes
 from headrace_trt.memory import ALIGNMENT, Buffer, close_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from headrace_tensors import Item, Signature
     from headrace_trt.arrays import DeviceArray
     from headrace_trt.cuda import Cuda
     from headrace_trt.grouping import Run
-    from headrace_trt.items import Item
     from headrace_trt.memory import PinnedArena
-    from headrace_trt.signature import Port, Signature
+    from headrace_trt.signature import Port
 
-__all__ = ["InputBuffers", "check_padding"]
-
-_HELD_BYTES = 1 << 16
-
-_MOST = {
-    "float16": 65504.0,
-    "bfloat16": 3.3895313892515355e38,
-    "float32": 3.4028234663852886e38,
-    "float8_e4m3fn": 448.0,
-}
-"""The largest number of each floating type."""
-
-
-def check_padding(ports: Sequence[Port], value: float) -> None:
-    """Refuse a padding value that the type of an input with dynamic axes cannot hold.
-
-    Raises:
-        SetupError: ``value`` does not fit the input's type.
-    """
-    for port in ports:
-        if not port.batched or None not in port.shape[1:]:
-            continue
-        if port.dtype == "bool":
-            fits = value in (0, 1)
-        elif "int" in port.dtype:
-            about = np.iinfo(port.dtype)
-            fits = value.is_integer() and about.min <= value <= about.max
-        else:
-            endless = math.isinf(value) and port.dtype != "float8_e4m3fn"  # which has no infinity
-            fits = endless or abs(value) <= _MOST.get(port.dtype, math.inf)
-        if not fits:
-            raise SetupError(
-                f"input {port.name!r} is {port.text()}: it cannot be padded with {value}"
-            )
+__all__ = ["InputBuffers"]
 
 
 class InputBuffers:
@@ -69,7 +34,7 @@ class InputBuffers:
         cuda: The CUDA runtime.
         signature: Inputs and outputs of the engine.
         arena: Pinned memory for rows from the host.
-        pad_value: The value with which samples are padded at the end of their axes.
+        pads: The value with which samples are padded at the end of their axes, by input.
         in_place: Whether an array on the device that already fits may be used without a copy.
         moved: Called when a buffer has got another address.
 
@@ -83,14 +48,14 @@ class InputBuffers:
         signature: Signature,
         arena: PinnedArena,
         *,
-        pad_value: float,
+        pads: Mapping[str, float],
         in_place: bool,
         moved: Callable[[], None],
     ) -> None:
         self._cuda = cuda
         self._signature = signature
         self._arena = arena
-        self._pad_value = pad_value
+        self._pads = pads
         self._in_place = in_place
         self._moved = moved
         self.before_copies: Callable[[], object] = bool
@@ -121,7 +86,7 @@ class InputBuffers:
                 self._values[port.name] = values
                 pointers[port.name] = values.ctypes.data
             elif self._usable(tensors, shape):
-                pointers[port.name] = tensors[0].pointer  # type: ignore[union-attr]
+                pointers[port.name] = tensors[0].pointer
             else:
                 chosen = tensors if port.batched else tensors[:1]
                 pointers[port.name] = self._copied(port, chosen, shape, stream)
@@ -146,7 +111,8 @@ class InputBuffers:
             target = self.pointer(port.name, count * row_bytes)
             pointer, view = self._arena.take(count * row_bytes)
             if row_bytes:
-                _gather(view, values, row_bytes)
+                if not gather(values, view, row_bytes):
+                    np.stack(values, out=view.view(first.dtype).reshape((count, *first.shape)))
                 self.before_copies()
                 self._cuda.queue_copy(target, pointer, count * row_bytes, stream)
             return target
@@ -241,16 +207,16 @@ class InputBuffers:
         if not port.batched:
             whole[...] = arrays[0]
         else:
-            self._fill(whole, arrays)
+            self._fill(whole, arrays, self._pads[port.name])
         self.before_copies()
         self._cuda.queue_copy(target + first * row_bytes, pointer, count * row_bytes, stream)
         return first + count
 
-    def _fill(self, whole: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> None:
+    def _fill(self, whole: NDArray[Any], arrays: Sequence[NDArray[Any]], pad_value: float) -> None:
         row = 0
         padded = any(array.shape[1:] != whole.shape[1:] for array in arrays)
         if padded:
-            whole[...] = self._pad_value
+            whole[...] = pad_value
         for array in arrays:
             stop = row + len(array)
             if padded:
@@ -264,27 +230,6 @@ class InputBuffers:
         """Give the buffers back."""
         self._values = {}
         close_all(list(self._buffers.values()))
-
-
-def _gather(view: NDArray[np.uint8], values: Sequence[NDArray[Any]], row_bytes: int) -> None:
-    """Copy samples of one shape and dtype into memory, one below the other.
-
-    numpy releases the interpreter lock around each copy of more than 500 elements. If many threads want the
-    lock, getting it back takes longer than such a copy. So samples of up to `_HELD_BYTES` are copied as one
-    element of raw bytes each, with the lock held. Larger samples are copied by one call of OpenCV, which releases
-    the lock once for all of them, if OpenCV is loaded already; else by numpy.
-    """
-    first = values[0]
-    raw = all(value.flags.c_contiguous for value in values)
-    vconcat = getattr(sys.modules.get("cv2"), "vconcat", None)
-    if raw and row_bytes <= _HELD_BYTES:
-        row = np.dtype((np.void, row_bytes))
-        np.concatenate([value.reshape(-1).view(row) for value in values], out=view.view(row))
-    elif raw and vconcat is not None and row_bytes < 1 << 31:
-        rows = [value.reshape(1, -1).view(np.uint8) for value in values]
-        vconcat(rows, view.reshape(len(values), row_bytes))
-    else:
-        np.stack(values, out=view.view(first.dtype).reshape((len(values), *first.shape)))
 
 
 def _rows_on_device(tensor: Any, *, batched: bool) -> int:

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import BackendError
+from headrace_tensors import check_rows, cropped
 from headrace_trt.arrays import DeviceArray
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.keys import Request
+    from headrace_tensors import Crop, Item
     from headrace_trt.grouping import Run
-    from headrace_trt.items import Item
     from headrace_trt.signature import Port
 
-__all__ = ["check_rows", "hand_out", "hand_out_samples", "rows_of", "whole"]
+__all__ = ["check_run", "hand_out", "hand_out_samples", "rows_of", "whole"]
 
 
 def hand_out(
@@ -26,6 +26,7 @@ def hand_out(
     outputs: Sequence[Any],
     items: Sequence[Item],
     requests: Sequence[Request],
+    crops: Mapping[str, Sequence[Crop]] | None = None,
 ) -> None:
     """Write the results of one run into its requests.
 
@@ -35,24 +36,42 @@ def hand_out(
         outputs: The array of each of these outputs.
         items: The items of the batch.
         requests: The requests of the items.
+        crops: What is cut off padded outputs, by output; see `headrace_tensors.cropped`. None: nothing.
 
     Raises:
         BackendError: An output does not have the rows of the batch.
     """
-    check_rows(run, ports, outputs)
+    check_run(run, ports, outputs)
     names = [port.name for port in ports]
+    padded = {name: shape[1:] for name, shape in run.shapes.items()} if crops else {}
     start = 0
     for i in run.members:
         item = items[i]
         stop = start + item.rows
         parts = [
-            rows_of(output, start, stop, sample=item.sample) if port.batched else whole(output)
+            _part(port, output, (start, stop), item, (crops or {}).get(port.name, ()), padded)
             for port, output in zip(ports, outputs, strict=True)
         ]
         requests[i]["result"] = (
             parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
         )
         start = stop
+
+
+def _part(
+    port: Port,
+    output: Any,
+    rows: tuple[int, int],
+    item: Item,
+    crops: Sequence[Crop],
+    padded: Mapping[str, Sequence[int]],
+) -> Any:
+    if not port.batched:
+        return whole(output)
+    if not crops:
+        return rows_of(output, *rows, sample=item.sample)
+    part = cropped(output[slice(*rows)], crops, item, padded).copy()
+    return part.reshape(part.shape[1:]) if item.sample else part
 
 
 def hand_out_samples(
@@ -63,7 +82,7 @@ def hand_out_samples(
     Raises:
         BackendError: An output does not have the rows of the batch.
     """
-    check_rows(run, ports, outputs)
+    check_run(run, ports, outputs)
     columns = [_samples(output, run.rows) for output in outputs]
     if len(columns) == 1:
         for request, part in zip(requests, columns[0], strict=True):
@@ -80,18 +99,14 @@ def _samples(value: Any, count: int) -> list[Any]:
     return [rows_of(value, row, row + 1, sample=True) for row in range(count)]
 
 
-def check_rows(run: Run, ports: Sequence[Port], outputs: Sequence[Any]) -> None:
+def check_run(run: Run, ports: Sequence[Port], outputs: Sequence[Any]) -> None:
     """Refuse outputs that do not have the rows of the batch: cut into rows they would mix the requests.
 
     Raises:
         BackendError: An output has no rows, too few or too many.
     """
     for port, output in zip(ports, outputs, strict=True):
-        if port.batched and (not output.shape or output.shape[0] != run.filled):
-            raise BackendError(
-                f"output {port.name!r} is {list(output.shape)} for a batch of {run.filled} rows",
-                hint="If it has no batch axis, name it in `unbatched`.",
-            )
+        check_rows(port, output.shape, run.filled)
 
 
 def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:

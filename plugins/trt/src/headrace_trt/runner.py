@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError
+from headrace_tensors import Item, find_crops, pad_values, read_warm_up, warm_up_rows
 from headrace_trt.arrays import StreamRef
 from headrace_trt.execution import ContextMemory, Execution
 from headrace_trt.graphs import GraphCache
 from headrace_trt.grouping import Run, plan_runs
-from headrace_trt.items import Item, Reader, zeros
+from headrace_trt.items import Reader, zeros
 from headrace_trt.memory import PinnedArena, close_all
 from headrace_trt.outputs import Outputs, Raw, nbytes_of
 from headrace_trt.placing import InputBuffers
@@ -19,11 +21,12 @@ from headrace_trt.results import hand_out, hand_out_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from headrace.keys import Request
+    from headrace_tensors import Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
-    from headrace_trt.signature import Signature
 
 __all__ = ["RunSettings", "Runner", "SharedScratch"]
 
@@ -33,8 +36,9 @@ class RunSettings:
     """How requests are run; the fields have the meaning of the options of ``TensorrtInferTensor``."""
 
     ragged: str = "refuse"
-    pad_value: float = 0.0
+    pad_value: float | Mapping[str, float] = 0.0
     pad_multiple: int = 1
+    crop: Mapping[str, str] | None = None
     output_device: str = "cpu"
     cuda_graph: bool = False
     cuda_graph_limit: int = 16
@@ -96,6 +100,7 @@ class Runner:
         self._pending = False
         self._kept: list[Any] = []
         self._sample_runs: dict[int, Run] = {}
+        self._crops = find_crops(signature, settings.crop) if settings.ragged == "pad" else {}
         self._reader = Reader(signature, keys, cuda, lambda: self._stream.handle, engine.ordinal)
         self._arena = PinnedArena(cuda)
         self._graph_memory: ContextMemory | None = None
@@ -105,7 +110,7 @@ class Runner:
             cuda,
             signature,
             self._arena,
-            pad_value=settings.pad_value,
+            pads=pad_values(settings.pad_value, signature.inputs, "engine"),
             in_place=not settings.cuda_graph,
             moved=self._address_changed,
         )
@@ -172,7 +177,7 @@ class Runner:
         self.settle_for_host()
         requests = [batch[place] for place in places]
         for run, outputs in zip(runs, fetched, strict=True):
-            hand_out(run, self.signature.outputs, outputs, items, requests)
+            hand_out(run, self.signature.outputs, outputs, items, requests, self._crops)
         return outcomes if any(outcomes) else None
 
     def place_samples(self, batch: Sequence[Request]) -> tuple[Run, dict[str, int]] | None:
@@ -202,11 +207,11 @@ class Runner:
         if found is None and (
             len(signature.inputs) == 1
             and not signature.one_at_a_time
-            and signature.low_rows <= count <= signature.high_rows
+            and signature.low_rows <= count <= (signature.high_rows or count)
             and signature.rows in (None, count)
         ):
             (port,) = signature.inputs
-            shape = (count, *(n for n in port.shape[1:] if n is not None))
+            shape = (count, *(port.exact or ()))
             found = Run(tuple(range(count)), count, count, {port.name: shape})
             self._sample_runs[count] = found
         return found
@@ -351,22 +356,46 @@ class Runner:
             self._locked = False
             self._scratch.lock.release()
 
-    def warm_up(self) -> None:
-        """Run zeros at the profile's best and largest shapes.
+    def warm_up(
+        self,
+        logger: logging.Logger | None = None,
+        *,
+        told: Sequence[str] = (),
+        real: Path | None = None,
+    ) -> None:
+        """Run few rows, and zeros at the profile's best and largest shapes.
+
+        Args:
+            logger: Gets a warning if the engine refuses random inputs; None: the logger of this module.
+            told: Outputs of which the user has said that they have no batch axis.
+            real: A file of inputs to run in place of random ones.
 
         Raises:
             BackendError: The engine refuses a shape.
+            SetupError: An output does not follow the rows.
             CudaError: The device is out of memory.
         """
+        found = None if real is None else read_warm_up(real, self.signature)
+        logger = logger or logging.getLogger("headrace.trt")
+        warm_up_rows(self._shapes_of, self.signature, logger, real=found, told=told)
         for which in ("best", "high"):
-            item = zeros(self.signature, which)
-            shapes = {name: tuple(tensor.shape) for name, tensor in item.tensors.items()}
-            try:
-                run = Run((0,), item.rows, item.rows, shapes)
-                self.run_placed(run, self.place(run, [item]))
-                self._inputs.warm_up(self._stream.handle)
-            finally:
-                self.finish()
+            self._run_alone(zeros(self.signature, which))
+
+    def _run_alone(self, item: Item) -> list[tuple[int, ...]]:
+        """Run one item, and return the shape of each output."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in item.tensors.items()}
+        try:
+            run = Run((0,), item.rows, item.rows, shapes)
+            outputs = self.run_placed(run, self.place(run, [item]))
+            self._inputs.warm_up(self._stream.handle)
+            return [tuple(output.shape) for output in outputs]
+        finally:
+            self.finish()
+
+    def _shapes_of(self, feeds: Mapping[str, Any], rows: int) -> list[tuple[int, ...]]:
+        best = zeros(self.signature, "best").tensors
+        decide = {port.name: best[port.name] for port in self.signature.inputs if port.is_shape}
+        return self._run_alone(Item({**feeds, **decide}, rows, sample=False))
 
     def describe(self) -> dict[str, Any]:
         """Give profile, range and the signature. JSON-able."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import headrace_tensors as tensors
 from headrace.errors import SetupError
+from headrace_tensors import Signature, batch_length, refuse_unknown
 from headrace_trt.engine import io_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace_trt.engine import Engine
 
-__all__ = ["Port", "Signature", "read_signature"]
+__all__ = ["Port", "read_signature"]
 
 _DTYPES: Final = {
     "FLOAT": "float32",
@@ -30,48 +31,29 @@ _DTYPES: Final = {
 
 
 @dataclass(frozen=True)
-class Port:
+class Port(tensors.Port):
     """One input or output of an engine.
 
     Attributes:
-        name: The name in the network.
-        dtype: The name of the type, as numpy writes it.
-        shape: An int per fixed axis, None per dynamic one.
-        batched: Whether the first axis is the batch axis.
-        low, best, high: The profile's shapes (for a shape input: its values); equal to ``shape``
-            if that is fixed. Empty for outputs.
+        low: The profile's least shapes (for a shape input: its values); equal to ``shape`` if that is fixed. Empty
+            for outputs.
+        best: The shapes, or values, for which the profile was optimized.
+        high: The profile's greatest shapes, or values.
         is_shape: Whether the values decide shapes (a shape input, which is read on the host).
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    batched: bool
     low: tuple[int, ...] = ()
     best: tuple[int, ...] = ()
     high: tuple[int, ...] = ()
     is_shape: bool = False
 
-    def text(self, *, sample: bool = False) -> str:
-        """Give ``float32 [1..8, 3, 224, *]``; of one sample, without the batch axis, if ``sample``."""
-        axes = []
-        for axis, length in enumerate(self.shape):
-            if length is not None:
-                axes.append(str(length))
-            elif self.low and not self.is_shape:
-                low, high = self.low[axis], self.high[axis]
-                axes.append(str(low) if low == high else f"{low}..{high}")
-            else:
-                axes.append("*")
-        return f"{self.dtype} [{', '.join(axes[1:] if sample else axes)}]"
+    def limits(self, axis: int) -> tuple[int, int | None] | None:
+        """Return the range of an axis under the profile; None where it has none."""
+        return (self.low[axis], self.high[axis]) if self.low and not self.is_shape else None
 
     def describe(self) -> dict[str, Any]:
-        """Give dtype, shape, range and whether there is a batch axis. JSON-able."""
-        found: dict[str, Any] = {
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "batched": self.batched,
-        }
+        """Return dtype, shape, range and whether there is a batch axis. JSON-able."""
+        found = super().describe()
         if self.low and (None in self.shape or self.is_shape):
             found["range"] = {
                 "min": list(self.low),
@@ -79,49 +61,6 @@ class Port:
                 "max": list(self.high),
             }
         return found
-
-
-@dataclass(frozen=True)
-class Signature:
-    """All inputs and outputs, in order.
-
-    Attributes:
-        inputs: All inputs, each of which a run needs.
-        outputs: The outputs that the user wants.
-        unwanted: The other outputs, which the engine computes nevertheless.
-        rows: The batch size to which the engine is fixed; None: any in the range.
-        low_rows, high_rows: The least and the largest batch of one run.
-    """
-
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    unwanted: tuple[Port, ...]
-    rows: int | None
-    low_rows: int
-    high_rows: int
-
-    @property
-    def one_at_a_time(self) -> bool:
-        """Whether requests cannot share a run because an input or output without batch axis belongs to the whole run.
-
-        A scalar input does not count, because requests with equal scalars can share a run.
-        """
-        return any(not port.batched and port.shape for port in self.inputs) or any(
-            not port.batched for port in self.outputs
-        )
-
-    @property
-    def least_rows(self) -> int:
-        """The fewest rows that a request may bring.
-
-        Fewer than `low_rows` are filled up with copies of a row, which must not be where an output without batch axis
-        would be computed from the copies too.
-        """
-        return 1 if all(port.batched for port in self.outputs) else self.low_rows
-
-    def as_inputs(self) -> dict[str, dict[str, Any]]:
-        """Give the inputs in the form in which ``context.scope`` holds them under ``"inputs"``."""
-        return {port.name: {"dtype": port.dtype, "shape": list(port.shape)} for port in self.inputs}
 
 
 def read_signature(
@@ -143,7 +82,7 @@ def read_signature(
         engine: The engine.
         profile: The index of the optimization profile.
         outputs: Names of the wanted outputs, in order; None means all.
-        unbatched: Names of inputs and outputs without batch axis.
+        unbatched: Names of inputs and outputs without batch axis; ``"all"`` names all.
 
     Raises:
         SetupError: There is no such profile, a name is unknown, a tensor has a type that no array has, or no input has a
@@ -155,9 +94,9 @@ def read_signature(
             hint=f"It has {engine.profiles}, counted from 0.",
         )
     takes, gives = io_names(engine.engine, engine.library)
-    named = frozenset(unbatched)
-    refuse_unknown("unbatched", named, [*takes, *gives])
-    refuse_unknown("outputs", outputs or (), gives)
+    named = frozenset((*takes, *gives) if unbatched == "all" else unbatched)
+    refuse_unknown("unbatched", named, [*takes, *gives], "engine")
+    refuse_unknown("outputs", outputs or (), gives, "engine")
     wanted = list(outputs) if outputs is not None else list(gives)
     read = {name: _port(engine, name, profile, taken=name in takes) for name in (*takes, *gives)}
     first = {
@@ -165,12 +104,22 @@ def read_signature(
         for name in takes
         if read[name].shape and name not in named and not read[name].is_shape
     }
-    if not first:
+    if not first and not named.issuperset(gives):
         raise SetupError(
             f"{engine.label} has no input with a batch axis:"
-            f" {', '.join(read[name].text() for name in takes) or 'it has no input'}"
+            f" {', '.join(read[name].text() for name in takes) or 'it has no input'}",
+            hint="Name its outputs in `unbatched` to run requests one at a time.",
         )
-    rows = _batch_of(first, engine.label)
+    if not first:
+        return Signature(
+            tuple(read[name] for name in takes),
+            tuple(read[name] for name in wanted),
+            high_rows=1,
+            unwanted=tuple(read[name] for name in gives if name not in wanted),
+            label="engine",
+        )
+    listed = ", ".join(f"{name}: {length}" for name, length in first.items())
+    rows = batch_length(first, f"the inputs of {engine.label} have no common batch axis ({listed})")
     leading = [name for name, length in first.items() if length == rows]
     lows = [read[name].low[0] for name in leading]
     highs = [read[name].high[0] for name in leading]
@@ -194,10 +143,11 @@ def read_signature(
     return Signature(
         tuple(finished(name) for name in takes),
         tuple(finished(name) for name in wanted),
-        tuple(finished(name) for name in gives if name not in wanted),
         rows,
-        max(lows),
-        min(highs),
+        low_rows=max(lows),
+        high_rows=min(highs),
+        unwanted=tuple(finished(name) for name in gives if name not in wanted),
+        label="engine",
     )
 
 
@@ -210,22 +160,6 @@ def _single_sizes(engine: Engine, leading: Sequence[str]) -> set[int]:
             if low[0] == high[0]:
                 found.add(int(low[0]))
     return found
-
-
-def _batch_of(first: Mapping[str, int | None], label: str) -> int | None:
-    """Give the length of the batch axis: None if an input's first axis is dynamic, else 1, else their only length."""
-    lengths = set(first.values())
-    if None in lengths:
-        return None
-    if 1 in lengths:
-        return 1
-    if len(lengths) > 1:
-        listed = ", ".join(f"{name}: {length}" for name, length in first.items())
-        raise SetupError(
-            f"the inputs of {label} have no common batch axis ({listed})",
-            hint="Name those without one in `unbatched`.",
-        )
-    return lengths.pop()
 
 
 def _port(engine: Engine, name: str, profile: int, *, taken: bool) -> Port:
@@ -274,18 +208,3 @@ def _values(engine: Any, name: str, profile: int) -> list[tuple[int, ...]]:
     except TypeError:
         found = engine.get_tensor_profile_values(name, profile)
     return [tuple(int(n) for n in values) for values in found]
-
-
-def refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse names in an option that the engine does not have.
-
-    Raises:
-        SetupError: A name is unknown; the error has the nearest known name.
-    """
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise SetupError(
-                f"`{option}` names {name!r}, which the engine does not have",
-                hint=f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known)}.",
-            )

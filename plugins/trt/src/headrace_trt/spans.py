@@ -135,10 +135,10 @@ class SpannedRunner(Runner):
             raise
         self._spans.report()
 
-    def warm_up(self) -> None:
-        """Run zeros without reporting spans."""
+    def warm_up(self, *args: Any, **more: Any) -> None:
+        """Run rows without reporting spans."""
         with self._spans.silence():
-            super().warm_up()
+            super().warm_up(*args, **more)
 
     def close(self) -> None:
         """Give everything back."""

@@ -15,11 +15,12 @@ from headrace_trt.benching import shapes_to_run
 from headrace_trt.execution import Execution
 from headrace_trt.memory import Buffer, DevicePool, Stream, close_all
 from headrace_trt.outputs import nbytes_of
-from headrace_trt.signature import Signature, read_signature
+from headrace_trt.signature import read_signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from headrace_tensors import Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
     from headrace_trt.library import Library

@@ -1,0 +1,156 @@
+"""What errors and warnings say of who has to act: the sender, the configuration, or a backend's own range."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+import headrace
+from headrace.errors import BatchRangeError, ConfigError, SetupError
+
+
+class Counts(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = len(batch)
+
+
+class AtMostFour(Counts):
+    max = 4
+
+
+class FourOnceBuilt(Counts):
+    """As a model whose file says how many rows it takes."""
+
+    def init(self, options, context):
+        self.max = 4
+
+
+class WritesBoxes(headrace.Backend):
+    writes = ("boxes",)
+
+    def forward(self, batch):
+        for request in batch:
+            request["boxes"] = [request["data"]]
+
+
+for cls in (Counts, AtMostFour, FourOnceBuilt, WritesBoxes):
+    headrace.register(cls.__name__, cls)
+
+
+# Whose range it is.
+
+
+@pytest.mark.parametrize("backend", ["AtMostFour", "FourOnceBuilt"])
+@pytest.mark.parametrize("expression", ["{}", "S[Counts,{}]", "S[Counts,BackgroundThread[{}]]"])
+def test_a_request_above_a_backends_own_max_is_told_whose_it_is(backend, expression):
+    config = {"backend": expression.format(backend), "max": 8}
+    with headrace.pipe(config) as pipe, pytest.raises(BatchRangeError) as caught:
+        pipe({"data": 1, "request_size": 5})
+    assert f"{backend} itself takes at most 4" in caught.value.hint
+    assert "raise" not in caught.value.hint
+    assert (caught.value.weight, caught.value.max) == (5, 4)
+
+
+def test_a_request_above_the_nodes_max_is_told_to_raise_that():
+    caught_range = pytest.raises(BatchRangeError)
+    with headrace.pipe({"backend": "AtMostFour", "max": 2}) as pipe, caught_range as caught:
+        pipe({"data": 1, "request_size": 3})
+    assert "raise the node's max" in caught.value.hint
+
+
+def test_a_lone_request_is_not_blamed_for_the_sizes_of_its_node():
+    caught_range = pytest.raises(BatchRangeError)
+    with (
+        headrace.pipe({"backend": "Counts", "batch_sizes": [4, 8]}) as pipe,
+        caught_range as caught,
+    ):
+        pipe({"data": 1})
+    assert "The request itself is right" in caught.value.hint
+    assert "pad = true" in caught.value.hint
+
+
+def test_check_says_that_a_max_is_cut_by_the_class_of_a_backend():
+    warnings = headrace.explain({"backend": "S[Counts,AtMostFour]", "max": 8})["warnings"]
+    (cut,) = (one for one in warnings if one["code"] == "max_cut")
+    assert "max is 8, and AtMostFour takes at most 4" in cut["message"]
+    for config in (
+        {"backend": "AtMostFour", "max": 4},
+        {"backend": "AtMostFour"},
+        {"backend": "Counts", "max": 8},
+        {"global": {"max": 8}, "one": {"backend": "AtMostFour"}},
+    ):
+        codes = [one["code"] for one in headrace.explain(config)["warnings"]]
+        assert "max_cut" not in codes
+
+
+def test_a_max_that_is_cut_by_what_init_finds_is_logged_once_a_node(caplog):
+    caplog.set_level(logging.WARNING, logger="headrace.build")
+    config = {"backend": "S[Counts,FourOnceBuilt]", "max": 8, "instance_num": 3}
+    with headrace.pipe(config) as pipe:
+        assert pipe.describe()["nodes"]["main"]["range"] == [1, 4]
+    (said,) = (one.getMessage() for one in caplog.records if "at most" in one.getMessage())
+    assert said == "node 'main': max = 8, and FourOnceBuilt takes at most 4: no batch has more"
+
+
+# An element that writes no result, and one after it that needs it.
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "S[WritesBoxes,Counts]",
+        "S[Counts,WritesBoxes,Counts]",
+        "S[WritesBoxes,(key=boxes)Counts,Counts]",
+        "HasKey(x)[S[WritesBoxes,Counts],Counts]",
+    ],
+)
+def test_an_element_after_one_that_writes_no_result_is_refused_and_both_are_named(expression):
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": expression})
+    (problem,) = caught.value.problems
+    assert problem.code == "no_result"
+    assert "Counts gets the result of WritesBoxes" in problem.message
+    assert "boxes" in problem.message
+    assert "(or)Counts" in problem.hint
+
+
+def test_an_or_after_it_runs_on_the_data_that_it_had():
+    with headrace.pipe({"backend": "S[WritesBoxes,(or)Identity,Counts]"}) as pipe:
+        assert pipe({"data": 7}) == {"data": 7, "boxes": [7], "result": 1}
+    headrace.PipelineConfig.load({"backend": "S[Counts,WritesBoxes]"})  # an `or` node may follow
+
+
+# A function of a file under `import`.
+
+
+@pytest.fixture
+def decoder(tmp_path):
+    path = tmp_path / "ctc_decoder_of_test.py"
+    path.write_text("def decode(data):\n    return data[::-1]\n")
+    return path
+
+
+@pytest.mark.parametrize("around", ["{}", "Process[{}]"])
+def test_call_reaches_a_file_under_import(decoder, around):
+    expression = around.format("Call(ctc_decoder_of_test:decode)")
+    with headrace.pipe({"import": [str(decoder)], "backend": expression}) as pipe:
+        assert pipe({"data": "abc"})["result"] == "cba"
+    assert "ctc_decoder_of_test" not in sys.modules
+
+
+def test_a_file_that_another_configuration_imports_is_not_reached(decoder):
+    headrace.pipe({"import": [str(decoder)], "backend": "Identity"}).close()
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": "Call(ctc_decoder_of_test:decode)"})
+    (problem,) = caught.value.problems
+    assert problem.code == "missing_dependency"
+    assert "name ctc_decoder_of_test.py under import" in problem.hint
+
+
+def test_a_function_that_the_file_lacks_is_told_with_the_nearest_name(decoder):
+    config = {"import": [str(decoder)], "backend": "Call(ctc_decoder_of_test:decodee)"}
+    with pytest.raises(SetupError, match="Did you mean 'decode'"):
+        headrace.pipe(config)

@@ -1,0 +1,53 @@
+"""The errors of named models, beside those of `headrace.errors`."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["UnknownModelError", "UnloadedError"]
+
+
+class UnknownModelError(HeadraceError, KeyError):
+    """No model has this name, or the model has no such version.
+
+    Attributes:
+        name: The name that was asked for, with its version if one was asked for.
+        known: The names that exist.
+    """
+
+    code = "unknown_model"
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        self.known = tuple(known)
+        near = difflib.get_close_matches(name[:200], self.known, n=1)
+        text = f"there is no model {name[:200]!r}"
+        if near:
+            text += f"; did you mean {near[0]!r}?"
+        elif self.known:
+            text += f"; there are: {', '.join(self.known)}"
+        super().__init__(text)
+
+
+class UnloadedError(HeadraceError, RuntimeError):
+    """The model, or this version of it, takes no requests, because it was unloaded or replaced.
+
+    Attributes:
+        name: The model with its version, ``"detect:3"``.
+        reason: Why it takes no requests.
+    """
+
+    code = "unloaded"
+
+    def __init__(self, name: str, reason: str = "unloaded") -> None:
+        self.name = name
+        self.reason = reason
+        model = name.partition(":")[0]
+        hint = f"load({name!r}) makes it ready, rollback({model!r}) brings a replaced version back."
+        super().__init__(f"model {name!r} takes no requests: {reason}\n  {hint}")

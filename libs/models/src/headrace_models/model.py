@@ -1,0 +1,394 @@
+"""One model: its versions, and the operations on them, of which one runs at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError
+from headrace_models.changes import Change
+from headrace_models.errors import UnknownModelError, UnloadedError
+from headrace_models.version import Place, Version, again, as_headrace_error, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace import Pipeline
+    from headrace_models.changes import State
+    from headrace_models.sources import Source
+    from headrace_models.version import Rules
+
+__all__ = ["Model"]
+
+_KEPT = 16
+"""The most replaced versions of a model that can be brought back."""
+
+
+class Model:
+    """One model, by its name.
+
+    Attributes:
+        name: The name.
+        place: What the name without a version means: the greatest version that takes requests.
+        places: What each version means, by its number; the replaced ones that can be brought back are among them.
+        versions: The versions that are served or can be loaded, by number.
+        previous: The replaced versions, the latest last.
+        coming: The version that is being built aside, else None.
+    """
+
+    def __init__(self, name: str, rules: Rules) -> None:
+        self.name = name
+        self.places: dict[str, Place] = {}
+        self.versions: dict[str, Version] = {}
+        self.previous: list[Version] = []
+        self.coming: Version | None = None
+        self.place: Place | None = None
+        self.closed = False
+        self._rules = rules
+        self._newest = 0
+        self._turn = threading.Lock()
+        self._operator: int | None = None
+        self._guard = threading.RLock()
+        self._leaving: set[Version] = set()
+
+    def add(self, number: str, source: Source, *, on_demand: bool) -> Version:
+        """Add a version that is not built."""
+        version = Version(self.name, number, source, on_demand=on_demand)
+        with self._guard:
+            self._put(version)
+        return version
+
+    def remove(self, version: Version) -> bool:
+        """Remove a version that could not be built; return whether the model has no other."""
+        with self._guard:
+            del self.versions[version.number], self.places[version.number]
+            if self.versions:
+                self._settle()
+            return not self.versions
+
+    def _put(self, version: Version) -> None:
+        self.versions[version.number] = version
+        self._newest = max(self._newest, int(version.number))
+        self.places.setdefault(version.number, Place(version)).version = version
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let the name mean the greatest version that takes requests, else one that a request builds, else any."""
+
+        def rank(one: Version) -> tuple[bool, bool, int]:
+            takes = one.state == "ready" or (one.on_demand and one.state != "failed")
+            return takes, takes or one.on_demand, int(one.number)
+
+        best = max(self.versions.values(), key=rank)
+        if self.place is None:
+            self.place = Place(best)
+        self.place.version = best
+
+    @contextlib.contextmanager
+    def _operation(self) -> Iterator[None]:
+        """Run one operation at a time; a listener or a check cannot begin another one on its own model."""
+        if self._operator == threading.get_ident():
+            raise RuntimeError(
+                f"model {self.name!r} is in the middle of the operation that calls this"
+            )
+        with self._turn:
+            self._check_open()
+            self._operator = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._operator = None
+
+    def chosen(self, number: str | None) -> Version:
+        """Return a version, without a number the one that the name means.
+
+        Raises:
+            UnknownModelError: There is no such version.
+        """
+        if number is None and self.place is not None:
+            return self.place.version
+        if number not in self.versions:
+            known = [f"{self.name}:{one}" for one in self.versions]
+            raise UnknownModelError(f"{self.name}:{number}", known)
+        return self.versions[number]
+
+    def load(self, number: str | None = None, *, read: bool = True) -> None:
+        """Build what is not built: all versions, or the one; read their configurations again unless told not to.
+
+        Raises:
+            ConfigError, SetupError, PluginError: A configuration is wrong, or a pipeline could not be built.
+        """
+        with self._operation():
+            if number is not None:
+                self.chosen(number)
+            for version in [*self.versions.values()]:
+                if version.pipe is None and number in (None, version.number):
+                    self._load(version, read=read)
+
+    def _load(self, version: Version, *, read: bool = True) -> None:
+        """Build a version in place; requests that come meanwhile wait for it."""
+        with self._guard:
+            building = version.building = version.building or Future()
+        outcome: BaseException | None = None
+        try:
+            self._tell(version, "loading")
+            self._open(version, version.built(self._rules, read=read))
+            with self._guard:
+                self._settle()
+            self._tell(version, "ready", pipeline=version.pipe)
+        except BaseException as error:
+            outcome = as_headrace_error(error, version.title)
+            version.failed(outcome, self._rules.clock())
+            self._tell(version, "failed")
+            if isinstance(error, Exception):
+                raise outcome from outcome.__cause__
+            raise
+        finally:
+            with self._guard:
+                version.building = None
+            building.set_result(outcome)
+
+    def _open(self, version: Version, pipe: Pipeline) -> None:
+        """Let a version take requests, unless the models were closed while it was built."""
+        with self._guard:
+            if not self.closed:
+                version.open(pipe)
+                return
+        pipe.close(timeout=2.0)
+        self._check_open()
+
+    def update(
+        self, number: str | None = None, config: Any = None, device: str | None = None
+    ) -> str:
+        """Build aside, switch, drain and close the old one; return the number of the new version.
+
+        Args:
+            number: The version that is built again under its number; None: a new version takes the place of the one
+                that the name means.
+            config: The new configuration; None: the same, read again.
+            device: Where the same version goes, with the same configuration; None: it stays.
+
+        Raises:
+            ConfigError, SetupError, PluginError: The new one could not be built; the old one is as it was.
+        """
+        with self._operation():
+            old = self.chosen(number)
+            stays = number is not None or device is not None
+            source = replace(old.source, device=device or old.source.device)
+            if config is not None:
+                source = replace(source, config=config)
+            new = Version(self.name, old.number if stays else str(self._newest + 1), source)
+            new.source = replace(source, pinned=old.source.pinned and stays)
+            self._build_aside(new, old, same=device is not None)
+            self._switch(old, new, keep=not stays)
+            return new.number
+
+    def _build_aside(self, new: Version, old: Version, *, same: bool = False) -> None:
+        """Build a version; if that fails, the old one only says so.
+
+        Args:
+            new: The version.
+            old: The version in whose place it will be.
+            same: Whether its configuration must be the old one's, apart from the device.
+        """
+        self.coming, served = new, new.number == old.number
+        try:
+            if not served:
+                self._tell(new, "loading")
+            read = new.config is None
+            if read:
+                new.read(self._rules)
+            if same:
+                _check_same(old, new)
+            self._open(new, new.built(self._rules, read=False))
+        except BaseException as error:
+            known = as_headrace_error(error, new.title)
+            old.reason = f"not updated: {first_line(known)}"
+            if served:
+                self._tell(old, old.state)
+            else:
+                self._tell(new, "failed", reason=first_line(known))
+            if isinstance(error, Exception):
+                raise known from known.__cause__
+            raise
+        finally:
+            self.coming = None
+
+    def _switch(self, old: Version, new: Version, *, keep: bool) -> None:
+        """Let a new version take the place of an old one, and close that."""
+        new.last_use = old.last_use
+        with self._guard:
+            del self.versions[old.number]
+            self._put(new)
+            if keep:
+                self.previous.append(old)
+            elif old.number != new.number:
+                del self.places[old.number]
+            for gone in self.previous[:-_KEPT]:
+                self.places.pop(gone.number, None)
+            del self.previous[:-_KEPT]
+            old.on_demand = False
+        self._tell(new, "ready", pipeline=new.pipe, replaces=old.number)
+        self._retire(old, f"replaced by version {new.number}")
+
+    def rollback(self) -> str:
+        """Build the previous version again, let it take the place of the present one; return its number.
+
+        Raises:
+            ConfigError: There is no previous version.
+            SetupError, PluginError: It could not be built; the present one is as it was.
+        """
+        with self._operation():
+            old = self.chosen(None)
+            if not self.previous:
+                what = f"model {self.name!r} has no replaced version that could come back"
+                raise ConfigError(Problem("models", what))
+            earlier = self.previous[-1]
+            new = Version(self.name, earlier.number, earlier.source).like(earlier)
+            self._build_aside(new, old)
+            self.previous.pop()
+            self._switch(old, new, keep=False)
+            return new.number
+
+    def unload(self, number: str | None = None, reason: str = "unloaded") -> None:
+        """Refuse requests, let the others end, and close: all versions, or the one; `load` makes it ready again."""
+        with self._operation():
+            chosen = [*self.versions.values()] if number is None else [self.chosen(number)]
+            with self._guard:
+                for version in chosen:
+                    fresh = Version(self.name, version.number, version.source).like(version)
+                    fresh.reason, fresh.last_use = reason, version.last_use
+                    version.on_demand = False
+                    self._put(fresh)
+            for version in chosen:
+                self._retire(version, reason)
+
+    def _retire(self, version: Version, reason: str) -> None:
+        """Give no more leases of a version; close its pipeline when the last request has ended."""
+        if version.pipe is None:
+            version.state, version.reason = "unloaded", reason
+            return self._tell(version, "unloaded")
+        version.reason = reason
+        self._tell(version, "draining")
+        version.leases.end()
+        with self._guard:
+            self._leaving.add(version)
+        name = f"headrace-models-{version.title}"
+        thread = threading.Thread(target=self._drain, args=(version,), name=name, daemon=True)
+        thread.start()
+        thread.join(self._rules.drain_s)
+        return None
+
+    def _drain(self, version: Version) -> None:
+        version.leases.wait()
+        version.pipe.close(timeout=None)
+        version.pipe = None
+        with self._guard:
+            self._leaving.discard(version)
+        self._tell(version, "unloaded")
+
+    def wanted(self, place: Place, version: Version) -> Future[BaseException | None] | None:
+        """Return the build for which a request must wait; None: it is to look at its place again.
+
+        Args:
+            place: What the request has asked for.
+            version: What the place meant, and what gave no lease.
+
+        Raises:
+            ClosedError: The models are closed.
+            UnloadedError: The version is unloaded, and no request builds it.
+            HeadraceError: It could not be built a short while ago.
+        """
+        with self._guard:
+            self._check_open()
+            if version.building is not None:
+                return version.building
+            if place.version is not version or version.state == "ready":
+                return None
+            if not version.on_demand:
+                raise UnloadedError(version.title, version.reason or "unloaded")
+            if version.error is not None and self._rules.clock() < version.retry_at:
+                raise again(version.error)
+            building = version.building = Future()
+        name = f"headrace-models-{version.title}"
+        try:
+            threading.Thread(
+                target=self._load_wanted, args=(version,), name=name, daemon=True
+            ).start()
+        except RuntimeError:  # there can be no more threads
+            version.building = None
+            building.set_result(SetupError(f"model {version.title!r} needs a thread to be built"))
+        return building
+
+    def _load_wanted(self, version: Version) -> None:
+        building = version.building
+        with contextlib.suppress(HeadraceError), self._operation():  # those who wait have the error
+            if version.on_demand and version.pipe is None:
+                self._load(version)
+        if (
+            building is not None and not building.done()
+        ):  # it was unloaded, replaced or closed meanwhile
+            version.building = None
+            building.set_result(None)
+
+    def close(self, timeout: float | None) -> None:
+        """Refuse all requests, and close all pipelines within ``timeout`` seconds; None: any time.
+
+        What is being built is closed by who builds it.
+        """
+        with self._guard:
+            self.closed = True
+            leaving = {
+                *self._leaving,
+                *(one for one in self.versions.values() if one.pipe is not None),
+            }
+        for version in leaving:
+            version.leases.end()
+        pipes = [one.pipe for one in leaving if one.pipe is not None]
+        threads = [
+            threading.Thread(target=pipe.close, kwargs={"timeout": timeout}, daemon=True)
+            for pipe in pipes
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for version in leaving:
+            version.reason = "closed"
+            self._tell(version, "unloaded")
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the models are closed")
+
+    def _tell(self, version: Version, state: State, *, reason: str = "", **more: Any) -> None:
+        version.state = state
+        told = reason or version.reason
+        self._rules.listeners.tell(Change(self.name, version.number, state, reason=told, **more))
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the model and of each version, as plain data."""
+        now = self._rules.clock()
+        with self._guard:
+            current = self.chosen(None)
+            listed = [*self._leaving, *self.previous, *self.versions.values()]
+            leaving = {one.number: one for one in self._leaving}
+            coming = self.coming
+        versions = {one.number: one.status(now) for one in listed}
+        for number, one in leaving.items():
+            if versions[number]["state"] == "unloaded":
+                versions[number] = one.status(now)
+        if coming is not None and coming.number not in self.versions:
+            versions[coming.number] = coming.status(now)
+        in_order = {number: versions[number] for number in sorted(versions, key=int)}
+        return {**versions[current.number], "version": current.number, "versions": in_order}
+
+
+def _check_same(old: Version, new: Version) -> None:
+    """Check that a version has the configuration of an old one, apart from the device."""
+    if old.written is not None and new.written != old.written:
+        what = f"the configuration of {new.title!r} has changed since it was loaded"
+        raise ConfigError(Problem("models", what, hint="Update the model first, and move it then."))

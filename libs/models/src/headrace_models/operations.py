@@ -1,0 +1,243 @@
+"""Operations on models by name: load, update, roll back, move, unload, aliases, state."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ClosedError, ConfigError, Problem
+from headrace_models.errors import UnknownModelError
+from headrace_models.model import Model
+from headrace_models.requests import Requests
+from headrace_models.shares import Shares
+from headrace_models.sources import Source, read_entries, split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from os import PathLike
+
+    from headrace import PipelineConfig
+    from headrace_models.changes import Change
+    from headrace_models.version import Rules, Version
+
+    Config = str | PathLike[str] | Mapping[str, Any] | PipelineConfig
+
+__all__ = ["Operations"]
+
+
+class Operations(Requests):
+    """The part of `headrace_models.Models` that changes which models serve, and says how they are."""
+
+    def __init__(self, rules: Rules, draw: Callable[[], float], *, preload: bool) -> None:
+        super().__init__(rules.clock)
+        self._rules = rules
+        self._draw = draw
+        self._preload = preload
+        self._adding = threading.Lock()
+
+    def _check_all(self) -> None:
+        """Check all configurations; one error has the problems of all of them."""
+        problems: list[Problem] = []
+        for model in self._models.values():
+            for version in model.versions.values():
+                try:
+                    version.read(self._rules)
+                except ConfigError as error:
+                    problems += [_placed(one, version.title) for one in error.problems]
+        if problems:
+            raise ConfigError(problems)
+
+    def _added(self, name: str, number: str, source: Source) -> Version:
+        model = self._models.get(name) or Model(name, self._rules)
+        version = model.add(number, source, on_demand=not self._preload)
+        self._models[name] = model
+        if model.place is not None:
+            self._places[name] = model.place
+        return version
+
+    def load(self, name: str, config: Config | None = None) -> None:
+        """Build what is not built: all versions of a model, or ``"detect:3"`` alone.
+
+        Args:
+            name: The model; with ``config`` a new model, or a new version of one.
+            config: The configuration of what is new; a model that exists is given a new one by `update`.
+
+        Raises:
+            UnknownModelError: There is no such model, and no configuration is given.
+            ConfigError: A configuration is wrong, or the model exists already.
+            SetupError, PluginError: A pipeline could not be built. The model is ``failed``, and a request tries it
+                again as without ``preload``; one that was new is not added.
+        """
+        short, number = split(name)
+        if config is None:
+            return self._model(name).load(number)
+        with self._adding:
+            self._check_open()
+            if name in self:
+                what, hint = f"model {name!r} exists already", f"Call update({name!r}, ...)."
+                raise ConfigError(Problem("models", what, hint=hint))
+            entries, _ = read_entries({name: config})
+            (source,) = entries.values()
+            made = self._added(short, number or "1", source)
+        try:
+            self._models[short].load(made.number)
+        except BaseException:
+            self._forget(made)
+            raise
+        return None
+
+    def _load_new(self, name: str, number: str, source: Source) -> None:
+        """Load what has appeared in a watched folder, unless there is one; if it cannot be built, its state says so."""
+        with self._adding:
+            model = self._models.get(name)
+            if self._closed or (
+                model is not None and (not source.pinned or number in model.places)
+            ):
+                return
+            made = self._added(name, number, source)
+        if self._preload:
+            self._models[name].load(made.number)
+
+    def _drop_aliases(self, aliases: set[str]) -> None:
+        self._shares = {one: self._shares[one] for one in self._shares if one not in aliases}
+
+    def _forget(self, version: Version) -> None:
+        model = self._models[version.name]
+        if model.remove(version) and self._models.get(model.name) is model:
+            del self._models[model.name], self._places[model.name]
+
+    def update(self, name: str, config: Config | None = None) -> str:
+        """Build a new version aside, warm; let it take the requests; drain and close the old one.
+
+        Args:
+            name: ``"detect"``: the new version has the next number, and `rollback` brings the old one back.
+                ``"detect:3"``: that version is built again under its number.
+            config: The new configuration; None: the same one, read again, for example with a new model file.
+
+        Returns:
+            The number of the new version.
+
+        Raises:
+            UnknownModelError: There is no such model.
+            ConfigError, SetupError, PluginError: It is wrong, or could not be built. Nothing has changed, and the
+                old version serves on; its ``reason`` in `status` says why.
+        """
+        if config is not None:
+            read_entries({split(name)[0]: config})
+        return self._model(name).update(split(name)[1], config)
+
+    def rollback(self, name: str) -> str:
+        """Build the previous version of a model again, from the configuration that it had; let it take the requests.
+
+        The last 16 replaced versions can be brought back. Files that options name, such as model files, are read as
+        they are now.
+
+        Returns:
+            The number of that version.
+
+        Raises:
+            UnknownModelError: There is no such model.
+            ConfigError: It has no previous version.
+            SetupError, PluginError: It could not be built. Nothing has changed.
+        """
+        return self._model(name).rollback()
+
+    def move(self, name: str, device: str) -> None:
+        """Build a version on another device, let it take the requests, drain and close the old one.
+
+        Args:
+            name: ``"detect"`` or ``"detect:3"``.
+            device: As in a configuration, ``"cuda:0"`` or ``"cpu"``. All nodes go there, also those that name a
+                device themselves; later updates stay there.
+
+        Raises:
+            UnknownModelError: There is no such model.
+            ConfigError: The file has changed since it was loaded, or the model is a `headrace.PipelineConfig`, which
+                does not tell the folders of its paths.
+            SetupError, PluginError: It could not be built there. Nothing has changed.
+        """
+        self._model(name).update(split(name)[1], device=device)
+
+    def unload(self, name: str) -> None:
+        """Refuse requests, let the others end, and close all versions of a model, or ``"detect:3"`` alone.
+
+        Requests get `UnloadedError` until `load` is called, also where requests build models.
+
+        Raises:
+            UnknownModelError: There is no such model.
+        """
+        self._model(name).unload(split(name)[1])
+
+    def alias(self, alias: str, target: str | Mapping[str, float]) -> None:
+        """Let a name stand for a model, or for several by their shares, from the next request on.
+
+        Args:
+            alias: The name.
+            target: ``"detect"``, ``"detect:3"``, or shares, ``{"detect:3": 0.9, "detect:4": 0.1}``.
+
+        Raises:
+            ConfigError: A model has this name, or the target is neither a name nor shares.
+            UnknownModelError: The target names no model.
+        """
+        self._check_open()
+        if alias in self._models:
+            raise ConfigError(Problem("models", f"the alias {alias!r} is the name of a model"))
+        shares = Shares(alias, target, self._draw)
+        for name in shares.shares:
+            short, number = split(name)
+            if short not in self._models or (
+                number is not None and number not in self._models[short].places
+            ):
+                places = [f"{one}:{n}" for one, model in self._models.items() for n in model.places]
+                raise UnknownModelError(name, [*self._models, *places])
+        self._shares = {**self._shares, alias: shares}
+
+    def _model(self, name: str) -> Model:
+        self._check_open()
+        short = split(name)[0]
+        if name in self._shares:
+            what, hint = (
+                f"{name!r} is an alias",
+                f"Name one of: {', '.join(self._shares[name].shares)}.",
+            )
+            raise ConfigError(Problem("models", what, hint=hint))
+        if short not in self._models:
+            raise UnknownModelError(name, self._models)
+        return self._models[short]
+
+    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call a function at each change of a version's state, in the thread that makes the change.
+
+        It is called with ``ready`` after requests go to the new pipeline, and before the old one, which it
+        ``replaces``, is drained and closed. Its errors are logged, and change nothing.
+
+        Returns:
+            A function that ends the subscription.
+        """
+        return self._rules.listeners.add(listener)
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """Return the state of every model and alias."""
+        found = {name: model.status() for name, model in list(self._models.items())}
+        for alias, shares in self._shares.items():
+            states = []
+            for name in shares.shares:
+                model, number = split(name)
+                one = found.get(model, {})
+                one = one if number is None else one.get("versions", {}).get(number, {})
+                states.append(one.get("state", "unloaded"))
+            worst = next((one for one in states if one != "ready"), "ready")
+            found[alias] = {"state": worst, "reason": "", "shares": dict(shares.shares)}
+        return found
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the models are closed")
+
+
+def _placed(problem: Problem, title: str) -> Problem:
+    """Name the model in a problem that has no file."""
+    if problem.file is not None:
+        return problem
+    where = f"{title}.{problem.path}" if problem.path else f"model {title!r}"
+    return Problem(**{**problem.to_dict(), "path": where, "span": problem.span})

@@ -1,0 +1,275 @@
+"""What models are made of: configurations by name and version, on a device, and the files that they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import ConfigError, Problem
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "ALIASES",
+    "Entries",
+    "Source",
+    "is_shares",
+    "read_entries",
+    "read_folder",
+    "split",
+    "stamp",
+]
+
+ALIASES = "aliases.toml"
+"""The file in a folder of models whose keys are aliases and shares."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
+"""Without leading zeros, so that 1 and 01 are not two versions."""
+_WHOLE_BYTES = 1 << 20
+"""Up to this size the contents of a file are compared; of larger ones size and times."""
+
+Entries = dict[tuple[str, str], "Source"]
+"""The source of each version, by name and version."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the configuration of one version comes from.
+
+    Attributes:
+        config: A path of a TOML file, a dict, or a checked configuration.
+        pinned: Whether the version's number was written with it, as in ``"detect:3"``: then a changed file is built
+            again under the same number.
+        device: The device to which `headrace_models.Models.move` has moved it; None: as the configuration says.
+    """
+
+    config: Any
+    pinned: bool = False
+    device: str | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The path of the configuration, None for a dict or a checked configuration."""
+        return Path(self.config) if isinstance(self.config, (str, os.PathLike)) else None
+
+    def load(
+        self, *, allow_import: bool
+    ) -> tuple[headrace.PipelineConfig, headrace.PipelineConfig]:
+        """Read and check the configuration; return it as it is written, and on the device of this source.
+
+        Raises:
+            ConfigError, SetupError: As `headrace.PipelineConfig.load` raises them, or it cannot be moved.
+        """
+        written = headrace.PipelineConfig.load(self.config, allow_import=allow_import)
+        if self.device is None:
+            return written, written
+        moved = self._on_device(written)
+        return written, headrace.PipelineConfig.load(moved, allow_import=allow_import)
+
+    def _on_device(self, config: headrace.PipelineConfig) -> dict[str, Any]:
+        """Return the configuration as a dict in which every node is on the device."""
+        on = {"device": self.device}
+        plain = config.to_dict()
+        changes: dict[str, Any] = on
+        if "backend" not in plain:
+            nodes = [name for name in config.nodes if "device" in plain.get(name, {})]
+            changes = {"global": on, **dict.fromkeys(nodes, on)}
+        if self.path is not None:
+            return {"extends": [str(self.path.absolute()).replace("$", "$$")], **changes}
+        if not isinstance(self.config, Mapping):
+            what = "a checked configuration cannot be moved, since it does not tell its folders"
+            hint = "Name the model by the path of its file, or by a dict."
+            raise ConfigError(Problem("models", what, hint=hint))
+        laid = {key: value for key, value in self.config.items() if key not in changes}
+        both = {
+            key: {**self.config.get(key, {}), **changes[key]} for key in changes if key != "device"
+        }
+        return {**laid, **(both or on)}
+
+    def files(self, config: headrace.PipelineConfig | None) -> frozenset[Path]:
+        """Return the files that the version depends on: its own, those it extends, and those its options name.
+
+        Args:
+            config: The checked configuration; None if the file could not be read as one.
+        """
+        found: set[Path] = set()
+        if self.path is not None:
+            _add_extended(self.path.absolute(), found)
+        if config is not None:
+            for node in headrace.explain(config)["nodes"].values():
+                found.update(_named_in(node["tree"]))
+        return frozenset(found)
+
+
+def _add_extended(path: Path, found: set[Path]) -> None:
+    """Add a configuration file and all that it extends."""
+    if path in found:
+        return
+    found.add(path)
+    try:
+        extends = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("extends", [])
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ):  # half-written; its own problems are reported by who loads it
+        return
+    for one in [extends] if isinstance(extends, str) else extends:
+        if isinstance(one, str):
+            _add_extended(path.parent / Path(os.path.expandvars(one)).expanduser(), found)
+
+
+def _named_in(tree: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the files that the options of an element and of those below it name; checked paths are absolute."""
+    for option in tree["options"].values():
+        yield from _paths_in(option["value"])
+    for child in tree["children"]:
+        yield from _named_in(child)
+
+
+def _paths_in(value: Any) -> Iterator[Path]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _paths_in(one)
+    elif isinstance(value, str) and len(value) < 4096 and os.path.isabs(value):  # noqa: PTH117 - no Path for any text
+        path = Path(value)
+        if path.is_file():
+            yield path
+
+
+def stamp(path: Path) -> tuple[Any, ...]:
+    """Return what changes when a file is written: its contents' hash, of a large file its size and times.
+
+    Returns:
+        An empty tuple if there is no such file, or it cannot be read.
+    """
+    try:
+        found = path.stat()
+        if found.st_size > _WHOLE_BYTES:
+            return found.st_size, found.st_mtime_ns, found.st_ino
+        return found.st_size, hashlib.blake2b(path.read_bytes()).digest()
+    except OSError:
+        return ()
+
+
+def split(text: str) -> tuple[str, str | None]:
+    """Split ``"detect:3"`` into name and version; the version is None if none is written."""
+    name, colon, version = text.partition(":")
+    return name, version if colon else None
+
+
+def is_shares(value: Any) -> bool:
+    """Return whether a value is a table of shares: ``{"detect:3": 0.9, "detect:4": 0.1}``."""
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(
+            isinstance(one, (int, float)) and not isinstance(one, bool) for one in value.values()
+        )
+    )
+
+
+def read_entries(models: Any) -> tuple[Entries, dict[str, Any]]:
+    """Read what `headrace_models.Models` takes.
+
+    Args:
+        models: A dict of configurations by ``"name"`` or ``"name:version"``, in which a table of shares is an
+            alias; or the path of a folder, see `read_folder`.
+
+    Returns:
+        The source of each version, and the target of each alias.
+
+    Raises:
+        ConfigError: A name or a version is wrong or is there twice, or a folder cannot be read.
+        TypeError: ``models`` is neither a dict nor a path, or a model is no configuration.
+    """
+    if isinstance(models, (str, os.PathLike)):
+        return read_folder(Path(models))
+    if not isinstance(models, Mapping):
+        got = type(models).__name__
+        raise TypeError(f"models are a dict of configurations by name, or a folder, got {got}")
+    entries: Entries = {}
+    aliases: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for key, value in models.items():
+        name, version = split(str(key))
+        if is_shares(value):
+            aliases[name] = value
+            continue
+        if not isinstance(value, (str, os.PathLike, Mapping, headrace.PipelineConfig)):
+            got = type(value).__name__
+            raise TypeError(f"model {key!r} is a path, a dict or a PipelineConfig, got {got}")
+        problem = _wrong(name, version)
+        if problem is None and (name, version or "1") in entries:
+            problem = Problem(
+                "models", f"version {version or '1'} of model {name!r} is there twice"
+            )
+        if problem is None:
+            entries[name, version or "1"] = Source(value, pinned=version is not None)
+        else:
+            problems.append(problem)
+    if problems:
+        raise ConfigError(problems)
+    return entries, aliases
+
+
+def _wrong(name: str, version: str | None) -> Problem | None:
+    if not _NAME.fullmatch(name):
+        hint = "A name has the characters A-Z a-z 0-9 _ . - and begins with a letter or digit."
+        return Problem("models", f"{name[:80]!r} is no name of a model", hint=hint)
+    if version is not None and not _VERSION.fullmatch(version):
+        what = f"{version[:80]!r} is no version of model {name!r}"
+        return Problem("models", what, hint="A version is a whole number such as 2 or 10.")
+    return None
+
+
+def read_folder(folder: Path) -> tuple[Entries, dict[str, Any]]:
+    """Read a folder of models: ``NAME.toml``, or ``NAME/3.toml`` for a version; other files are left alone.
+
+    A TOML file whose name begins with ``_`` or ``.`` is no model, so that other files can extend it. The file
+    ``aliases.toml`` holds aliases and shares: ``live = {"detect:3" = 0.9, "detect:4" = 0.1}``.
+
+    Raises:
+        ConfigError: The folder cannot be read, a name is wrong, or ``aliases.toml`` is no table of them.
+    """
+    named: dict[str, str] = {}
+    try:
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith(("_", ".")) or path.name == ALIASES:
+                continue
+            if path.is_dir():
+                versions = [one for one in path.glob("*.toml") if _VERSION.fullmatch(one.stem)]
+                named |= {f"{path.name}:{one.stem}": str(one) for one in sorted(versions)}
+            elif path.suffix == ".toml":
+                named[path.stem] = str(path)
+    except OSError as error:
+        what = f"cannot read the folder of models: {error.strerror}"
+        raise ConfigError(Problem("models", what, file=str(folder))) from error
+    entries, _ = read_entries(named)
+    return entries, _read_aliases(folder / ALIASES)
+
+
+def _read_aliases(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(Problem("models", f"cannot read it: {error}", file=str(path))) from error
+    return found

@@ -1,0 +1,220 @@
+"""One version of a model: its source, its pipeline while there is one, its state."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import HeadraceError, SetupError
+from headrace_models.leases import Leases
+from headrace_models.sources import stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from headrace import Pipeline, PipelineConfig
+    from headrace_models.changes import Listeners, State
+    from headrace_models.sources import Source
+
+__all__ = [
+    "FIRST_RETRY_S",
+    "LONGEST_RETRY_S",
+    "Place",
+    "Rules",
+    "Version",
+    "again",
+    "as_headrace_error",
+]
+
+FIRST_RETRY_S = 1.0
+"""Seconds after a failed build in which requests get its error; they double with each further failure."""
+LONGEST_RETRY_S = 60.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for all models.
+
+    Attributes:
+        clock: Returns the time in seconds.
+        drain_s: The most seconds for which an operation waits for the requests of an old pipeline.
+        check: Called with name, version and the new pipeline before it takes requests; what it raises fails the build.
+        allow_import: Whether configurations may import code.
+        listeners: They are told each change of a state.
+    """
+
+    clock: Callable[[], float]
+    drain_s: float
+    check: Callable[[str, str, Pipeline], None] | None
+    allow_import: bool
+    listeners: Listeners
+
+
+class Version:
+    """One version of a model.
+
+    Attributes:
+        name: The name of its model.
+        number: The version, digits.
+        source: Where its configuration comes from.
+        written, config: The checked configuration as it is written, and on its device; None before the first check.
+        device: The devices of its nodes, by the configuration: ``"cuda:0"``, ``"cpu, cuda:0"``; ``""`` before.
+        pipe: The pipeline, None while it is not built.
+        leases: The requests that are inside; without a pipeline there are none to take.
+        state, reason: See `headrace_models.changes.State`; why it is in this state, or why its last update failed.
+        on_demand: Whether a request builds it, as without ``preload`` or after a failed build.
+        deleted: Whether it is unloaded because its file is gone.
+        last_use: When the last request came, by the clock of the models; None: there was none.
+        building: The outcome of the build that is going on: None, or the error.
+        error, failures, retry_at: The error of the last build, how many have failed in a row, and when a
+            request may try again.
+        seen: The stamps of its files when it was built, or when it was last tried.
+    """
+
+    def __init__(self, name: str, number: str, source: Source, *, on_demand: bool = False) -> None:
+        self.name = name
+        self.number = number
+        self.source = source
+        self.written: PipelineConfig | None = None
+        self.config: PipelineConfig | None = None
+        self.device = source.device or ""
+        self.pipe: Any = None
+        self.leases = Leases()
+        self.leases.end()
+        self.state: State = "unloaded"
+        self.reason = ""
+        self.on_demand = on_demand
+        self.deleted = False
+        self.last_use: float | None = None
+        self.building: Future[BaseException | None] | None = None
+        self.error: HeadraceError | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+        self.seen: dict[Path, Any] = {}
+
+    @property
+    def title(self) -> str:
+        """Name and version, ``"detect:3"``."""
+        return f"{self.name}:{self.number}"
+
+    def open(self, pipe: Pipeline) -> None:
+        """Take requests from now on."""
+        self.pipe = pipe
+        self.leases = Leases()
+        self.state, self.reason = "ready", ""
+
+    def failed(self, error: HeadraceError, now: float) -> None:
+        """Note a failed build; requests may try again later."""
+        self.state, self.reason, self.error = "failed", first_line(error), error
+        self.retry_at = now + min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0**self.failures)
+        self.failures = min(self.failures + 1, 10)
+        self.on_demand = True
+
+    def read(self, rules: Rules) -> PipelineConfig:
+        """Read and check the configuration, and return it.
+
+        Raises:
+            ConfigError, SetupError: It is wrong, or cannot be moved to the device.
+        """
+        self.seen, self.config = {}, None
+        self.look()
+        self.written, config = self.source.load(allow_import=rules.allow_import)
+        self.config, self.device = config, _devices(config)
+        self.look()
+        return config
+
+    def built(self, rules: Rules, *, read: bool) -> Pipeline:
+        """Build a pipeline, warm and checked.
+
+        Args:
+            rules: What holds for all models.
+            read: Whether to read the configuration again; if not, only one that was never read is read.
+
+        Raises:
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, or as the check does.
+        """
+        config = self.read(rules) if read or self.config is None else self.config
+        try:
+            pipe = headrace.pipe(config)
+            try:
+                if rules.check is not None:
+                    rules.check(self.name, self.number, pipe)
+            except BaseException:
+                pipe.close(timeout=2.0)
+                raise
+        except (
+            SystemExit
+        ) as error:  # it would end the thread, or the process, that goes on with the old pipeline
+            what = f"the code of model {self.title!r} has called sys.exit"
+            raise SetupError(what) from error
+        return pipe
+
+    def look(self) -> None:
+        """Note the stamps of the files on which the version depends."""
+        files = {*self.seen, *self.source.files(self.config)}
+        self.seen = {path: self.seen.get(path) or stamp(path) for path in files}
+
+    def like(self, other: Version) -> Version:
+        """Take over what another version has read, and return this one; files count as seen as they are now."""
+        self.written, self.config, self.device = other.written, other.config, other.device
+        self.seen = {path: stamp(path) for path in other.seen}
+        return self
+
+    def changed(self) -> bool:
+        """Return whether one of its files is another one than was seen."""
+        return any(stamp(path) != before for path, before in self.seen.items())
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Return state, device, seconds since the last request, and reason, as plain data."""
+        return {
+            "state": self.state,
+            "device": self.device,
+            "last_use_s": None if self.last_use is None else now - self.last_use,
+            "reason": self.reason,
+            "retry_after_s": max(0.0, self.retry_at - now) if self.state == "failed" else None,
+        }
+
+
+def _devices(config: PipelineConfig) -> str:
+    nodes = headrace.explain(config)["nodes"].values()
+    written = [one["keys"]["device"]["value"] or "cpu" for one in nodes if one["alias_of"] is None]
+    every = {one for value in written for one in ([value] if isinstance(value, str) else value)}
+    return ", ".join(sorted(every))
+
+
+class Place:
+    """What a name means now: ``"detect"``, or ``"detect:3"``; a switch is one assignment.
+
+    Attributes:
+        version: The version that takes the requests.
+    """
+
+    __slots__ = ("version",)
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+
+
+def as_headrace_error(error: BaseException, title: str) -> HeadraceError:
+    """Return an error of a build as one of Headrace's, with the error as its cause."""
+    if isinstance(error, HeadraceError):
+        return error
+    made = SetupError(f"model {title!r} could not be built: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made
+
+
+def again(error: HeadraceError) -> HeadraceError:
+    """Return a copy of an error, so that each thread raises its own."""
+    made: HeadraceError = copy.copy(error)
+    made.__cause__ = error.__cause__
+    return made
+
+
+def first_line(error: BaseException) -> str:
+    """Return type and text of an error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

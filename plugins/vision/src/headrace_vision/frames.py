@@ -1,0 +1,60 @@
+"""What a source reads, and what a frame is once the pipeline has answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Frame", "Shot"]
+
+
+@dataclass(slots=True)
+class Shot:
+    """One picture as a reader found it; it is converted only if it is not dropped.
+
+    Attributes:
+        convert: Returns the picture as ``uint8 [H, W, 3]`` in the order blue, green, red.
+        time_s: Its time in seconds as the file or camera says it; None where there is none.
+        gap: Whether pictures are missing between the one before and this one.
+        path: The file it was read from, or None.
+        error: Why there is no picture; then ``convert`` is not called.
+    """
+
+    convert: Callable[[], NDArray[np.uint8]]
+    time_s: float | None = None
+    gap: bool = False
+    path: str | None = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class Frame:
+    """One frame of one source with its outcome: a ``result`` or an ``error``.
+
+    Attributes:
+        source: Name of the source.
+        frame: Number of the frame in its source, from 0; dropped frames are counted.
+        timestamp: Seconds, strictly increasing within a source.
+        image: ``uint8 [H, W, 3]`` in the order blue, green, red; None where it could not be read.
+        result: What the pipeline, and ``ordered`` behind it, answered; None after an error.
+        error: Why there is no result, or None.
+        gap: Whether frames were lost between the one before and this one: a reconnect, damaged
+            packets, the start of another round of a file that is repeated.
+        path: The file it was read from, or None.
+        request: The request as it came back, with all keys that backends wrote.
+    """
+
+    source: str
+    frame: int
+    timestamp: float
+    image: NDArray[np.uint8] | None = None
+    result: Any = None
+    error: BaseException | None = None
+    gap: bool = False
+    path: str | None = None
+    request: dict[str, Any] = field(default_factory=dict, repr=False)

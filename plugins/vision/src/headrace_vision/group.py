@@ -1,0 +1,259 @@
+"""What one ``run`` or ``add`` reads: its sources, as a collection gives them, each in a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace_vision.inputs import Input, recognise
+from headrace_vision.reading import failed_shot, read_source, still_shot
+
+if TYPE_CHECKING:
+    from headrace_vision.loop import Loop
+    from headrace_vision.options import SourceOptions
+    from headrace_vision.source import Source
+    from headrace_vision.stills import StillDecoder
+
+__all__ = ["KEPT", "Group", "Handle", "check_input"]
+
+KEPT = 256
+"""So many sources that have ended stay in ``status()``."""
+
+
+def check_input(x: Any, network: Iterable[str]) -> None:
+    """Refuse what is no input before anything is opened; generators are not begun.
+
+    Raises:
+        InputError: See `headrace_vision.inputs.recognise`.
+    """
+    one = recognise(x, network)
+    values = one.target.values() if isinstance(one.target, Mapping) else one.target
+    if one.kind == "collection" and isinstance(values, (list, tuple, type({}.values()))):
+        for value in values:
+            if not callable(getattr(value, "read", None)):
+                check_input(value, network)
+
+
+class Group:
+    """The sources of one call.
+
+    Args:
+        options: How each of them is read.
+        network: Hosts whose addresses may be opened.
+        decode: Decodes stills.
+        most_files: Most files of one collection that are read at the same time.
+        make: Makes a source of a name, for an input.
+        over: Called when a source has ended.
+        loop: Gets the frames; None: the runner decides.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        network: tuple[str, ...],
+        decode: StillDecoder,
+        *,
+        most_files: int,
+        make: Callable[[Group, str, bool], Source],
+        over: Callable[[Source], None],
+        loop: Loop | None,
+    ) -> None:
+        self.options = options
+        self.loop = loop
+        self.sources: list[Source] = []
+        self.threads: list[threading.Thread] = []
+        self.stopping = threading.Event()
+        self.error: str | None = None
+        self.changed = threading.Condition()
+        self.collecting = 0
+        self.ended: dict[str, dict[str, Any]] = {}
+        self._network = network
+        self._decode = decode
+        self._most_files = most_files
+        self._make = make
+        self._over = over
+        self._files = 0
+        self._in_memory = 0
+
+    def begin(self, x: Any, name: str | None = None) -> None:
+        """Start to read an input: a source of its own, or the thread of a collection.
+
+        Raises:
+            InputError: It is no input.
+        """
+        one = recognise(x, self._network)
+        if one.kind != "collection":
+            self._start_source(one, name)
+            return
+        with self.changed:
+            self.collecting += 1
+            if self.loop is not None:
+                self.loop.join()
+        self._start_thread(lambda: self._collect_all(one, name))
+
+    def _start_thread(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="headrace-vision-reader", daemon=True)
+        with self.changed:
+            self.threads = [one for one in self.threads if one.is_alive() or one.ident is None]
+            self.threads.append(thread)
+        thread.start()
+
+    def _source(self, one: Input, name: str | None) -> Source:
+        found = name or one.name
+        if found is None:
+            with self.changed:
+                found = "input" if not self._in_memory else f"input-{self._in_memory + 1}"
+                self._in_memory += 1
+        source = self._make(self, found, one.live)
+        with self.changed:
+            self.sources.append(source)
+        return source
+
+    def _start_source(self, one: Input, name: str | None, *, is_counted: bool = False) -> None:
+        source = self._source(one, name)
+
+        def read() -> None:
+            read_source(source, one, self._decode)
+            if is_counted:
+                with self.changed:
+                    self._files -= 1
+                    self.changed.notify_all()
+            self._over(source)
+
+        self._start_thread(read)
+
+    def _collect_all(self, one: Input, name: str | None) -> None:
+        own: list[Source] = []
+        try:
+            self._collect(one, name, own)
+        except Exception as error:  # noqa: BLE001 - a generator of the user's may raise anything
+            self.error = f"{type(error).__name__}: {error}"
+            for source in own or [self._source(one, name)]:
+                source.push(failed_shot(error, one.name))
+                source.finish(error)
+                self._over(source)
+        for source in own:
+            if not source.reader_done:
+                if self.stopping.is_set():
+                    source.stopping.set()
+                source.finish()
+                self._over(source)
+        with self.changed:
+            self.collecting -= 1
+            loop = self.loop
+            self.changed.notify_all()
+        if loop is not None:
+            loop.leave()
+
+    def _collect(self, one: Input, name: str | None, own: list[Source]) -> None:
+        target = one.target
+        pairs = target.items() if isinstance(target, Mapping) else ((None, item) for item in target)
+        for key, item in pairs:
+            if self.stopping.is_set():
+                return
+            try:
+                found = recognise(item, self._network)
+            except Exception as error:  # noqa: BLE001 - one wrong item leaves the others alone
+                if not self._own(one, name, own).push(failed_shot(error, None)):
+                    return
+                continue
+            is_own = found.kind == "still" and (found.name is None or one.ordered_stills)
+            if key is None and is_own:
+                if not self._own(one, name, own).push(still_shot(found, self._decode)):
+                    return
+            elif found.kind == "collection":
+                self.begin(item, key if key is None else str(key))
+            elif self._has_room(found):
+                counted = not found.live
+                self._start_source(found, key if key is None else str(key), is_counted=counted)
+
+    def _own(self, one: Input, name: str | None, own: list[Source]) -> Source:
+        if not own:
+            own.append(self._source(Input("still", one.name, None), name))
+        return own[0]
+
+    def _has_room(self, found: Input) -> bool:
+        """Wait until another file may be read; False once the group is to stop."""
+        with self.changed:
+            while not found.live and self._files >= self._most_files:
+                if self.stopping.is_set():
+                    return False
+                self.changed.wait()
+            self._files += not found.live
+            return not self.stopping.is_set()
+
+    def stop(self, *, discard: bool = False) -> None:
+        """Stop every source; see `headrace_vision.source.Source.stop`."""
+        self.stopping.set()
+        with self.changed:
+            self.changed.notify_all()
+            sources = list(self.sources)
+        for source in sources:
+            source.stop(discard=discard)
+
+    def forget(self, source: Source) -> None:
+        """Keep no more of a source that has ended."""
+        with self.changed:
+            if source in self.sources:
+                self.sources.remove(source)
+            self.ended[source.name] = source.status()
+            while len(self.ended) > KEPT:
+                del self.ended[next(iter(self.ended))]
+            self.changed.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything was read and delivered."""
+        with self.changed:
+            return not self.collecting and not self.sources
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until everything was read and delivered; return whether it was, within seconds."""
+        with self.changed:
+            return self.changed.wait_for(lambda: not self.collecting and not self.sources, timeout)
+
+    def join(self, left_s: Callable[[], float]) -> bool:
+        """Wait for the end of all sources and threads; return whether it came in time.
+
+        Args:
+            left_s: Returns the seconds that are left.
+        """
+        over = self.wait(left_s())
+        for thread in list(self.threads):
+            if thread is not threading.current_thread():
+                thread.join(left_s())
+                over = over and not thread.is_alive()
+        return over
+
+    def statuses(self) -> dict[str, Any]:
+        """Return the status of each source by its name."""
+        with self.changed:
+            return {**self.ended, **{one.name: one.status() for one in self.sources}}
+
+
+class Handle:
+    """What ``VideoRunner.add`` returns: the sources that it began."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def stop(self) -> None:
+        """Read no more; frames that nobody began are cancelled, the others are delivered."""
+        self._group.stop()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until everything was read and delivered.
+
+        Args:
+            timeout: Seconds; None for any time.
+
+        Returns:
+            Whether it was.
+        """
+        return self._group.wait(timeout)
+
+    def status(self) -> dict[str, Any]:
+        """Return ``state`` (``"open"`` or ``"ended"``), ``error`` and ``sources``, for JSON."""
+        state = "ended" if self._group.is_over else "open"
+        return {"state": state, "error": self._group.error, "sources": self._group.statuses()}

@@ -1,0 +1,167 @@
+"""What an input is: one kind per thing that may be passed to ``run``, and what a collection holds."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import InputError
+from headrace_vision.content import head_of, image_or_animation, natural_order
+from headrace_vision.network import check_address, is_address
+from headrace_vision.stills import is_array, is_pillow
+
+__all__ = ["Input", "describe", "recognise"]
+
+_CAMERA = re.compile(r"camera:([0-9]{1,3})|(/dev/video[0-9]{1,3})")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One thing to read.
+
+    Attributes:
+        kind: ``"still"``, ``"video"``, ``"webp"``, ``"camera"``, ``"address"``, or
+            ``"collection"``: others, one by one.
+        name: How its source is called where nobody says another name; None in memory.
+        target: A path, bytes, an array, an image, an address, a number of a camera, or an iterable.
+        ordered_stills: Of a collection: whether its files of stills are one source, its own.
+    """
+
+    kind: str
+    name: str | None
+    target: Any
+    ordered_stills: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether it goes on whether or not somebody reads."""
+        return self.kind in ("camera", "address")
+
+
+def describe(value: Any) -> str:
+    """Return a few words about a value, for errors."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def recognise(value: Any, network: Iterable[str] = ()) -> Input:
+    """Return what an input is, by its type, its text, or the content of its file.
+
+    Nothing is decoded here. A file whose content no signature tells counts as a video: reading tries it.
+
+    Args:
+        value: See ``VideoRunner.run``.
+        network: Hosts whose addresses may be opened.
+
+    Raises:
+        InputError: There is no such file, an address is not allowed, or it is no input at all.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        return _of_text(os.fspath(value), network)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _of_bytes(bytes(value))
+    if is_array(value) or is_pillow(value):
+        return Input("still", None, value)
+    if callable(getattr(value, "read", None)):
+        return _of_bytes(_read_all(value))
+    if isinstance(value, (Mapping, Iterable)):
+        return Input("collection", None, value)
+    raise InputError(
+        "this is no input",
+        expected="a path, an address, bytes, an array, an image, a file object, or several of these",
+        got=describe(value),
+    )
+
+
+def _read_all(file: Any) -> bytes:
+    data = file.read()
+    if isinstance(data, str):
+        raise InputError("this file object gives text", expected="one opened in binary mode")
+    return bytes(data)
+
+
+def _of_bytes(data: bytes) -> Input:
+    kind = image_or_animation(data[:4096])
+    if kind == "webp":
+        return Input("webp", None, io.BytesIO(data))
+    if kind in (None, "animation"):
+        return Input("video", None, io.BytesIO(data))
+    return Input("still", None, data)
+
+
+def _of_text(text: Any, network: Iterable[str]) -> Input:
+    name = os.fsdecode(text)
+    camera = _CAMERA.fullmatch(name)
+    if camera is not None:
+        return Input("camera", name, camera.group(1) or camera.group(2))
+    if is_address(name):
+        check_address(name, network)
+        return Input("address", name, name)
+    path = Path(name)
+    if path.is_dir():
+        return Input("collection", name, _files_in(path), ordered_stills=True)
+    if path.is_file():
+        return _of_file(path, name)
+    if glob.has_magic(name):
+        found = sorted(glob.iglob(name, recursive=True), key=natural_order)  # noqa: PTH207 - patterns may be absolute
+        if found:
+            return Input("collection", name, found, ordered_stills=True)
+    raise _nothing_at(path, name)
+
+
+def _nothing_at(path: Path, name: str) -> InputError:
+    import difflib
+
+    try:
+        beside = [one.name for one in path.parent.iterdir()]
+    except OSError:
+        beside = []
+    near = difflib.get_close_matches(path.name, beside, 1)
+    hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else None
+    return InputError(
+        "there is no such file", expected="a path, pattern, camera or address", got=name, hint=hint
+    )
+
+
+def _files_in(folder: Path) -> list[str]:
+    files = [str(one) for one in folder.iterdir() if one.is_file() and not one.name.startswith(".")]
+    return sorted(files, key=natural_order)
+
+
+def _of_file(path: Path, name: str) -> Input:
+    try:
+        head = head_of(path)
+    except OSError as error:
+        raise InputError("the file cannot be read", got=str(error)) from error
+    kind = image_or_animation(head)
+    if kind == "image":
+        return Input("still", name, path)
+    if kind == "webp":
+        return Input("webp", name, path)
+    if kind is None and path.suffix.lower() == ".txt" and b"\0" not in head:
+        return Input("collection", name, _Listed(path), ordered_stills=True)
+    return Input("video", name, path)
+
+
+class _Listed:
+    """The inputs in a text file, one a line; blank lines and those with ``#`` in front are skipped.
+
+    Relative paths start from the folder of the file. The file is read line by line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[str]:
+        with self._path.open(encoding="utf-8") as lines:
+            for line in lines:
+                text = line.strip()
+                if text and not text.startswith("#"):
+                    alone = _CAMERA.fullmatch(text) or is_address(text)
+                    yield text if alone else str(self._path.parent / text)

@@ -1,0 +1,51 @@
+"""Which addresses may be opened: none, unless their host is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from headrace.errors import InputError
+
+__all__ = ["FILE_PROTOCOLS", "FORMATS", "NETWORK_PROTOCOLS", "check_address", "is_address"]
+
+SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https")
+"""What may be opened over the network."""
+
+NETWORK_PROTOCOLS = "rtsp,rtsps,rtmp,rtmps,http,https,httpproxy,tcp,udp,tls,rtp,srtp,crypto"
+"""FFmpeg's protocols for an address: a stream from the network cannot open a file."""
+
+FILE_PROTOCOLS = "file"
+"""FFmpeg's protocols for a file: it cannot open an address."""
+
+FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,live_flv,ogg,asf,gif,apng,mjpeg,"
+    "mpjpeg,h264,hevc,obu,av1,ivf,mxf,nut,wtv,dv,rm,rtsp,sdp"
+)
+"""FFmpeg's formats that are read: none is a list of other files or addresses."""
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is an address (``scheme://...``) and no path."""
+    return "://" in text
+
+
+def check_address(text: str, hosts: Iterable[str]) -> None:
+    """Refuse an address whose kind or host is not allowed.
+
+    Raises:
+        InputError: FFmpeg must not open it; the text says what to write to allow it.
+    """
+    parts = urlsplit(text)
+    expected = f"an address that begins with {', '.join(SCHEMES[:-1])} or {SCHEMES[-1]}"
+    if parts.scheme.lower() not in SCHEMES:
+        raise InputError("this kind of address is not opened", expected=expected, got=parts.scheme)
+    allowed = {host.lower() for host in hosts}
+    host = (parts.hostname or "").lower()
+    if not host or host not in allowed:
+        raise InputError(
+            f"the host {host!r} is not allowed",
+            expected="a host listed in network",
+            got=f"network = {sorted(allowed)}",
+            hint=f'Write network=["{host}"] if this address is to be opened.' if host else None,
+        )

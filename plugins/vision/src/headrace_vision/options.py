@@ -1,0 +1,84 @@
+"""What can be set for each source."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["SourceOptions", "options_of"]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How a source is read.
+
+    Attributes:
+        frames: ``"every"``: reading waits for the pipeline; ``"latest"``: frames that nobody began
+            give way to newer ones; None: ``"latest"`` for what is live, else ``"every"``.
+        in_flight: Most frames of one source between reading and delivery.
+        stride: Each how manieth frame is kept.
+        max_fps: Most frames kept per second of the source's own time; None for all.
+        start: Second of the file at which reading begins, or None.
+        stop: Second of the file at which reading ends, or None.
+        loop: Whether a file begins again at its end, without end.
+        realtime: Whether a file is read no faster than it plays; then it counts as live.
+        read_timeout: Seconds a live source may be silent before it is lost.
+        image_fps: Pictures per second of stills that follow each other in one source.
+    """
+
+    frames: str | None = None
+    in_flight: int = 4
+    stride: int = 1
+    max_fps: float | None = None
+    start: float | None = None
+    stop: float | None = None
+    loop: bool = False
+    realtime: bool = False
+    read_timeout: float = 10.0
+    image_fps: float = 25.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: A value is out of its range; the text says which one.
+        """
+        if self.frames not in (None, "every", "latest"):
+            raise ValueError(f'frames is "every" or "latest", not {self.frames!r}')
+        for name in ("in_flight", "stride"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
+        for name in ("max_fps", "read_timeout", "image_fps"):
+            _check_seconds(name, getattr(self, name), above=0.0)
+        for name in ("start", "stop"):
+            _check_seconds(name, getattr(self, name), above=-math.inf)
+        if self.start is not None and self.stop is not None and self.stop <= self.start:
+            raise ValueError(f"stop = {self.stop} is not after start = {self.start}")
+
+
+def _check_seconds(name: str, value: Any, *, above: float) -> None:
+    if value is None and name in ("max_fps", "start", "stop"):
+        return
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and value > above):
+        more = "" if above == -math.inf else f" above {above:g}"
+        raise ValueError(f"{name} is a number{more}, not {value!r}")
+
+
+def options_of(defaults: SourceOptions, changes: dict[str, Any]) -> SourceOptions:
+    """Return ``defaults`` with the values in ``changes``.
+
+    Raises:
+        TypeError: A name is unknown; the text has the nearest known one.
+        ValueError: A value is out of its range.
+    """
+    known = {one.name: getattr(defaults, one.name) for one in fields(SourceOptions)}
+    for name in changes:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+            raise TypeError(f"a source has no option {name!r}{meant}")
+    return SourceOptions(**{**known, **changes})

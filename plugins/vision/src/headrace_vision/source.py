@@ -1,0 +1,240 @@
+"""One source: its counts, its frames between reading and delivery, and their order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from headrace_vision.frames import Frame, Shot
+from headrace_vision.timing import Thinning, Timeline
+
+if TYPE_CHECKING:
+    from headrace_vision.clock import Clock
+    from headrace_vision.options import SourceOptions
+
+__all__ = ["Flight", "Source"]
+
+
+class Flight:
+    """A frame between reading and delivery.
+
+    Args:
+        frame: It gets ``result`` or ``error``.
+        request: What the pipeline is given.
+    """
+
+    __slots__ = ("done", "frame", "future", "request")
+
+    def __init__(self, frame: Frame, request: dict[str, Any]) -> None:
+        self.frame = frame
+        self.request = request
+        self.future: Future[Any] | None = None
+        self.done = False
+
+
+class Source:
+    """The counts and the frames of one source; safe to use from several threads.
+
+    ``read = delivered + failed + dropped + in flight`` holds whenever `status` is called.
+
+    Args:
+        name: What frames of it say as ``source``.
+        options: How it is read.
+        live: Whether it goes on whether or not somebody reads.
+        clock: The seconds that its times follow after it was lost.
+        send: Submits the request of a flight, and calls `ended` when it is done.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: SourceOptions,
+        *,
+        live: bool,
+        clock: Clock,
+        send: Callable[[Source, Flight], None],
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.live = live
+        self.clock = clock
+        self.stopping = threading.Event()
+        self.state = "opening"
+        self.error: str | None = None
+        self.flights: deque[Flight] = deque()
+        self.changed = threading.Condition()
+        self.busy = False
+        self.reader_done = False
+        self.discards = False
+        self.ordered: Any = None
+        self.timeline = Timeline(1.0 / options.image_fps)
+        self._thinning = Thinning(options)
+        self._send = send
+        self._number = 0
+        self._counts = dict.fromkeys(
+            ("read", "delivered", "failed", "dropped", "damaged_packets", "reconnects"), 0
+        )
+        self._held = 0
+
+    @property
+    def latest(self) -> bool:
+        """Whether frames that nobody began give way to newer ones."""
+        if self.options.frames is not None:
+            return self.options.frames == "latest"
+        return self.live or self.options.realtime
+
+    def push(self, shot: Shot) -> bool:
+        """Send a picture that was read; wait until there is room, if every frame counts.
+
+        Returns:
+            Whether reading goes on; False once the source is to stop.
+        """
+        number = self._number
+        self._number += 1
+        stamp = self.timeline.stamp(shot.time_s)
+        self.state = "reading"
+        if shot.error is None and not self._thinning.keeps(number, stamp):
+            with self.changed:
+                self._counts["read"] += 1
+                self._counts["dropped"] += 1
+            return not self.stopping.is_set()
+        if not self._take_place():
+            return not self.stopping.is_set()
+        frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
+        if shot.error is None:
+            try:
+                frame.image = shot.convert()
+            except Exception as error:  # noqa: BLE001 - the outcome of this frame
+                frame.error = error
+        self._send(self, Flight(frame, _request_of(frame)))
+        return True
+
+    def _take_place(self) -> bool:
+        """Count a frame as read and in flight; False if it is dropped, or the source stops."""
+        while True:
+            with self.changed:
+                if self.stopping.is_set():
+                    return False
+                if self._held < self.options.in_flight:
+                    self._counts["read"] += 1
+                    self._held += 1
+                    return True
+                if not self.latest:
+                    self.changed.wait()
+                    continue
+                newest = list(reversed(self.flights))
+            # Outside of the lock: cancelling calls back, and that takes the lock.
+            if not any(one.future is not None and one.future.cancel() for one in newest):
+                with self.changed:
+                    if self._held < self.options.in_flight:
+                        continue
+                    self._counts["read"] += 1
+                    self._counts["dropped"] += 1
+                    return False
+
+    def begin(self, flight: Flight) -> None:
+        """Put a flight at the end of the order."""
+        with self.changed:
+            self.flights.append(flight)
+
+    def ended(self, flight: Flight, *, cancelled: bool) -> None:
+        """Note that a flight is done; one that was cancelled is dropped at once."""
+        with self.changed:
+            flight.done = True
+            if cancelled:
+                self.flights.remove(flight)
+                self._leave("dropped")
+
+    def next_done(self) -> Flight | None:
+        """Take the oldest flight if it is done; None, and no longer busy, if it is not."""
+        with self.changed:
+            if self.flights and self.flights[0].done:
+                return self.flights.popleft()
+            self.busy = False
+            self.changed.notify_all()
+            return None
+
+    def start_drain(self) -> bool:
+        """Return whether the oldest flight is done and nobody else delivers; then this thread does."""
+        with self.changed:
+            if self.busy or not self.flights or not self.flights[0].done:
+                return False
+            self.busy = True
+            return True
+
+    def release(self, frame: Frame, *, dropped: bool = False) -> None:
+        """Count a frame as delivered, failed or dropped, and make room for another one."""
+        with self.changed:
+            self._leave("dropped" if dropped else "failed" if frame.error else "delivered")
+
+    def _leave(self, outcome: str) -> None:
+        self._counts[outcome] += 1
+        self._held -= 1
+        self.changed.notify_all()
+
+    def damaged(self) -> None:
+        """Count a packet that could not be decoded."""
+        with self.changed:
+            self._counts["damaged_packets"] += 1
+
+    def lost(self, error: BaseException | str) -> None:
+        """Note why the source was lost; it is tried again."""
+        with self.changed:
+            self.state, self.error = "lost", str(error) or type(error).__name__
+            self._counts["reconnects"] += 1
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Note that the reader has ended."""
+        with self.changed:
+            if error is not None:
+                self.state, self.error = "failed", str(error) or type(error).__name__
+            elif self.state != "failed":
+                self.state = "stopped" if self.stopping.is_set() else "ended"
+            self.reader_done = True
+            self.changed.notify_all()
+
+    def stop(self, *, discard: bool = False) -> None:
+        """Read no more, and cancel the frames that nobody began; with ``discard`` deliver none."""
+        self.stopping.set()
+        with self.changed:
+            self.discards = self.discards or discard
+            waiting = list(self.flights)
+            self.changed.notify_all()
+        for flight in waiting:
+            if flight.future is not None:
+                flight.future.cancel()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the reader has ended and no frame is in flight."""
+        with self.changed:
+            return self.reader_done and not self.flights and not self._held and not self.busy
+
+    def status(self) -> dict[str, Any]:
+        """Return state and counts as a dict that can be written as JSON."""
+        with self.changed:
+            return {
+                "state": self.state,
+                "live": self.live,
+                **self._counts,
+                "in_flight": self._held,
+                "error": self.error,
+            }
+
+
+def _request_of(frame: Frame) -> dict[str, Any]:
+    return {
+        "data": frame.image,
+        "image": frame.image,
+        "color": "bgr",
+        "context": {
+            "source": frame.source,
+            "frame": frame.frame,
+            "timestamp": frame.timestamp,
+            "gap": frame.gap,
+            "path": frame.path,
+        },
+    }

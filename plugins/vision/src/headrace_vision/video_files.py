@@ -1,0 +1,195 @@
+"""Pictures out of videos, animations, cameras and addresses, packet by packet (PyAV, Pillow)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import InputError
+from headrace_vision.frames import Shot
+from headrace_vision.network import FILE_PROTOCOLS, FORMATS, NETWORK_PROTOCOLS
+
+if TYPE_CHECKING:
+    from headrace_vision.options import SourceOptions
+
+__all__ = [
+    "CAMERAS",
+    "MAX_DAMAGED_PACKETS",
+    "Damage",
+    "open_address",
+    "open_camera",
+    "open_video",
+    "rate_of",
+    "video_shots",
+    "webp_shots",
+]
+
+MAX_DAMAGED_PACKETS = 100
+"""So many packets in a row that cannot be decoded lose a source."""
+
+CAMERAS = {
+    "linux": ("v4l2", "/dev/video{}"),
+    "darwin": ("avfoundation", "{}"),
+    "win32": ("vfwcap", "{}"),
+}
+"""FFmpeg's input device, and how it names camera N, by ``sys.platform``."""
+
+
+class Damage:
+    """A packet that could not be decoded.
+
+    Args:
+        error: What FFmpeg said.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def open_video(file: Path | Any) -> Any:
+    """Open a file or a file object that FFmpeg reads; it can open no other file and no address.
+
+    Raises:
+        InputError: It is no video.
+    """
+    import av
+
+    options = {"protocol_whitelist": FILE_PROTOCOLS, "format_whitelist": FORMATS}
+    target = f"file:{file}" if isinstance(file, Path) else file
+    try:
+        container = av.open(target, options=options)
+    except (av.FFmpegError, OSError, ValueError) as error:
+        raise InputError(
+            "it cannot be read as image, animation or video",
+            expected="a file that FFmpeg, or the decoder of stills, knows by its content",
+            got=str(error),
+        ) from error
+    return _with_video(container)
+
+
+def _with_video(container: Any) -> Any:
+    if not container.streams.video:
+        container.close()
+        raise InputError("it has no pictures", expected="a video stream", got="other streams")
+    return container
+
+
+def open_address(address: str, timeout_s: float) -> Any:
+    """Open an address, which `headrace_vision.network.check_address` has allowed.
+
+    Raises:
+        InputError: It has no pictures.
+        av.FFmpegError: It cannot be opened within ``timeout_s`` seconds.
+    """
+    import av
+
+    options = {
+        "protocol_whitelist": NETWORK_PROTOCOLS,
+        "format_whitelist": FORMATS,
+        "max_redirects": "0",
+        "rtsp_transport": "tcp",
+    }
+    return _with_video(av.open(address, options=options, timeout=(timeout_s, timeout_s)))
+
+
+def open_camera(number: str, timeout_s: float) -> Any:
+    """Open the camera of that number (``"0"``), or of that device (``"/dev/video0"``).
+
+    Raises:
+        InputError: Cameras of this system cannot be opened.
+        av.FFmpegError: It cannot be opened within ``timeout_s`` seconds.
+    """
+    import av
+
+    if sys.platform not in CAMERAS:
+        known = ", ".join(CAMERAS)
+        raise InputError("no cameras here", expected=f"one of {known}", got=sys.platform)
+    kind, pattern = CAMERAS[sys.platform]
+    device = pattern.format(number) if number.isdigit() else number
+    return _with_video(av.open(device, format=kind, timeout=(timeout_s, timeout_s)))
+
+
+def rate_of(container: Any) -> float:
+    """Return the frames per second of an open video; 25 where it says none."""
+    rate = container.streams.video[0].average_rate
+    return float(rate) if rate else 25.0
+
+
+def video_shots(
+    container: Any, options: SourceOptions, path: str | None
+) -> Iterator[Shot | Damage]:
+    """Yield the pictures of an open video, and each packet that cannot be decoded.
+
+    Args:
+        container: What one of the functions that open returned; it is left open.
+        options: ``start`` and ``stop``, in seconds of the video.
+        path: The file it is, for the shots.
+
+    Raises:
+        InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded.
+        av.FFmpegError, OSError: Reading goes no further.
+    """
+    import av
+
+    stream = container.streams.video[0]
+    if options.start is not None:
+        container.seek(int(options.start * av.time_base), backward=True)
+    damaged, gap = 0, False
+    for packet in container.demux(stream):
+        try:
+            pictures = packet.decode()
+        except (av.FFmpegError, ValueError) as error:
+            damaged, gap = damaged + 1, True
+            yield Damage(error)
+            if damaged >= MAX_DAMAGED_PACKETS:
+                raise InputError(
+                    f"{damaged} packets in a row are damaged", got=str(error)
+                ) from error
+            continue
+        for picture in pictures:
+            damaged = 0
+            time_s = picture.time
+            if options.start is not None and time_s is not None and time_s < options.start:
+                continue
+            if options.stop is not None and time_s is not None and time_s >= options.stop:
+                return
+            yield Shot(_converter(picture), time_s, gap, path)
+            gap = False
+
+
+def _converter(picture: Any) -> Callable[[], Any]:
+    def convert() -> Any:
+        import numpy as np
+
+        image = picture.to_ndarray(format="bgr24")
+        turns = round(picture.rotation / 90) % 4
+        return np.ascontiguousarray(np.rot90(image, turns)) if turns else image
+
+    return convert
+
+
+def webp_shots(file: Any, path: str | None) -> Iterator[Shot]:
+    """Yield the pictures of an animated WebP with their times; FFmpeg does not decode those.
+
+    Args:
+        file: A path, or a file object.
+        path: The file it is, for the shots.
+
+    Raises:
+        InputError: The file is damaged.
+    """
+    import numpy as np
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as image:
+            time_s = 0.0
+            for index in range(getattr(image, "n_frames", 1)):
+                image.seek(index)
+                pixels = np.ascontiguousarray(np.asarray(image.convert("RGB"))[..., ::-1])
+                yield Shot(lambda pixels=pixels: pixels, time_s, path=path)  # type: ignore[misc]
+                time_s += image.info.get("duration", 40) / 1000
+    except (UnidentifiedImageError, OSError, EOFError, SyntaxError) as error:
+        raise InputError("the WebP animation is damaged", got=str(error)) from error

@@ -1,0 +1,72 @@
+"""Videos and pictures rendered in a folder of the test, and a network that is not one."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+import headrace
+
+
+def picture(number, size=(48, 64)):
+    """A picture that tells its number by its brightness, with a square that moves."""
+    height, width = size
+    image = np.full((height, width, 3), 20 + 8 * (number % 20), np.uint8)
+    left = (3 * number) % (width - 12)
+    image[10:22, left : left + 12] = (0, 0, 255)
+    return image
+
+
+def render(path, count=12, rate=10, size=(48, 64), codec="libx264", times=None, rotation=None):
+    """Write a video of `picture`s; `times` in milliseconds replaces the even spacing."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate)
+        stream.height, stream.width = size
+        stream.pix_fmt = "rgb8" if codec == "gif" else "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        stream.codec_context.gop_size = 6
+        for number in range(count):
+            frame = av.VideoFrame.from_ndarray(picture(number, size), format="bgr24")
+            frame.pts = int(1000 * number / rate) if times is None else times[number]
+            frame.time_base = Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return str(path)
+
+
+def plain_loop(path):
+    """The pictures and times of a video by PyAV alone."""
+    with av.open(str(path)) as container:
+        return [(f.to_ndarray(format="bgr24"), f.time) for f in container.decode(video=0)]
+
+
+def network(image):
+    """A stand-in for a network: numbers that depend on every pixel."""
+    weights = np.arange(1, image.size + 1, dtype=np.float64).reshape(image.shape) % 251
+    return (image.astype(np.float64) * weights).sum((0, 1))
+
+
+def encoded(image, suffix=".png"):
+    return cv2.imencode(suffix, image)[1].tobytes()
+
+
+class Kit:
+    picture = staticmethod(picture)
+    render = staticmethod(render)
+    plain_loop = staticmethod(plain_loop)
+    network = staticmethod(network)
+    encoded = staticmethod(encoded)
+
+
+@pytest.fixture(scope="session")
+def kit():
+    return Kit
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _words():
+    headrace.register("VisionNetwork", network)

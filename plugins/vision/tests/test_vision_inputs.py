@@ -1,0 +1,326 @@
+"""Every kind of input, told by its content, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from headrace.errors import InputError
+from headrace_vision import SourceOptions, VideoRunner, timing, video_files
+from headrace_vision.reading import back_off
+
+
+@pytest.fixture
+def runner():
+    with VideoRunner({"backend": "VisionNetwork", "max": 4}) as made:
+        yield made
+
+
+def found(frames):
+    by_source = {}
+    for frame in frames:
+        by_source.setdefault(frame.source, []).append(frame)
+    return by_source
+
+
+def test_bytes_arrays_images_and_file_objects_are_stills(runner, kit):
+    image = kit.picture(3)
+    data = kit.encoded(image)
+    pillow = Image.fromarray(np.ascontiguousarray(image[..., ::-1]))
+    frames = list(runner.run([data, image, pillow, io.BytesIO(data), image[..., 0]]))
+    assert [frame.frame for frame in frames] == [0, 1, 2, 3, 4]
+    for frame in frames[:4]:
+        np.testing.assert_array_equal(frame.image, image)
+        np.testing.assert_array_equal(frame.result, kit.network(image))
+    np.testing.assert_array_equal(frames[4].image, np.repeat(image[..., :1], 3, 2))
+
+
+def test_a_folder_is_read_in_natural_order_and_its_stills_are_one_source(runner, kit, tmp_path):
+    for number in (10, 9, 1):
+        (tmp_path / f"frame{number}.png").write_bytes(kit.encoded(kit.picture(number)))
+    for x in (tmp_path, str(tmp_path / "*.png")):
+        frames = list(runner.run(x))
+        assert {frame.source for frame in frames} == {str(x)}
+        names = [frame.path.rpartition("/")[2] for frame in frames]
+        assert names == ["frame1.png", "frame9.png", "frame10.png"]
+        assert [frame.timestamp for frame in frames] == pytest.approx([0, 0.04, 0.08])
+
+
+def test_content_and_not_the_name_tells_what_a_file_is(runner, kit, tmp_path):
+    video = tmp_path / "really_a_video.jpg"
+    made = kit.render(tmp_path / "v.mp4", count=5)
+    video.write_bytes((tmp_path / "v.mp4").read_bytes())
+    assert len(list(runner.run(str(video)))) == len(kit.plain_loop(made)) == 5
+    text = tmp_path / "text.mp4"
+    text.write_text("this is no video " * 100)
+    (failed,) = runner.run(str(text))
+    assert isinstance(failed.error, InputError)
+    assert failed.image is None
+    (tmp_path / "empty.mp4").write_bytes(b"")
+    (failed,) = runner.run(str(tmp_path / "empty.mp4"))
+    assert isinstance(failed.error, InputError)
+    counts = runner.status()["sources"][str(text)]
+    assert (counts["read"], counts["failed"], counts["state"]) == (1, 1, "failed")
+
+
+def test_a_gif_and_an_animated_webp_have_all_their_frames(runner, kit, tmp_path):
+    gif = kit.render(tmp_path / "a.gif", count=4, codec="gif")
+    assert len(list(runner.run(gif))) == 4
+    images = [Image.fromarray(kit.picture(n)[..., ::-1].copy()) for n in range(3)]
+    webp = tmp_path / "a.webp"
+    images[0].save(webp, save_all=True, append_images=images[1:], duration=100, lossless=True)
+    frames = list(runner.run(str(webp)))
+    assert [f.timestamp for f in frames] == pytest.approx([0, 0.1, 0.2])
+    for number, frame in enumerate(frames):
+        np.testing.assert_array_equal(frame.image, kit.picture(number))
+    (tmp_path / "still.webp").write_bytes(kit.encoded(kit.picture(1), ".webp"))
+    assert len(list(runner.run(str(tmp_path / "still.webp")))) == 1
+
+
+def test_a_text_file_lists_inputs_from_its_own_folder(runner, kit, tmp_path):
+    kit.render(tmp_path / "v.mp4", count=3)
+    (tmp_path / "s.png").write_bytes(kit.encoded(kit.picture(1)))
+    listed = tmp_path / "inputs.txt"
+    listed.write_text("# mine\nv.mp4\n\ns.png\nnowhere.mp4\n")
+    by_source = found(runner.run(str(listed)))
+    assert len(by_source[str(tmp_path / "v.mp4")]) == 3
+    still, missing = by_source[str(listed)]
+    assert still.error is None
+    assert "no such file" in str(missing.error)
+
+
+def test_names_are_those_of_the_mapping_and_equal_names_get_a_number(runner, kit, tmp_path):
+    video = kit.render(tmp_path / "v.mp4", count=3)
+    by_source = found(runner.run({"door": video, "yard": [kit.picture(1)], "list": [video, video]}))
+    assert set(by_source) == {"door", "yard", video, f"{video}#2"}
+
+
+def test_an_endless_generator_is_read_only_as_far_as_frames_are_taken(runner, kit):
+    read = []
+
+    def endless():
+        for number in itertools.count():
+            read.append(number)
+            yield kit.picture(number)
+
+    taken = list(itertools.islice(runner.run(endless()), 20))
+    assert [frame.frame for frame in taken] == list(range(20))
+    assert len(read) <= 20 + 4 + 1
+
+
+def test_a_generator_that_raises_ends_with_a_failed_frame(runner, kit):
+    def broken():
+        yield kit.picture(0)
+        raise RuntimeError("the cable is cut")
+
+    first, last = runner.run(broken())
+    assert first.error is None
+    assert "the cable is cut" in str(last.error)
+
+
+def test_one_wrong_item_of_a_generator_fails_alone(runner, kit):
+    frames = list(runner.run(iter([kit.picture(0), 7, b"no picture", kit.picture(1)])))
+    by_outcome = [frame.error is None for frame in frames if frame.source == "input"]
+    assert by_outcome == [True, False, True]
+    assert len(frames) == 4
+
+
+def test_what_is_no_input_is_refused_before_anything_is_read(runner, tmp_path):
+    (tmp_path / "street.mp4").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"Did you mean .*street\.mp4"):
+        runner.run(str(tmp_path / "stret.mp4"))
+    with pytest.raises(InputError, match="this is no input"):
+        runner.run(7)
+    with pytest.raises(InputError, match="no such file"):
+        runner.run(["nowhere.mp4"])
+    with pytest.raises(TypeError, match="did you mean 'stride'"):
+        runner.run([], strides=2)
+    with pytest.raises(ValueError, match="stop = 1"):
+        runner.run([], start=2, stop=1)
+
+
+@pytest.mark.parametrize("scheme", ["rtsp", "rtmp", "http", "https"])
+def test_an_address_is_opened_only_if_its_host_is_listed(scheme):
+    address = f"{scheme}://camera.example/stream"
+    with VideoRunner({"backend": "VisionNetwork"}) as runner:
+        with pytest.raises(InputError, match=r"host 'camera\.example' is not allowed"):
+            runner.run(address)
+        with pytest.raises(InputError, match=r"not allowed"):
+            runner.run({"door": [address]})
+    with VideoRunner({"backend": "VisionNetwork"}, network=["other.example"]) as runner:
+        with pytest.raises(InputError, match="not allowed"):
+            runner.run(address)
+        with pytest.raises(InputError, match="kind of address"):
+            runner.run("concat://other.example/a")
+        with pytest.raises(InputError, match="not allowed"):
+            runner.run("http://other.example@camera.example/")
+    with VideoRunner({"backend": "VisionNetwork"}, network=["camera.example"]) as runner:
+        runner.run(address)
+
+
+def test_a_list_in_a_file_opens_no_other_file(runner, kit, tmp_path):
+    kit.render(tmp_path / "v.mp4", count=3)
+    playlist = tmp_path / "list.mp4"
+    playlist.write_text(f"ffconcat version 1.0\nfile {tmp_path}/v.mp4\n")
+    (frame,) = runner.run(str(playlist))
+    assert isinstance(frame.error, InputError)
+
+
+def test_start_and_stop_choose_a_part_of_a_video(runner, kit, tmp_path):
+    video = kit.render(tmp_path / "v.mp4", count=20, rate=10)
+    expected = [(i, t) for i, t in kit.plain_loop(video) if 0.75 <= t < 1.55]
+    frames = list(runner.run(video, start=0.75, stop=1.55))
+    assert [f.timestamp for f in frames] == [t for _, t in expected]
+    for frame, (image, _) in zip(frames, expected, strict=True):
+        np.testing.assert_array_equal(frame.image, image)
+
+
+def test_dropped_frames_are_counted_in_the_numbers(runner, kit, tmp_path):
+    video = kit.render(tmp_path / "v.mp4", count=20, rate=10)
+    assert [f.frame for f in runner.run(video, stride=6)] == [0, 6, 12, 18]
+    counts = runner.status()["sources"][video]
+    assert (counts["read"], counts["delivered"], counts["dropped"]) == (20, 4, 16)
+    assert [f.frame for f in runner.run(video, max_fps=2.5)] == [0, 4, 8, 12, 16]
+
+
+def test_a_file_that_is_repeated_goes_on_in_time_and_says_where_it_began_again(
+    runner, kit, tmp_path
+):
+    video = kit.render(tmp_path / "v.mp4", count=5, rate=10)
+    frames = list(itertools.islice(runner.run(video, loop=True), 12))
+    assert [f.frame for f in frames] == list(range(12))
+    assert [f.timestamp for f in frames] == pytest.approx([n / 10 for n in range(12)])
+    assert [f.frame for f in frames if f.gap] == [5, 10]
+
+
+def test_damaged_packets_are_counted_and_the_others_are_read(runner, kit, tmp_path):
+    video = kit.render(tmp_path / "v.mkv", count=60, rate=10, codec="mpeg4")
+    data = bytearray((tmp_path / "v.mkv").read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 2000] = bytes(2000)
+    (tmp_path / "v.mkv").write_bytes(data)
+    frames = list(runner.run(video))
+    assert 10 < len(frames) <= 61
+    assert all(a.timestamp < b.timestamp for a, b in itertools.pairwise(frames))
+    counts = runner.status()["sources"][video]
+    assert counts["read"] == counts["delivered"] + counts["failed"] == len(frames)
+
+
+def test_a_video_that_is_cut_ends_early_without_harm_to_others(runner, kit, tmp_path):
+    whole = kit.render(tmp_path / "whole.mp4", count=10)
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes((tmp_path / "whole.mp4").read_bytes()[:700])
+    by_source = found(runner.run([whole, str(cut)]))
+    assert len(by_source[whole]) == 10
+    assert by_source[str(cut)][-1].error is not None
+
+
+def test_a_rotated_video_is_turned_upright(runner, tmp_path, kit, monkeypatch):
+    class Turned:
+        rotation = -90
+
+        def to_ndarray(self, **_):
+            return np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+
+    turned = video_files._converter(Turned())()
+    np.testing.assert_array_equal(
+        turned, cv2.rotate(Turned().to_ndarray(), cv2.ROTATE_90_CLOCKWISE)
+    )
+
+
+def test_times_that_repeat_or_go_back_still_increase():
+    line = timing.Timeline(0.1)
+    stamps = [line.stamp(t) for t in (1.0, 1.0, 0.5, None, 2.0)]
+    assert all(a < b for a, b in itertools.pairwise(stamps))
+    assert stamps[0] == 1.0
+    assert stamps[-1] == 2.0
+    line.continue_after(3.0)
+    assert line.stamp(0.0) == 5.0
+    assert line.stamp(0.25) == 5.25
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-10, 10)), max_size=30), st.data())
+def test_stamps_strictly_increase_whatever_happens(times, data):
+    line, last = timing.Timeline(0.04), None
+    for time_s in times:
+        if data.draw(st.booleans()):
+            line.continue_after(data.draw(st.floats(0, 5)))
+        stamp = line.stamp(time_s)
+        assert last is None or stamp > last
+        last = stamp
+
+
+@given(st.lists(st.floats(0.001, 0.5), min_size=2, max_size=60), st.floats(0.5, 20))
+def test_max_fps_is_never_exceeded(steps, max_fps):
+    thin = timing.Thinning(SourceOptions(max_fps=max_fps))
+    times = list(itertools.accumulate(steps))
+    kept = [t for n, t in enumerate(times) if thin.keeps(n, t)]
+    assert len(kept) <= (times[-1] - times[0]) * max_fps + 1 + 1e-6
+
+
+def test_the_wait_for_a_lost_source_doubles_within_its_bounds():
+    assert [back_off(n, lambda: 0.5) for n in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert back_off(0, lambda: 0.0) == 0.5
+    assert back_off(3, lambda: 1.0) == 5.0
+
+
+class Hours:
+    """A clock that moves only when somebody waits."""
+
+    def __init__(self):
+        self.time = 100.0
+        self.waits = []
+
+    def now(self):
+        return self.time
+
+    def wait(self, stop, seconds):
+        self.waits.append(seconds)
+        self.time += seconds
+        return stop.is_set()
+
+
+def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
+    monkeypatch.setitem(
+        video_files.CAMERAS, sys.platform, ("lavfi", "testsrc=size=64x48:rate=10:duration=1#{}")
+    )
+    opened = video_files.open_camera
+    calls = []
+
+    def open_again(number, timeout_s):
+        calls.append(number)
+        if len(calls) == 2:
+            raise OSError("no such device")
+        monkeypatch.setitem(
+            video_files.CAMERAS, sys.platform, ("lavfi", "testsrc=size=64x48:rate=10:duration=1")
+        )
+        return opened(number, timeout_s)
+
+    monkeypatch.setattr(video_files, "open_camera", open_again)
+    clock = Hours()
+    with VideoRunner({"backend": "VisionNetwork", "max": 8}, clock=clock, frames="every") as runner:
+        frames = list(itertools.islice(runner.run("camera:0"), 25))
+        counts = runner.status()["sources"]["camera:0"]
+    assert [f.frame for f in frames] == list(range(25))
+    assert all(a.timestamp < b.timestamp for a, b in itertools.pairwise(frames))
+    assert [f.frame for f in frames if f.gap] == [10, 20]
+    assert frames[10].timestamp - frames[9].timestamp == pytest.approx(sum(clock.waits[:2]))
+    assert counts["reconnects"] >= 3
+    assert counts["live"]
+
+
+def test_realtime_waits_for_the_time_of_each_frame(kit, tmp_path):
+    video = kit.render(tmp_path / "v.mp4", count=6, rate=10)
+    clock = Hours()
+    with VideoRunner({"backend": "VisionNetwork"}, clock=clock) as runner:
+        frames = list(runner.run(video, realtime=True, frames="every"))
+    assert len(frames) == 6
+    assert clock.time == pytest.approx(100.5)

@@ -1,0 +1,63 @@
+"""Write the table of core's words from the modules in which they stand, so that core reads none of its own text.
+
+python scripts/words_of_core.py            write the table, and the entry points that say the same
+python scripts/words_of_core.py --check    exit 1 when either is not what the code says
+
+The table is what the metadata of a plugin are for the plugin: names and import paths, known without importing a word.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+from generated import write_or_check
+
+CORE = Path(__file__).resolve().parents[1] / "core"
+TABLE = CORE / "src" / "headrace" / "_registry" / "words_of_core.py"
+PROJECT = CORE / "pyproject.toml"
+
+HEAD = '''"""The words of core by name, with their import paths; made by `python scripts/words_of_core.py`."""
+
+from __future__ import annotations
+
+BACKENDS = {
+'''
+SECTION = '[project.entry-points."headrace.backends"]\n'
+
+
+def words() -> dict[str, str]:
+    """Find the words: each module of `headrace.words` lists its own, an underscore before the module's name excepted.
+
+    A name that stands for another one there (``Aspect = DI``) has the path of that word.
+    """
+    found: dict[str, str] = {}
+    for path in sorted((CORE / "src" / "headrace" / "words").glob("[!_]*.py")):
+        set_to = {
+            one.targets[0].id: one.value
+            for one in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+        }
+        for name in ast.literal_eval(set_to["__all__"]):
+            same = set_to.get(name)
+            word = same.id if isinstance(same, ast.Name) else name
+            found[name] = f"headrace.words.{path.stem}:{word}"
+    return found
+
+
+def table() -> str:
+    """Give the text of the module that core imports."""
+    return HEAD + "".join(f'    "{name}": "{path}",\n' for name, path in words().items()) + "}\n"
+
+
+def project() -> str:
+    """Give the text of core's ``pyproject.toml`` with the entry points."""
+    points = "".join(f'{name} = "{path}"\n' for name, path in words().items())
+    text = PROJECT.read_text(encoding="utf-8")
+    return re.sub(re.escape(SECTION) + r"(\w+ = .*\n)*", lambda _: SECTION + points, text)
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check(TABLE, table()) or write_or_check(PROJECT, project()))
