@@ -36,6 +36,7 @@ def broken(request, context):
     ("status", "text", "code"),
     [
         ("RESOURCE_EXHAUSTED", "the queue is full", "overloaded"),
+        ("RESOURCE_EXHAUSTED", "item 0: the queue is full", "overloaded"),
         ("UNAVAILABLE", "the server is shutting down", "closed"),
         ("UNAVAILABLE", "model 'm' is loading", "closed"),
         ("UNAVAILABLE", "[request id: 1] Exceeds maximum queue size", None),

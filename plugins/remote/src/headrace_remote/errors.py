@@ -92,19 +92,20 @@ def never_sent(status: str, details: str) -> bool:
     return status == "UNAVAILABLE" and details.startswith(_NEVER_SENT)
 
 
-def is_refusal(status: str, code: str, details: str) -> bool:
+def is_refusal(status: str, code: str, details: str, *, again: bool = False) -> bool:
     """Return whether a server has refused a call without running it, so that another one may be asked.
 
-    An overload of one item of several does not count, because others of the call may have run.
+    An overload of one item counts only with ``again``, because others of the call may have run.
 
     Args:
         status: The name of the status of gRPC.
         code: The code in the trailing metadata, ``""`` where there is none.
         details: The text of the status.
+        again: Whether the call has one row only, or may be run a second time.
     """
     if status == "RESOURCE_EXHAUSTED":
         overloaded = code in ("", "overloaded") and not _TOO_LARGE.match(details)
-        return overloaded and not details.startswith("item ")
+        return overloaded and (again or not details.startswith("item "))
     if status != "UNAVAILABLE":
         return False
     if code:

@@ -83,19 +83,19 @@ class RemoteModel:
             RequestError: The call failed as a whole.
         """
         data = self._writer.write(items, _identifier(requests))
-        answer, url = self._sender.send(data, until, self._with_trace(requests))
+        rows = sum([item.rows for item in items])
+        answer, url = self._sender.send(data, until, self._with_trace(requests), rows)
         try:
             found = self._reader.read(answer)
             failed = errors_of_rows(url, found.errors)
-            return self._results(items, found.arrays, failed)
+            return self._results(items, rows, found.arrays, failed)
         except BackendError as error:
             error.what += f" (from {url})"
             raise
 
     def _results(
-        self, items: Sequence[Item], arrays: list[Any], failed: dict[int, RequestError]
+        self, items: Sequence[Item], rows: int, arrays: list[Any], failed: dict[int, RequestError]
     ) -> list[Any]:
-        rows = sum(item.rows for item in items)
         for port, array in zip(self.signature.outputs, arrays, strict=True):
             sent = array.shape[0] if array.ndim else 0
             if port.batched and sent != rows - len(failed):
@@ -216,4 +216,5 @@ def _writer(options: RemoteOptions, signature: Signature, *, partial: bool) -> W
 
 
 def _identifier(requests: Sequence[Mapping[str, Any]]) -> str:
-    return ",".join(str(one["request_id"]) for one in requests if "request_id" in one)
+    known = [str(one["request_id"]) for one in requests if "request_id" in one]
+    return ",".join(known) if known else ""

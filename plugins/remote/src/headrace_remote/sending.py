@@ -48,11 +48,12 @@ class Sender:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
+        self._rerun = rerun
         self._retries = retries if rerun else 0
         self._waits = waits
         self._clock = clock
 
-    def send(self, data: bytes, until: float, metadata: Any) -> tuple[bytes, str]:
+    def send(self, data: bytes, until: float, metadata: Any, rows: int) -> tuple[bytes, str]:
         """Send a call until a server answers it.
 
         A server that has refused it is left for another one at once. A call that broke after sending goes to
@@ -62,6 +63,7 @@ class Sender:
             data: The bytes of a ``ModelInferRequest``.
             until: The deadline, on the clock.
             metadata: The metadata of the call.
+            rows: How many rows it has.
 
         Returns:
             The bytes of the answer, and the url of the server.
@@ -83,7 +85,7 @@ class Sender:
                 tried.clear()
                 continue
             try:
-                return self._call(server, data, until, metadata), server.url
+                return self._call(server, data, until, metadata, rows), server.url
             except _Failed as failed:
                 why = failed.error
             finally:
@@ -96,7 +98,7 @@ class Sender:
             # That one has too much to do says more than that others are away.
             refusal = refusal if isinstance(refusal, OverloadedError) else why
 
-    def _call(self, server: Server, data: bytes, until: float, metadata: Any) -> bytes:
+    def _call(self, server: Server, data: bytes, until: float, metadata: Any, rows: int) -> bytes:
         """Send a call to one server.
 
         Raises:
@@ -109,13 +111,13 @@ class Sender:
         try:
             answer: bytes = server.infer(data, timeout=left, metadata=metadata)
         except grpc.RpcError as error:
-            raise _Failed(self._after(server, error)) from error
+            raise _Failed(self._after(server, error, rows)) from error
         except ValueError as error:  # the channel is closed
             raise ServersAwayError("the pipeline is being closed") from error
         self._pool.answered(server)
         return answer
 
-    def _after(self, server: Server, error: Any) -> RequestError:
+    def _after(self, server: Server, error: Any, rows: int) -> RequestError:
         """Give the error of a call that may be sent to another server.
 
         Raises:
@@ -127,7 +129,7 @@ class Sender:
         if never_sent(status, details):
             self._pool.failed(server, at_once=True)
             return ServersAwayError(f"{server.url} cannot be reached: {details}")
-        if is_refusal(status, code, details):
+        if is_refusal(status, code, details, again=self._rerun or rows == 1):
             full = error_of(server.url, status, code, details)
             if isinstance(full, OverloadedError):
                 self._pool.answered(server)

@@ -63,16 +63,15 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
     """
     size = request.get("request_size", 1)
     usual = signature.usual
-    if usual is not None and size == 1:
+    if usual is not None:
         value = request.get(usual.key)
-        # Most requests are one sample of a model with one input, which needs none of the work below.
-        if (
-            type(value) is np.ndarray
-            and value.shape == usual.sample_shape
-            and value.dtype == usual.dtype
-            and value.flags.c_contiguous
-        ):
-            return Item(1, True, (usual.sample_shape,), (value,))
+        # Most requests are an array for a model with one input, which needs none of the work below.
+        if type(value) is np.ndarray and value.dtype == usual.dtype and value.flags.c_contiguous:
+            fixed, shape = usual.sample_shape, value.shape
+            if shape == fixed and size == 1:
+                return Item(1, True, (fixed,), (value,))
+            if shape[1:] == fixed and shape[:1] == (size,):
+                return Item(size, False, (fixed,), (value,))
     sample: bool | None = None
     shapes, parts = [], []
     for port in signature.inputs:
