@@ -277,6 +277,32 @@ def test_check_builds_warms_up_and_closes_when_it_is_asked_to():
     assert built["nodes"]["main"]["instance_num"] == 1
 
 
+def test_check_says_that_a_max_is_cut_by_what_was_built(write):
+    """Only `init` of such a model knows how many rows it takes."""
+    write(
+        rows_py="import headrace\n"
+        "class TakesFour(headrace.Backend):\n"
+        "    def init(self, options, context):\n"
+        "        self.max = 4\n"
+        "    def forward(self, batch):\n"
+        "        for request in batch:\n"
+        "            request['result'] = request['data']\n"
+        "headrace.register('TakesFour', TakesFour)\n",
+        rows_toml='import = ["rows.py"]\nbackend = "S[Identity,TakesFour]"\nmax = 8\n',
+    )
+    result = says("check", "rows.toml", "--build")
+    assert result.exit_code == 0
+    (line,) = (one for one in result.stderr.splitlines() if "max" in one)
+    assert line == "warning: node 'main': max = 8, and TakesFour takes at most 4: no batch has more"
+    found = json.loads(says("check", "rows.toml", "--build", "--json").stdout)
+    assert [one["code"] for one in found["warnings"] if one["code"] == "max_cut"] == ["max_cut"]
+    assert not [
+        one
+        for one in json.loads(says("check", "rows.toml", "--json").stdout)["warnings"]
+        if one["code"] == "max_cut"
+    ]
+
+
 def test_check_says_what_cannot_be_closed():
     result = says("check", "Cling", "--build")
     assert result.exit_code == 0

@@ -46,6 +46,8 @@ class _WarningPrinter(logging.Handler):
 def printing_warnings() -> Iterator[None]:
     """Show log records of warnings on stderr, for example that a backend could not be closed."""
     printer = _WarningPrinter(logging.WARNING)
+    # Commands say themselves which requests have failed.
+    printer.addFilter(lambda record: record.name != "headrace.requests")
     logger = logging.getLogger("headrace")
     logger.addHandler(printer)
     try:

@@ -19,6 +19,8 @@ from headrace_cli.reporting import error_as_dict
 from headrace_cli.source import hinting_at_a_file, source_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace import PipelineConfig
 
 
@@ -53,6 +55,8 @@ def check(
         for warning in [] if json else warnings:
             print_message(f"warning: {Problem(**warning).render()}")
         built = _built(loaded) if build else None
+        for cut in _cut(found["nodes"], built["nodes"]) if built is not None else ():
+            warnings.append(cut.to_dict())  # as a text, the log of the build has said so
     except HeadraceError as error:
         if not json:
             raise
@@ -85,6 +89,19 @@ def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
         if finding.kind == "missing_dependency" and finding.distribution in asked
     ]
     return [*found["warnings"], *(problem.to_dict() for problem in (*lacking, *misspelt(found)))]
+
+
+def _cut(planned: dict[str, Any], built: dict[str, Any]) -> Iterator[Problem]:
+    """Warn of each node whose ``max`` is cut by what was built, as by a model with a fixed number of rows."""
+    for name, node in built.items():
+        asked, most = planned[name]["range"][1], node["range"][1]
+        if planned[name]["alias_of"] is None and asked is not None and most < asked:
+            what = (
+                f"batches of up to {asked} were asked for, and what is built takes at most {most}"
+            )
+            yield Problem(
+                "max_cut", what, path=name, hint=f"Set max = {most}, or take another model."
+            )
 
 
 def _built(config: PipelineConfig) -> dict[str, Any]:

@@ -101,6 +101,12 @@ def _wrong_methods(cls: type[Any]) -> Iterator[str]:
         elif inspect.isfunction(own) and _mismatch(own, "self", *given):
             yield f"{name} takes other arguments: write def {name}({', '.join(('self', *given))})"
 
+    enter: Any = getattr(cls, "enter", None)
+    if enter is not None and not callable(enter):
+        yield f"enter is {shown(enter)}, and is called as enter(request)"
+    elif enter is not None and (wrong := unfit(enter, {})):
+        yield f"enter {wrong}; write @staticmethod and def enter(request)"
+
 
 def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
     """Say why a function cannot be called so; None where it can be, or where its signature is not known."""
