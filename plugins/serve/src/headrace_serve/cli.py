@@ -217,6 +217,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
       headrace serve size=size.toml --port 8000 --grpc-port 8001
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
+    from headrace_serve.init_process import below_init
     from headrace_serve.limits import Limits
     from headrace_serve.logs import printing_logs
     from headrace_serve.running import run
@@ -263,7 +264,10 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             print_data(json.dumps({"ok": True, **addresses, "workers": workers}))
             sys.stdout.flush()
 
-    with printing_logs(settings.log_format, access=access_log):
-        if workers > 1:
-            return run_workers(settings, workers, listening)
-        return run(settings, listening)
+    def serving() -> int:
+        with printing_logs(settings.log_format, access=access_log):
+            if workers > 1:
+                return run_workers(settings, workers, listening)
+            return run(settings, listening)
+
+    return below_init(serving)
