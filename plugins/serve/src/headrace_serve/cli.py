@@ -47,6 +47,14 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         int | None,
         typer.Option(min=0, max=65535, help="The port of gRPC; without it only REST is served."),
     ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="A port for health, metrics and the repository, with connections of its own.",
+        ),
+    ] = None,
     keys: Annotated[
         str | None,
         typer.Option(
@@ -232,6 +240,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         host=host,
         port=port,
         grpc_port=grpc_port,
+        admin_port=admin_port,
         keys=keys,
         tls_cert=tls_cert,
         tls_key=tls_key,

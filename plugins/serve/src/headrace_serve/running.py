@@ -77,7 +77,7 @@ def run(
         if started is not None:
             started(server)
         else:
-            announce(settings, server.url, server.grpc_url, listening)
+            announce(settings, server.url, server.grpc_url, listening, server.admin_url)
         hangups = until_the_end.enter_context(_reloading(server, settings, who))
         if early:  # what was read before it may be out of date
             hangups.put(True)
@@ -195,15 +195,23 @@ def _numbers(reading: socket.socket, wanted: Collection[int]) -> Generator[int, 
 
 
 def announce(
-    settings: Settings, url: str, grpc_url: str | None, listening: Listening | None
+    settings: Settings,
+    url: str,
+    grpc_url: str | None,
+    listening: Listening | None,
+    admin_url: str | None = None,
 ) -> None:
     """Print the addresses at which requests are accepted, and call ``listening`` with them.
 
     If other machines reach them, warn if clients need neither a key nor a certificate, and if there is no TLS.
     """
     say(f"serving {url}" if grpc_url is None else f"serving {url} and {grpc_url}")
+    addresses = {"url": url, "grpc_url": grpc_url}
+    if admin_url is not None:
+        say(f"health, metrics and repository also at {admin_url}")
+        addresses["admin_url"] = admin_url
     if listening is not None:
-        listening({"url": url, "grpc_url": grpc_url})
+        listening(addresses)
     if reaches_others(settings.host):
         if settings.keys is None and settings.tls_client_ca is None:
             say(_OPEN)
