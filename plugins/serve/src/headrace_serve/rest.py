@@ -346,6 +346,8 @@ async def _model_ready(exchange: Exchange) -> Reply:
         # The answer does not list the served models, because this route needs no key and would reveal them to
         # everybody.
         raise UnknownModelError(error.name, error.version) from None
+    except UnavailableError:  # it is being loaded
+        return Reply.json({"name": exchange.path["model"], "ready": False}, 503)
     ready = exchange.service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace_serve.allocator import keep_freed_memory
+from headrace_serve.early import EarlyServer
 from headrace_serve.listening import reaches_others
 from headrace_serve.logs import say
 
@@ -72,8 +73,10 @@ def run(
         until_the_end.enter_context(switching(settings.switch_interval_ms))
         protocols = 1 if settings.grpc_port is None else 2
         until_the_end.enter_context(opening(protocols * settings.limits.max_connections))
-        came = until_the_end.enter_context(signals())
         server.start()
+        if isinstance(server, EarlyServer):
+            server.load()
+        came = until_the_end.enter_context(signals())
         if started is not None:
             started(server)
         else:

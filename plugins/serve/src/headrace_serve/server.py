@@ -122,7 +122,7 @@ class Server:
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
         self._keys, known = keys, Keys.of(keys)
-        catalogue = build_models(models, keys=known, allow_import=allow_import)
+        catalogue = self._build(models, known, allow_import=allow_import)
         try:
             self._service = Service(
                 catalogue,
@@ -141,21 +141,22 @@ class Server:
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._state = ServerState()
+        self._state, self._turn = ServerState(), asyncio.Lock()
         self._service.worker, self._service.everywhere = worker, everywhere
         self._service.connections = lambda: len(self._state.connections)
-        self._grpc: Any = None
-        self._admin: Admin | None = None
+        self._grpc, self._admin = cast("Any", None), cast("Admin | None", None)
         self._listener, self._connection = listener, cast("Any", None)
         self._listening: asyncio.AbstractServer | None = None
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
         # locks may be taken again by the thread that holds them.
         self._changing = threading.RLock()
         self._deciding = threading.RLock()
-        self._turn = asyncio.Lock()
         self._reloads, self._closed = 0, False
         self._closing: dict[str, tuple[int]] = {}
         self._over = threading.Event()
+
+    def _build(self, models: Any, keys: Keys | None, *, allow_import: bool) -> Catalogue:
+        return build_models(models, keys=keys, allow_import=allow_import)
 
     @property
     def url(self) -> str:

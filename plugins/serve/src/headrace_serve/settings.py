@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace_serve.allowing import check_allowed, check_origins
+from headrace_serve.early import EarlyServer
 from headrace_serve.entries import read_models
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
@@ -93,7 +94,7 @@ class Settings:
             found[name] = tuple(found[name])
         return cls(**{**found, "limits": Limits(**found["limits"])})
 
-    def shared(self, port: int, grpc_port: int | None, admin_port: int | None) -> Settings:
+    def shared(self, port: int, grpc_port: int | None, admin_port: int | None = None) -> Settings:
         """Give the settings for a worker process that shares these ports with others."""
         limits = self.limits
         if limits.max_connection_age_s is None:
@@ -133,8 +134,13 @@ class Settings:
         listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
     ) -> Server:
-        """Build the server; it does not listen yet. Arguments and errors are those of `Server`."""
-        return Server(
+        """Build the server; it does not listen yet. Arguments and errors are those of `Server`.
+
+        One process alone listens before its models are built (`EarlyServer.load`). Of several each listens once it has its
+        models, so that the system gives connections only to those that have.
+        """
+        made = EarlyServer if worker is None else Server
+        return made(
             **self.read(),
             tls=self._tls(),
             host=self.host,
