@@ -47,6 +47,14 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         int | None,
         typer.Option(min=0, max=65535, help="The port of gRPC; without it only REST is served."),
     ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="A port for health, metrics and the repository, with connections of its own.",
+        ),
+    ] = None,
     keys: Annotated[
         str | None,
         typer.Option(
@@ -217,6 +225,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
       headrace serve size=size.toml --port 8000 --grpc-port 8001
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
+    from headrace_serve.init_process import below_init
     from headrace_serve.limits import Limits
     from headrace_serve.logs import printing_logs
     from headrace_serve.running import run
@@ -231,6 +240,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         host=host,
         port=port,
         grpc_port=grpc_port,
+        admin_port=admin_port,
         keys=keys,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -263,7 +273,10 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             print_data(json.dumps({"ok": True, **addresses, "workers": workers}))
             sys.stdout.flush()
 
-    with printing_logs(settings.log_format, access=access_log):
-        if workers > 1:
-            return run_workers(settings, workers, listening)
-        return run(settings, listening)
+    def serving() -> int:
+        with printing_logs(settings.log_format, access=access_log):
+            if workers > 1:
+                return run_workers(settings, workers, listening)
+            return run(settings, listening)
+
+    return below_init(serving)

@@ -143,6 +143,9 @@ def _statistics(model: Model) -> dict[str, Any]:
 def index(models: Catalogue, *, only_ready: bool = False) -> list[dict[str, str]]:
     """Give every version of every model with its state."""
     rows = []
+    if not only_ready:
+        loading = {"state": "LOADING", "reason": ""}
+        rows = [{"name": n, "version": v, **loading} for n, v in sorted(models.loading)]
     for model in models:
         state, reason = _state(model)
         if state == "READY" or not only_ready:

@@ -8,7 +8,7 @@ from google.protobuf.json_format import ParseDict
 
 from headrace.errors import InputError
 from headrace_serve import described
-from headrace_serve.errors import UnknownModelError
+from headrace_serve.errors import UnavailableError, UnknownModelError
 from headrace_serve.grpc_messages import message
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _ready(service: Service, request: Any) -> dict[str, Any]:
 def _model_ready(service: Service, request: Any) -> dict[str, Any]:
     try:
         model = service.models.find(request.name, request.version)
-    except UnknownModelError:  # as Triton answers
+    except (UnknownModelError, UnavailableError):  # as Triton answers
         return {"ready": False}
     return {"ready": service.is_ready(model)}
 

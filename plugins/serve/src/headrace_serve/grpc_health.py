@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from headrace.errors import InputError
-from headrace_serve.errors import UnknownModelError
+from headrace_serve.errors import UnavailableError, UnknownModelError
 from headrace_serve.grpc_calls import parsed
 from headrace_serve.grpc_messages import message
 
@@ -64,6 +64,8 @@ def _status_of(service: Service, name: str) -> str:
         model = service.models.find(name)
     except UnknownModelError:
         return "SERVICE_UNKNOWN"
+    except UnavailableError:  # it is being loaded
+        return "NOT_SERVING"
     return "SERVING" if service.is_ready(model) else "NOT_SERVING"
 
 

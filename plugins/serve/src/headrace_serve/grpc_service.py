@@ -146,7 +146,8 @@ class _Front:
                 asked.parameters.setdefault("traceparent", traceparent)
             line.note_ids(asked.id, asked.parameters)
             answer = await service.infer(model, asked, line)
-            await place_outputs(answer, asked.places, access)
+            if asked.places:
+                await place_outputs(answer, asked.places, access)
             return await apart(elements_in(answer.outputs), write_response, answer)
         finally:
             service.release(held)

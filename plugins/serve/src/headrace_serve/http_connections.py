@@ -21,7 +21,11 @@ __all__ = ["connections_to"]
 
 
 def connections_to(
-    service: Service, state: ServerState, loop: asyncio.AbstractEventLoop
+    service: Service,
+    state: ServerState,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    admin: bool = False,
 ) -> Callable[[], asyncio.Protocol]:
     """Give the function that makes the protocol of each new connection.
 
@@ -29,9 +33,10 @@ def connections_to(
         service: The service that answers the requests.
         state: Has the open connections and the tasks of their requests.
         loop: The event loop of the connections.
+        admin: Whether they have the routes of those who operate the server alone.
     """
     config = Config(
-        application(service),
+        application(service, admin=admin),
         lifespan="off",
         http=protocol_class(service.limits, service.counters),
         ws="none",

@@ -168,6 +168,17 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
+def run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop in this thread until it is stopped, and close it."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
 def url_of(scheme: str, host: str, port: int) -> str:
     """Give the URL of an address."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

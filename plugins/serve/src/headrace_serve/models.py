@@ -13,14 +13,15 @@ from headrace.errors import ConfigError, SetupError
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.counters import Counts
 from headrace_serve.entries import read_entries
-from headrace_serve.errors import UnknownModelError, among
+from headrace_serve.errors import UnavailableError, UnknownModelError, among
 from headrace_serve.fields import check_keys, read_fields
 from headrace_serve.outlines import Outlines
+from headrace_serve.planned import described, entry_node, queue_size
 from headrace_serve.run_times import is_timed, with_probe
-from headrace_serve.signature import entries_and_ends, read_signature
+from headrace_serve.signature import read_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from headrace import Pipeline
     from headrace.errors import Problem
@@ -29,14 +30,18 @@ if TYPE_CHECKING:
     from headrace_serve.outlines import Outline
     from headrace_serve.signature import Signature
 
-__all__ = ["Catalogue", "Model", "build_models", "check_models", "close_models"]
+__all__ = [
+    "Catalogue",
+    "Model",
+    "build_loaded",
+    "build_models",
+    "check_models",
+    "close_models",
+    "load_models",
+]
 
 
 _ASKED_S = 0.02
-
-
-_LEADING = ("DagDispatcher", "Forward")
-"""Fronts of a pipeline that only pass requests on to the nodes."""
 
 
 class Model:
@@ -93,14 +98,14 @@ class Model:
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
             plan = headrace.explain(self.pipe.config)
-            described = _described(self.pipe, plan)
-            self.signature = read_signature(described, entry)
-            self.entry, self.entry_keys = _entry_node(plan["nodes"], described)
-            self.queue_size = _queue_size(self.entry_keys)
+            found = described(self.pipe, plan)
+            self.signature = read_signature(found, entry)
+            self.entry, self.entry_keys = entry_node(plan["nodes"], found)
+            self.queue_size = queue_size(self.entry_keys)
             self.timed = is_timed(self.pipe)
             self.fields = read_fields(entry, self.pipe.config, self.entry)
             _check_labels(name, entry, self.signature)
-            if entry.inputs is not None and not described["front"]:
+            if entry.inputs is not None and not found["front"]:
                 check_keys(name, self.signature.inputs, self.pipe.config, self.entry)
         except BaseException:
             self.close(timeout=2.0)
@@ -153,45 +158,19 @@ def _check_labels(name: str, entry: ModelEntry, signature: Signature) -> None:
             raise SetupError(what, hint=among(output, signature.outputs))
 
 
-def _described(pipe: Pipeline, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the description of a pipeline, completed from its plan (of `headrace.explain`).
-
-    Each node says under ``each`` whether it runs once per element. ``front`` says whether the front of the pipeline
-    is an expression of the configuration, which may do more than pass requests on to the nodes.
-
-    Raises:
-        SetupError: There are several nodes at which requests may enter, and clients cannot choose one.
-    """
-    found = pipe.describe()
-    for name, node in plan["nodes"].items():
-        found["nodes"][name]["each"] = "each" in node["links"]
-    found["front"] = plan.get("entrypoint", {"name": "Forward"})["name"] not in _LEADING
-    entries = entries_and_ends(found["nodes"])[0]
-    if len(entries) > 1 and not found["front"]:
-        what = f"the pipeline has several nodes at which requests may enter: {', '.join(entries)}"
-        raise SetupError(what, hint="Serve a configuration for each, or write an `entrypoint`.")
-    return found
-
-
-def _entry_node(
-    nodes: Mapping[str, Any], described: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """Give name and keys of the node at which requests enter; of several the first one's name, and no keys."""
-    first, *others = entries_and_ends(described["nodes"])[0] or nodes
-    return first, {} if others else {k: one["value"] for k, one in nodes[first]["keys"].items()}
-
-
-def _queue_size(keys: dict[str, Any]) -> int | None:
-    """Give the ``queue_size`` of the entry node; None if there are several, or new requests shed others."""
-    if not keys or keys["queue_full"] == "shed_oldest":
-        return None
-    return int(keys["queue_size"])
-
-
 class Catalogue:
-    """All models that are served."""
+    """All models that are served.
 
-    def __init__(self, models: list[Model]) -> None:
+    Attributes:
+        loading: Names and versions of models that are built for the first time, and are not served yet.
+
+    Args:
+        models: The models.
+        loading: See the attribute.
+    """
+
+    def __init__(self, models: list[Model], loading: Iterable[tuple[str, str]] = ()) -> None:
+        self.loading = set(loading)
         self._models: dict[str, dict[str, Model]] = {}
         for model in models:
             self._models.setdefault(model.name, {})[model.version] = model
@@ -208,8 +187,11 @@ class Catalogue:
 
         Raises:
             UnknownModelError: There is no such model or version.
+            UnavailableError: It is being loaded for the first time.
         """
         found = self._models.get(name, {}).get(version) if version else self._greatest.get(name)
+        if found is None and self.loading and self.is_loading(name, version):
+            raise UnavailableError(f"model {name!r} is being loaded")
         if found is None:
             if name not in self._models:
                 raise UnknownModelError(name, served=self._models)
@@ -226,8 +208,12 @@ class Catalogue:
         return [found] if version else [self._models[name][one] for one in self.versions(name)]
 
     def has(self, name: str) -> bool:
-        """Return whether there is a model of this name."""
-        return name in self._models
+        """Return whether there is a model of this name, or one is being loaded."""
+        return name in self._models or self.is_loading(name)
+
+    def is_loading(self, name: str, version: str = "") -> bool:
+        """Return whether a version of a model, or for ``""`` any, is being loaded for the first time."""
+        return any(name == one and version in ("", other) for one, other in self.loading)
 
     def get(self, name: str, version: str) -> Model | None:
         """Give a version of a model; None if there is no such version."""
@@ -244,12 +230,16 @@ class Catalogue:
             name: The model.
             by: The catalogue with only its new versions.
         """
-        return Catalogue([one for one in self if one.name != name] + list(by))
+        return Catalogue([one for one in self if one.name != name] + list(by), self.loading)
+
+    def extended(self, model: Model) -> Catalogue:
+        """Give a catalogue that also has a model which was loading until now."""
+        return Catalogue([*self, model], self.loading - {(model.name, model.version)})
 
     @property
     def ready(self) -> bool:
         """Whether every model is ready, except those that requests have unloaded."""
-        return all(model.ready for model in self if not model.unloaded)
+        return not self.loading and all(model.ready for model in self if not model.unloaded)
 
     def close(self, timeout: float) -> None:
         """Close the pipelines that the server built, at the same time, within ``timeout`` seconds."""
@@ -289,11 +279,37 @@ def build_models(
         ConfigError: A model, its configuration or a key is wrong; all are checked before any model is built.
         SetupError, PluginError: A pipeline could not be built.
     """
+    loaded = load_models(models, only=only, keys=keys, allow_import=allow_import)
+    return Catalogue(build_loaded(loaded, before))
+
+
+def load_models(
+    models: Any, *, only: str | None = None, keys: Keys | None = None, allow_import: bool = True
+) -> dict[tuple[str, str], ModelEntry]:
+    """Read and check all models, for `build_loaded`; arguments and errors are those of `build_models`."""
     entries = read_entries(models, only)
     timed = access_logger.isEnabledFor(logging.INFO)
     loaded = _all_loaded(entries, allow_import, timed=timed)
     if keys is not None:
         keys.check_models({name for name, _ in entries})
+    return loaded
+
+
+def build_loaded(
+    loaded: Mapping[tuple[str, str], ModelEntry],
+    before: Catalogue | None = None,
+    each: Callable[[Model], None] | None = None,
+) -> list[Model]:
+    """Build models that `load_models` has checked; if one cannot be built, close the others again.
+
+    Args:
+        loaded: The models.
+        before: The catalogue that is served until now.
+        each: Called with each model once it is built.
+
+    Raises:
+        SetupError, PluginError: A pipeline could not be built.
+    """
     built: list[Model] = []
     try:
         for (name, version), entry in loaded.items():
@@ -304,11 +320,13 @@ def build_models(
                 SystemExit
             ) as error:  # it would end the server, which continues with the old model
                 raise SetupError(f"the code of model {name!r} has called sys.exit") from error
+            if each is not None:
+                each(built[-1])
     except BaseException:
         for model in built:
             model.close(timeout=2.0)
         raise
-    return Catalogue(built)
+    return built
 
 
 def check_models(models: Any, *, keys: Keys | None = None, allow_import: bool = True) -> None:

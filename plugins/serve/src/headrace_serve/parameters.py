@@ -39,6 +39,8 @@ _OF_INPUTS = "inputs"
 
 def for_pipeline(asked: Asked) -> dict[str, Any]:
     """Give the parameters that are not the server's: those of the request, and under ``inputs`` those of each input."""
+    if not asked.parameters and asked.outline is not None:
+        return {}  # an outline is kept only of requests without parameters of inputs
     found = {k: v for k, v in asked.parameters.items() if k not in _KNOWN}
     inputs = {one.name: one.parameters for one in asked.inputs if one.parameters}
     return {**found, _OF_INPUTS: inputs} if inputs else found

@@ -66,7 +66,8 @@ class Repository:
             NotAllowedError: The request brings a configuration or files, which are code.
             InputError: The request has another parameter.
             UnknownModelError: The model was not named when the server started.
-            UnavailableError: The server is about to shut down, or a reload has removed the model meanwhile.
+            UnavailableError: The server is about to shut down, a reload has removed the model meanwhile, or it is being loaded
+                for the first time.
             OverloadedError: Too many requests wait for their turn.
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
         """
@@ -112,6 +113,10 @@ class Repository:
                 what = "other models are being loaded"
                 raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
             raise UnknownModelError(name, served={one.name for one in self._service.models})
+
+        if self._service.models.is_loading(name):
+            work.close()
+            raise UnavailableError(f"model {name!r} is being loaded")
 
         async def run() -> None:
             self._waiting += 1

@@ -89,8 +89,14 @@ def asgi(models: Any, **settings: Any) -> Starlette:
         raise
 
 
-def application(service: Service, lifespan: Any = None) -> Starlette:
-    """Give the application for a service."""
+def application(service: Service, lifespan: Any = None, *, admin: bool = False) -> Starlette:
+    """Give the application for a service.
+
+    Args:
+        service: The service.
+        lifespan: The context of the application's life.
+        admin: Whether it has the routes of those who operate the server alone: health, metrics, the repository.
+    """
 
     def route(method: str, path: str, handler: Handler, right: Right | None = "describe") -> Route:
         endpoint: Any = _Endpoint(service, f"{method} {path}", handler, right)
@@ -118,31 +124,39 @@ def application(service: Service, lifespan: Any = None) -> Starlette:
             )
         )
     nothing: Any = _Endpoint(service, "other", _nothing, None)
+    operating = [
+        route("GET", "/metrics", _metrics),
+        route("GET", "/v2/health/live", _live, None),
+        route("GET", "/v2/health/ready", _ready, None),
+        *per_model("GET", "/ready", _model_ready, None),
+        route("POST", "/v2/repository/index", _index),
+        *(route(*one) for one in rest_extensions.REPOSITORY_ROUTES),
+    ]
+    asking = [
+        *infer,
+        run_file,
+        route("GET", "/openapi.json", _openapi),
+        route("GET", "/docs", _docs),
+        route("GET", "/v2", _server),
+        route("GET", "/v2/", _server),
+        route("GET", "/v2/models/stats", _all_statistics),
+        *per_model("GET", "", _metadata),
+        *per_model("GET", "/config", _config),
+        *per_model("GET", "/stats", _statistics),
+        *(route(*one) for one in rest_extensions.MEMORY_ROUTES),
+        *(
+            route(method, f"/v2/{place}", _unsupported)
+            for place in _UNSUPPORTED
+            for method in ("GET", "POST")
+        ),
+    ]
+    fast = () if cors or admin else tuple(one.endpoint for one in (*infer, run_file))
     made = _Application(
-        () if cors else tuple(one.endpoint for one in (*infer, run_file)),
+        fast,
         middleware=cors,
         routes=[
-            *infer,
-            run_file,
-            route("GET", "/openapi.json", _openapi),
-            route("GET", "/docs", _docs),
-            route("GET", "/metrics", _metrics),
-            route("GET", "/v2", _server),
-            route("GET", "/v2/", _server),
-            route("GET", "/v2/health/live", _live, None),
-            route("GET", "/v2/health/ready", _ready, None),
-            route("GET", "/v2/models/stats", _all_statistics),
-            *per_model("GET", "", _metadata),
-            *per_model("GET", "/ready", _model_ready, None),
-            *per_model("GET", "/config", _config),
-            *per_model("GET", "/stats", _statistics),
-            route("POST", "/v2/repository/index", _index),
-            *(route(*one) for one in rest_extensions.ROUTES),
-            *(
-                route(method, f"/v2/{place}", _unsupported)
-                for place in _UNSUPPORTED
-                for method in ("GET", "POST")
-            ),
+            *([] if admin else asking),
+            *operating,
             Route("/{rest:path}", nothing, methods=None),
         ],
         lifespan=lifespan,
@@ -332,6 +346,8 @@ async def _model_ready(exchange: Exchange) -> Reply:
         # The answer does not list the served models, because this route needs no key and would reveal them to
         # everybody.
         raise UnknownModelError(error.name, error.version) from None
+    except UnavailableError:  # it is being loaded
+        return Reply.json({"name": exchange.path["model"], "ready": False}, 503)
     ready = exchange.service.is_ready(model)
     return Reply.json({"name": model.name, "ready": ready}, 200 if ready else 503)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace_serve.exchange import Exchange
     from headrace_serve.keys import Right
 
-__all__ = ["ROUTES", "json_object"]
+__all__ = ["MEMORY_ROUTES", "REPOSITORY_ROUTES", "json_object"]
 
 
 async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ _MEMORY = "/v2/systemsharedmemory"
 _REGION = f"{_MEMORY}/region/{{region}}"
 _MODEL = "/v2/repository/models/{model}"
 
-ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
+MEMORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
     ("GET", f"{_MEMORY}/status", _status, "infer"),
     ("GET", f"{_REGION}/status", _status, "infer"),
     ("POST", f"{_REGION}/register", _register, "infer"),
@@ -133,7 +133,11 @@ ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
     ("GET", f"{_CUDA}/region/{{region}}/status", _cuda_status, "infer"),
     ("POST", f"{_CUDA}/unregister", _cuda_unregister, "infer"),
     ("POST", f"{_CUDA}/region/{{region}}/unregister", _cuda_unregister, "infer"),
+)
+"""Method, path, handler, and the right that the client's key needs, of shared memory."""
+
+REPOSITORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
     ("POST", f"{_MODEL}/load", _load, "repository"),
     ("POST", f"{_MODEL}/unload", _unload, "repository"),
 )
-"""Method, path, handler, and the right that the client's key needs."""
+"""The same of loading and unloading models."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace_serve.allocator import keep_freed_memory
+from headrace_serve.early import EarlyServer
 from headrace_serve.listening import reaches_others
 from headrace_serve.logs import say
 
@@ -72,12 +73,14 @@ def run(
         until_the_end.enter_context(switching(settings.switch_interval_ms))
         protocols = 1 if settings.grpc_port is None else 2
         until_the_end.enter_context(opening(protocols * settings.limits.max_connections))
-        came = until_the_end.enter_context(signals())
         server.start()
+        if isinstance(server, EarlyServer):
+            server.load()
+        came = until_the_end.enter_context(signals())
         if started is not None:
             started(server)
         else:
-            announce(settings, server.url, server.grpc_url, listening)
+            announce(settings, server.url, server.grpc_url, listening, server.admin_url)
         hangups = until_the_end.enter_context(_reloading(server, settings, who))
         if early:  # what was read before it may be out of date
             hangups.put(True)
@@ -195,15 +198,23 @@ def _numbers(reading: socket.socket, wanted: Collection[int]) -> Generator[int, 
 
 
 def announce(
-    settings: Settings, url: str, grpc_url: str | None, listening: Listening | None
+    settings: Settings,
+    url: str,
+    grpc_url: str | None,
+    listening: Listening | None,
+    admin_url: str | None = None,
 ) -> None:
     """Print the addresses at which requests are accepted, and call ``listening`` with them.
 
     If other machines reach them, warn if clients need neither a key nor a certificate, and if there is no TLS.
     """
     say(f"serving {url}" if grpc_url is None else f"serving {url} and {grpc_url}")
+    addresses = {"url": url, "grpc_url": grpc_url}
+    if admin_url is not None:
+        say(f"health, metrics and repository also at {admin_url}")
+        addresses["admin_url"] = admin_url
     if listening is not None:
-        listening({"url": url, "grpc_url": grpc_url})
+        listening(addresses)
     if reaches_others(settings.host):
         if settings.keys is None and settings.tls_client_ca is None:
             say(_OPEN)

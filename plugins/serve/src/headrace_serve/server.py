@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from uvicorn.server import ServerState
 
 from headrace.errors import ClosedError
+from headrace_serve.admin import Admin
 from headrace_serve.draining import stop_grpc, take_backlog, take_last_requests
 from headrace_serve.http_connections import connections_to
 from headrace_serve.keys import Keys
@@ -22,6 +23,7 @@ from headrace_serve.listening import (
     new_loop,
     not_listening,
     open_grpc,
+    run_loop,
     url_of,
 )
 from headrace_serve.models import build_models, close_models
@@ -59,7 +61,7 @@ class Server:
 
     Attributes:
         host: The address on which the server listens.
-        port, grpc_port: Its ports; a port that was given as 0 has its number once the server is started.
+        port, grpc_port, admin_port: Its ports; a port that was given as 0 has its number once the server is started.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
@@ -69,6 +71,7 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 8000,
         grpc_port: int | None = None,
+        admin_port: int | None = None,
         limits: Limits | None = None,
         debug_errors: bool = False,
         priority_default: int = 2,
@@ -88,6 +91,7 @@ class Server:
             host: The address to listen on; only programs of this machine reach the default.
             port: The port of REST; 0 takes a free one.
             grpc_port: The port of gRPC; 0 takes a free one, None serves REST alone.
+            admin_port: A port for health, metrics and the repository with connections of its own; None: there is none.
             limits: Bounds; see `headrace_serve.Limits`.
             debug_errors: Whether clients get the text of every error; if False, the answer for an error inside
                 the pipeline names only node, backend and code.
@@ -110,18 +114,15 @@ class Server:
             TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no
                 int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
         """
-        check_ports(port=port, grpc_port=grpc_port)
-        if tls is not None and not isinstance(tls, Tls):
-            raise TypeError(f"expected headrace_serve.Tls, got {tls!r}")
-        limits = Limits.of(limits)
-        self.host = host
-        self.port = port
-        self.grpc_port = grpc_port
+        check_ports(port=port, grpc_port=grpc_port, admin_port=admin_port)
+        tls, limits = Tls.of(tls), Limits.of(limits)
+        self.host, self.port = host, port
+        self.grpc_port, self.admin_port = grpc_port, admin_port
         self._shared = worker is not None and listener is None
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
         self._keys, known = keys, Keys.of(keys)
-        catalogue = build_models(models, keys=known, allow_import=allow_import)
+        catalogue = self._build(models, known, allow_import=allow_import)
         try:
             self._service = Service(
                 catalogue,
@@ -140,28 +141,32 @@ class Server:
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._state = ServerState()
-        self._service.worker = worker
-        self._service.everywhere = everywhere
+        self._state, self._turn = ServerState(), asyncio.Lock()
+        self._service.worker, self._service.everywhere = worker, everywhere
         self._service.connections = lambda: len(self._state.connections)
-        self._grpc: Any = None
-        self._listener = listener
-        self._connection: Any = None
+        self._grpc, self._admin = cast("Any", None), cast("Admin | None", None)
+        self._listener, self._connection = listener, cast("Any", None)
         self._listening: asyncio.AbstractServer | None = None
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
         # locks may be taken again by the thread that holds them.
         self._changing = threading.RLock()
         self._deciding = threading.RLock()
-        self._turn = asyncio.Lock()
-        self._reloads = 0
-        self._closed = False
+        self._reloads, self._closed = 0, False
         self._closing: dict[str, tuple[int]] = {}
         self._over = threading.Event()
+
+    def _build(self, models: Any, keys: Keys | None, *, allow_import: bool) -> Catalogue:
+        return build_models(models, keys=keys, allow_import=allow_import)
 
     @property
     def url(self) -> str:
         """The address of REST."""
         return url_of("http" if self._tls is None else "https", self.host, self.port)
+
+    @property
+    def admin_url(self) -> str | None:
+        """The address of health, metrics and repository; None without ``admin_port``."""
+        return None if self._admin is None else self._admin.url(self.url)
 
     @property
     def grpc_url(self) -> str | None:
@@ -191,9 +196,7 @@ class Server:
             raise not_listening(self.host, self.port, error) from error
         self.port = listener.getsockname()[1]
         loop = new_loop()
-        thread = threading.Thread(
-            target=self._run, args=(loop,), name="headrace-serve", daemon=True
-        )
+        thread = threading.Thread(target=run_loop, args=(loop,), name="headrace-serve", daemon=True)
         thread.start()
         self._process, self._loop, self._thread = os.getpid(), loop, thread
         try:
@@ -329,15 +332,6 @@ class Server:
     ) -> None:
         self.close()
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-        finally:
-            loop.close()
-
     async def _open(self, listener: socket.socket) -> None:
         service, loop = self._service, asyncio.get_running_loop()
         async with self._turn:
@@ -348,6 +342,9 @@ class Server:
                 self._grpc, self.grpc_port = await open_grpc(
                     service, self.host, self.grpc_port, secure, shared=self._shared
                 )
+            if self.admin_port is not None:
+                self._admin = Admin(service, self.host, self.admin_port, shared=self._shared)
+                self.admin_port = self._admin.port
             self._connection = connections_to(service, self._state, loop)
             self._listener = listener
             await self._listen()
@@ -361,6 +358,8 @@ class Server:
         )
         if before is not None:
             before.close()
+        if self._admin is not None:
+            await self._admin.listen(self._context)
 
     @property
     def _context(self) -> ssl.SSLContext | None:
@@ -394,6 +393,8 @@ class Server:
             with contextlib.suppress(Exception):
                 connection.transport.close()
         await stopping
+        if self._admin is not None:
+            await self._admin.close()
         if self._listening is not None:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._listening.wait_closed(), 1.0)

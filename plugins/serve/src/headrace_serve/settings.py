@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace_serve.allowing import check_allowed, check_origins
+from headrace_serve.early import EarlyServer
 from headrace_serve.entries import read_models
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
+from headrace_serve.listening import check_ports
 from headrace_serve.manager import load_manager
 from headrace_serve.models import check_models
 from headrace_serve.server import Server
@@ -39,6 +41,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int | None = None
+    admin_port: int | None = None
     keys: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -65,8 +68,17 @@ class Settings:
             self.tls_client_ca and self.tls_cert is None
         ):
             wrong = Problem("serve", "TLS needs --tls-cert and --tls-key")
-        elif self.port and self.port == self.grpc_port:
-            wrong = Problem("serve", f"--port and --grpc-port are both {self.port}")
+        else:
+            try:
+                check_ports(
+                    **{
+                        "--port": self.port,
+                        "--grpc-port": self.grpc_port,
+                        "--admin-port": self.admin_port,
+                    }
+                )
+            except ValueError as error:
+                wrong = Problem("serve", str(error))
         if wrong is not None:
             raise ConfigError(wrong)
 
@@ -82,12 +94,13 @@ class Settings:
             found[name] = tuple(found[name])
         return cls(**{**found, "limits": Limits(**found["limits"])})
 
-    def shared(self, port: int, grpc_port: int | None) -> Settings:
+    def shared(self, port: int, grpc_port: int | None, admin_port: int | None = None) -> Settings:
         """Give the settings for a worker process that shares these ports with others."""
         limits = self.limits
         if limits.max_connection_age_s is None:
             limits = replace(limits, max_connection_age_s=_AGE_S)
-        return replace(self, port=port, grpc_port=grpc_port, limits=limits)
+        ports = {"port": port, "grpc_port": grpc_port, "admin_port": admin_port}
+        return replace(self, **ports, limits=limits)  # type: ignore[arg-type]  # each keeps its own kind
 
     def read(self) -> dict[str, Any]:
         """Read the files of models and keys; give the arguments of `Server.reload`.
@@ -121,13 +134,19 @@ class Settings:
         listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
     ) -> Server:
-        """Build the server; it does not listen yet. Arguments and errors are those of `Server`."""
-        return Server(
+        """Build the server; it does not listen yet. Arguments and errors are those of `Server`.
+
+        One process alone listens before its models are built (`EarlyServer.load`). Of several each listens once it has its
+        models, so that the system gives connections only to those that have.
+        """
+        made = EarlyServer if worker is None else Server
+        return made(
             **self.read(),
             tls=self._tls(),
             host=self.host,
             port=self.port,
             grpc_port=self.grpc_port,
+            admin_port=self.admin_port,
             limits=self.limits,
             debug_errors=self.debug_errors,
             priority_default=self.priority_default,

@@ -29,6 +29,17 @@ class Tls:
     key: str
     client_ca: str | None = None
 
+    @classmethod
+    def of(cls, tls: Tls | None) -> Tls | None:
+        """Give the argument ``tls``, once it is checked.
+
+        Raises:
+            TypeError: It is neither of this class nor None.
+        """
+        if tls is not None and not isinstance(tls, cls):
+            raise TypeError(f"expected headrace_serve.Tls, got {tls!r}")
+        return tls
+
     def read(self) -> Certificates:
         """Read the files.
 

@@ -58,15 +58,15 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
         SetupError: A port is in use, or cannot be bound.
     """
     _check_platform(settings)
-    settings.shared(settings.port, settings.grpc_port).check()
+    settings.shared(settings.port, settings.grpc_port, settings.admin_port).check()
     # On Linux these sockets are bound but do not listen. So no other program can take the ports while no worker
     # process listens, and the kernel gives all connections to the worker processes.
-    held = [_held(settings.host, settings.port)]
-    if settings.grpc_port is not None:
-        held.append(_held(settings.host, settings.grpc_port))
+    wanted = (settings.port, settings.grpc_port, settings.admin_port)
+    sockets = [None if port is None else _held(settings.host, port) for port in wanted]
+    held = [one for one in sockets if one is not None]
     inherited = None if REUSES_PORTS else held[0].fileno()
-    ports = [one.getsockname()[1] for one in held] + [None]
-    shared = settings.shared(ports[0], ports[1])
+    ports: list[Any] = [None if one is None else one.getsockname()[1] for one in sockets]
+    shared = settings.shared(ports[0], ports[1], ports[2])
     cores = _usable_cores()
     each = max(1, cores // count)
     threads: dict[str, int] = {}
@@ -75,7 +75,8 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     def all_ready() -> None:
         scheme = "http" if shared.tls_cert is None else "https"
         grpc = None if ports[1] is None else url_of("grpc", shared.host, ports[1])
-        announce(shared, url_of(scheme, shared.host, shared.port), grpc, listening)
+        admin = None if ports[2] is None else url_of(scheme, shared.host, ports[2])
+        announce(shared, url_of(scheme, shared.host, shared.port), grpc, listening, admin)
         share = f"1 of {cores} cores" if each == 1 else f"{each} of {cores} cores"
         say(f"{count} workers, each with all models loaded, bounds of its own and {share}")
         for model, most in threads.items():
@@ -109,6 +110,8 @@ def _check_platform(settings: Settings) -> None:
         what = "--workers needs sockets that processes inherit, which Windows does not have"
     elif settings.grpc_port is not None and not REUSES_PORTS:
         what = "gRPC with --workers needs Linux, whose kernel spreads connections over processes"
+    elif settings.admin_port is not None and not REUSES_PORTS:
+        what = "--admin-port with --workers needs Linux, where processes share a port"
     else:
         return
     hint = "Serve with one process, and take cores by Process[X] in the pipeline."

@@ -1,0 +1,47 @@
+"""Process 1 of a container: it passes signals on, and reaps the children that it adopts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["below_init"]
+
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def below_init(serve: Callable[[], int]) -> int:
+    """Call a function, in a child process if this is process 1; give the exit status.
+
+    Process 1 becomes the parent of every process whose parent has ended, as of those of a worker process that was killed.
+    Only it can reap them, and it must not do so in the process that waits for children of its own by their numbers.
+
+    Args:
+        serve: Serves, and gives the exit status.
+    """
+    if sys.platform == "win32" or os.getpid() != 1:
+        return serve()
+    passed_on = {getattr(signal, name) for name in _PASSED_ON}
+    # The system drops signals to process 1 for which it has no handler, so they wait until the child is known.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)  # Ctrl-C reaches process 1 alone, which passes it on once
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return serve()
+    signal.set_wakeup_fd(
+        -1
+    )  # the command line's, which would send the signal again to a thread in native code
+    for number in passed_on:
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    while True:
+        ended, status = os.wait()
+        if ended == child:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code

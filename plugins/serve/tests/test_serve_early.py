@@ -1,0 +1,139 @@
+"""A server that listens before its models are built: alive at once, each model answers as soon as it is built."""
+
+from __future__ import annotations
+
+import threading
+
+import grpc
+import httpx
+import pytest
+import tritonclient.grpc as triton
+
+import headrace
+from headrace.errors import ConfigError, SetupError
+from headrace_serve.early import EarlyServer
+from headrace_serve.grpc_messages import message
+
+
+class Late(headrace.Backend):
+    """Is built once the test says so."""
+
+    begun, go_on = threading.Event(), threading.Event()
+    wrong = False
+
+    def init(self, options, context):
+        Late.begun.set()
+        assert Late.go_on.wait(60)
+        if Late.wrong:
+            raise RuntimeError("no weights")
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = "late"
+
+
+headrace.register("ServeLate", Late)
+MODELS = {
+    "first": {"backend": "Identity"},
+    "late": {"backend": "ServeLate"},
+    "late:2": {"backend": "Identity"},
+    "last": {"backend": "Identity"},
+}
+
+
+@pytest.fixture
+def loading():
+    """A server that builds its second model, and the thread in which it does so."""
+    Late.begun.clear()
+    Late.go_on.clear()
+    Late.wrong = False
+    server = EarlyServer(MODELS, port=0, grpc_port=0, allow=["repository"])
+    server.start()
+    raised = []
+
+    def load():
+        try:
+            server.load()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert Late.begun.wait(60)
+    yield server, thread, raised
+    Late.go_on.set()
+    thread.join(60)
+    server.close(timeout=5.0)
+
+
+def states(server):
+    rows = httpx.post(f"{server.url}/v2/repository/index").json()
+    return {(one["name"], one["version"]): one["state"] for one in rows}
+
+
+def test_models_that_are_built_answer_while_others_are_built(loading):
+    server, thread, _ = loading
+    url = server.url
+    assert httpx.get(f"{url}/v2/health/live").status_code == 200
+    assert httpx.get(f"{url}/v2/health/ready").status_code == 503
+    assert httpx.post(f"{url}/run/first", content=b"x").json() == {"result": "x"}
+    assert httpx.get(f"{url}/v2/models/first/ready").json() == {"name": "first", "ready": True}
+    for name in ("late", "last"):
+        answer = httpx.post(f"{url}/run/{name}", content=b"x")
+        assert (answer.status_code, answer.json()["code"]) == (503, "closed")
+        assert f"{name!r} is being loaded" in answer.json()["error"]
+        assert int(answer.headers["retry-after"]) >= 1
+        ready = httpx.get(f"{url}/v2/models/{name}/ready")
+        assert (ready.status_code, ready.json()) == (503, {"name": name, "ready": False})
+        assert httpx.post(f"{url}/v2/repository/models/{name}/load").status_code == 503
+    assert httpx.post(f"{url}/run/nobody", content=b"x").status_code == 404
+    assert states(server) == {
+        ("first", "1"): "READY",
+        ("late", "1"): "LOADING",
+        ("late", "2"): "LOADING",
+        ("last", "1"): "LOADING",
+    }
+    Late.go_on.set()
+    thread.join(60)
+    assert httpx.get(f"{url}/v2/health/ready").status_code == 200
+    assert set(states(server).values()) == {"READY"}
+    for name in ("late", "last"):
+        assert httpx.post(f"{url}/run/{name}", content=b"x").json() == {"result": "x"}
+
+
+def test_over_grpc_a_model_that_is_being_built_is_not_ready(loading):
+    server, thread, _ = loading
+    address = server.grpc_url.partition("://")[2]
+    with triton.InferenceServerClient(address) as client, grpc.insecure_channel(address) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+
+        def serving(name):
+            request = message("grpc.health.v1.HealthCheckRequest")(service=name)
+            found = check(request.SerializeToString())
+            return message("grpc.health.v1.HealthCheckResponse").FromString(found).status == 1
+
+        assert client.is_server_live()
+        assert not client.is_server_ready()
+        assert [client.is_model_ready(name) for name in ("first", "late")] == [True, False]
+        assert [serving(name) for name in ("first", "late")] == [True, False]
+        Late.go_on.set()
+        thread.join(60)
+        assert client.is_server_ready()
+        assert serving("late")
+
+
+def test_a_model_that_cannot_be_built_ends_the_server(loading):
+    server, thread, raised = loading
+    Late.wrong = True
+    Late.go_on.set()
+    thread.join(60)
+    (error,) = raised
+    assert isinstance(error, SetupError)
+    assert "no weights" in str(error)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/v2/health/live")
+
+
+def test_what_is_wrong_in_a_configuration_is_an_error_before_it_listens():
+    with pytest.raises(ConfigError, match="ServeNobodyHere"):
+        EarlyServer({"m": {"backend": "ServeNobodyHere"}}, port=0)
