@@ -77,7 +77,7 @@ class OnnxTensor(headrace.Backend):
     """Keeps the CUDA device that is current in the caller's thread, which ONNX Runtime changes."""
     _run_options: Any = None
     _run_samples: Callable[[list[Request]], bool] | None = None
-    _weights: WeightFiles
+    _weights: WeightFiles | None = None
     _signature: Signature
     _keys: dict[str, str]
     _options: OnnxOptions
@@ -87,9 +87,12 @@ class OnnxTensor(headrace.Backend):
         """Make the session, or take the session that the node's instances share, and read its signature."""
         try:
             self._build(options, context)
-        except SetupError as error:
-            error.node, error.backend = context.node_name, self._label()
-            error.instance = context.instance_index
+        except BaseException as error:
+            if self._weights is not None:
+                self._weights.close()
+            if isinstance(error, SetupError):
+                error.node, error.backend = context.node_name, self._label()
+                error.instance = context.instance_index
             raise
 
     def _build(self, options: OnnxOptions, context: headrace.InitContext) -> None:
@@ -196,7 +199,8 @@ class OnnxTensor(headrace.Backend):
             more = (sorted(options.session_config.items()), options.custom_ops)
             named = (*key, repr(how), repr(more))
         facts = read_facts(options.model)
-        self._weights = WeightFiles(options.model, facts.locations)
+        if facts.locations:
+            self._weights = WeightFiles(options.model, facts.locations)
         with self._on_device:
             self._session = context.shared.get_or_create(named, make) if share else make()
         company = sorted(facts.operators & DEPEND_ON_BATCH)
@@ -290,7 +294,7 @@ class OnnxTensor(headrace.Backend):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all valid requests."""
-        if self._weights:
+        if self._weights is not None:
             self._weights.check()
         if self._run_samples is not None and self._run_samples(batch):
             return None
@@ -449,7 +453,8 @@ class OnnxTensor(headrace.Backend):
             if self._runner is not None:
                 self._runner.close()
             self._session = self._run_options = self._runner = self._run_samples = None
-        self._weights.close()
+        if self._weights is not None:
+            self._weights.close()
 
 
 def _reads(signature: Signature, keys: Mapping[str, str]) -> tuple[str, ...] | type:
