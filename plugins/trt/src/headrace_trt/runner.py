@@ -72,7 +72,7 @@ class Runner:
         self._pending = False
         self._kept: list[Any] = []
         self._sample_runs: dict[int, Run] = {}
-        self._crops = find_crops(signature, settings.crop) if settings.ragged == "pad" else {}
+        self.crops = find_crops(signature, settings.crop) if settings.ragged == "pad" else {}
         self._reader = Reader(signature, keys, cuda, lambda: self._stream.handle, engine.ordinal)
         self._arena = PinnedArena(cuda)
         self._graph_memory: ContextMemory | None = None
@@ -149,7 +149,7 @@ class Runner:
         self.settle_for_host()
         requests = [batch[place] for place in places]
         for run, outputs in zip(runs, fetched, strict=True):
-            hand_out(run, self.signature.outputs, outputs, items, requests, self._crops)
+            hand_out(run, self.signature.outputs, outputs, items, requests, self.crops)
         return outcomes if any(outcomes) else None
 
     def place_samples(self, batch: Sequence[Request]) -> tuple[Run, dict[str, int]] | None:
