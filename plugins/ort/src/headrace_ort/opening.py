@@ -46,7 +46,7 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
     current: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     on_cpu = [name for name, _ in chosen] == [providers.CPU]
     threads = options.intra_op_threads or context.threads
-    share = options.share_session
+    share = options.share_weights
     if share is None:
         share = on_cpu and threads == 1
     log_level = options.log_level or ("fatal" if on_cpu else "error")
