@@ -341,16 +341,18 @@ class OnnxTensor(headrace.Backend):
         return [output.shape for output in self._run_feeds(made)]
 
     def describe(self) -> dict[str, Any]:
-        """Give providers, threads, batch size, and the inputs and outputs."""
+        """Give providers, threads, batch size, and the inputs and outputs; apart from them inputs that may be missing."""
         signature = self._signature
-        inputs = {
-            port.name: {"key": self._keys[port.name], **port.describe()}
-            for port in signature.inputs
-            if port.name in self._keys
-        }
+        inputs: dict[str, Any] = {}
+        optional: dict[str, Any] = {}
+        for port in signature.inputs:
+            if port.name in self._keys:
+                about = {"key": self._keys[port.name], **port.describe()}
+                (optional if port.optional else inputs)[port.name] = about
         outputs = {port.name: port.describe() for port in signature.outputs}
         batch = {"batch": signature.rows, "one_at_a_time": signature.one_at_a_time}
-        return {**self._built, **batch, "inputs": inputs, "outputs": outputs}
+        found = {**self._built, **batch, "inputs": inputs, "outputs": outputs}
+        return {**found, "optional_inputs": optional} if optional else found
 
     def close(self) -> None:
         """Drop the session; a shared session lives until the node's last instance drops it."""
