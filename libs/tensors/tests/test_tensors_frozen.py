@@ -10,8 +10,8 @@ from headrace_tensors import LOST_DEVICE, BatchAxisOptions
 NAMES = """
 BatchAxisOptions Crop Item LOST_DEVICE LostDevice Port STRING Signature TensorOptions UnbatchedOptions __version__
 array_of_numbers batch_length check_axes check_equal_axes check_followed check_padding check_rows choose_keys
-concatenate counted_rows cropped cut_groups dlpack find_crops gather group_items host_array invented_inputs is_lost
-is_plain joined lost_device nearest numpy_dtype pad_values padded padded_shape padded_shapes padding_fits read_item
+concatenate counted_rows cropped cut_groups export_capsule find_crops gather group_items host_array invented_inputs is_lost
+is_plain joined lost_device nearest numpy_dtype pad_values padded padded_shape padded_shapes padding_fits read_capsule read_item
 read_warm_up refuse_other_axes refuse_ragged refuse_unknown rows_apart split_outputs text_of warm_up_rows
 warning_of_padding with_rows
 """
@@ -120,7 +120,7 @@ def test_the_members_of_the_stream_that_plugins_share():
 def test_the_import_loads_neither_numpy_nor_pydantic():
     code = (
         "import sys, headrace_tensors as t; t.Port; t.read_item; t.is_lost; t.find_crops; t.warm_up_rows;"
-        "t.joined; t.dlpack;"
+        "t.joined; t.read_capsule;"
         "print(sorted({'numpy', 'pydantic', 'torch', 'onnxruntime'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -139,6 +139,8 @@ def test_a_padding_value_must_fit_the_input_that_it_pads():
         ((None, "batch"), (4, None), "batch_axis = {out = 1}"),
         (("batch", None), (None, 3), None),
         (("unk__7", None), (None, 3), None),
+        (("output_dynamic_axes_1", None), (None, 3), None),
+        (("Gemmoutput_dim_0", None), (None, 3), None),
         ((None, None), (None, 3), None),
     ],
 )

@@ -9,6 +9,7 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import BackendError, ConfigError, SetupError
+from headrace_ort import OnnxTensor
 
 F32 = np.float32
 
@@ -92,10 +93,9 @@ def test_an_optional_input_is_read_where_a_request_brings_it(start, scaled):
         if "scale" in request:
             feeds["scale"] = np.asarray(request["scale"], F32)
         np.testing.assert_array_equal(result, bare(scaled, feeds)[0][0])
-    built = backend.describe()["inputs"]
-    assert built["scale"]["optional"]
-    assert "optional" not in built["x"]
-    assert not start(scaled, inputs={"scale": "factor"}).describe()["inputs"]["x"].get("optional")
+    built = backend.describe()
+    assert (list(built["inputs"]), list(built["optional_inputs"])) == (["x"], ["scale"])
+    assert built["optional_inputs"]["scale"]["optional"]
     (renamed,) = run(
         start(scaled, inputs={"scale": "factor"}), {"data": ones, "scale": 9, "factor": 4}
     )
@@ -313,3 +313,11 @@ def test_libraries_with_operators_are_loaded_and_bring_in_code(start, one_to_one
         headrace.PipelineConfig.load(config, allow_import=False)
     with pytest.raises(SetupError, match="imports are refused"):
         start(path, {"allow_import": False}, custom_ops=[library])
+
+
+def test_the_old_name_of_an_option_is_refused_by_name(one_to_one):
+    path = str(one_to_one(["n", 2]))
+    with pytest.raises(ConfigError, match="share_weights"):
+        headrace.pipe({"backend": "OnnxTensor", "model": path, "share_session": True})
+    with pytest.raises(ValueError, match="share_session is called share_weights"):
+        OnnxTensor.Options(model=path, share_session=True)

@@ -539,7 +539,7 @@ def test_two_instances_in_two_threads_agree_with_one(start, matmul, share):
         start(
             path,
             {"shared": shared, "instance_num": 2, "instance_index": i},
-            share_session=share,
+            share_weights=share,
         )
         for i in range(2)
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace_tensors import dlpack
+    from headrace_tensors.dlpack import export_capsule, read_capsule
     from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
     from headrace_tensors.host_arrays import array_of_numbers, host_array, is_plain, numpy_dtype
     from headrace_tensors.joining import concatenate, gather, joined, rows_apart
@@ -78,7 +78,7 @@ __all__ = [
     "counted_rows",
     "cropped",
     "cut_groups",
-    "dlpack",
+    "export_capsule",
     "find_crops",
     "gather",
     "group_items",
@@ -95,6 +95,7 @@ __all__ = [
     "padded_shape",
     "padded_shapes",
     "padding_fits",
+    "read_capsule",
     "read_item",
     "read_warm_up",
     "refuse_other_axes",
@@ -109,6 +110,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "export_capsule": "dlpack",
+    "read_capsule": "dlpack",
     "BatchAxisOptions": "options",
     "Crop": "padding",
     "Item": "reading",
@@ -164,8 +167,6 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name == "dlpack":
-        return importlib.import_module("headrace_tensors.dlpack")
     if name not in _HOME:
         raise AttributeError(f"module 'headrace_tensors' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"headrace_tensors.{_HOME[name]}"), name)

@@ -28,8 +28,10 @@ __all__ = [
 STRING: Final = "str"
 """The dtype of string tensors, which numpy holds as arrays of ``str`` objects."""
 
-_NAMELESS: Final = re.compile(r"\?|-?\d+|unk__\d+|.*_dim_\d+|.*DynamicDimension\.\d+")
-"""Names that exporters make up for axes of unknown length, which therefore tell nothing."""
+_NAMELESS: Final = re.compile(
+    r"\?|-?\d+|unk__\d+|.*_dim_\d+|.*_dynamic_axes_\d+|.*DynamicDimension\.\d+"
+)
+"""Names that exporters (tf2onnx, torch.onnx, paddle2onnx) make up for axes of unknown length, which tell nothing."""
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,12 @@ class OnnxTensor(headrace.Backend):
 
     _session: Any = None
     _runner: Any = None
+    _place: Any = None
     _on_device: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     """Keeps the CUDA device that is current in the caller's thread, which ONNX Runtime changes."""
     _run_options: Any = None
     _run_samples: Callable[[list[Request]], bool] | None = None
-    _weights: WeightFiles
+    _weights: WeightFiles | None = None
     _signature: Signature
     _keys: dict[str, str]
     _options: OnnxOptions
@@ -87,9 +88,12 @@ class OnnxTensor(headrace.Backend):
         """Make the session, or take the session that the node's instances share, and read its signature."""
         try:
             self._build(options, context)
-        except SetupError as error:
-            error.node, error.backend = context.node_name, self._label()
-            error.instance = context.instance_index
+        except BaseException as error:
+            if self._weights is not None:
+                self._weights.close()
+            if isinstance(error, SetupError):
+                error.node, error.backend = context.node_name, self._label()
+                error.instance = context.instance_index
             raise
 
     def _build(self, options: OnnxOptions, context: headrace.InitContext) -> None:
@@ -98,13 +102,16 @@ class OnnxTensor(headrace.Backend):
         onnxruntime = builds.import_runtime()
         from headrace_ort import session, signature
         from headrace_ort.device_arrays import read_value
+        from headrace_ort.opening import open_session
 
         self._value = read_value
         self._options = options
         self._logger = context.logger
-        self._place: Any = None
-        log_level, opened = self._open(options, context)
-        run_options = partial(session.run_options, log_level)
+        opened = open_session(options, context)
+        self._session, self._place, self._weights = opened.session, opened.place, opened.weights
+        if opened.place is not None:
+            self._on_device = opened.place.current()
+        run_options = partial(session.run_options, opened.log_level)
         self._run_options = run_options()
         self._signature = signature.read_signature(
             self._session,
@@ -138,108 +145,10 @@ class OnnxTensor(headrace.Backend):
             "onnxruntime": onnxruntime.__version__,
             "model": str(options.model),
             "providers": list(self._session.get_providers()),
-            **opened,
+            **opened.about,
             "output_device": options.output_device,
             "cuda_graphs": [],
         }
-
-    def _open(
-        self, options: OnnxOptions, context: headrace.InitContext
-    ) -> tuple[str, dict[str, Any]]:
-        """Open the session, or take the one that the instances share.
-
-        Returns:
-            The level of the logs of its runs, and what `describe` gives of how it was opened.
-        """
-        from headrace_ort import providers, session
-        from headrace_ort.model_file import DEPEND_ON_BATCH, WeightFiles, read_facts
-
-        chosen = self._choose(options, context)
-        on_cpu = [name for name, _ in chosen] == [providers.CPU]
-        threads = options.intra_op_threads or context.threads
-        share = options.share_session
-        if share is None:
-            share = on_cpu and threads == 1
-        log_level = options.log_level or ("fatal" if on_cpu else "error")
-        if chosen[0][0] in providers.ON_CUDA:
-            from headrace_ort.on_device import place_of
-
-            self._place = place_of(context, chosen, shared=share, cuda_graph=options.cuda_graph)
-            chosen = self._place.providers
-            self._on_device = self._place.current()
-
-        def make() -> Any:
-            return session.make_session(
-                options.model,
-                chosen,
-                intra_op_threads=threads,
-                spinning=options.spin,
-                arena=options.arena,
-                custom_ops=options.custom_ops,
-                graph_optimization=options.graph_optimization,
-                session_config=options.session_config,
-                log_level=log_level,
-                libraries=options.provider_libraries,
-            )
-
-        if share:
-            about = options.model.stat()
-            key = ("headrace_ort", str(options.model.resolve()), about.st_mtime_ns, about.st_size)
-            how = (
-                chosen,
-                threads,
-                options.spin,
-                options.arena,
-                options.graph_optimization,
-                log_level,
-            )
-            more = (sorted(options.session_config.items()), options.custom_ops)
-            named = (*key, repr(how), repr(more))
-        facts = read_facts(options.model)
-        self._weights = WeightFiles(options.model, facts.locations)
-        with self._on_device:
-            self._session = context.shared.get_or_create(named, make) if share else make()
-        company = sorted(facts.operators & DEPEND_ON_BATCH)
-        if company and context.max != 1:
-            context.logger.warning(
-                "%s has %s, which scales all rows of a batch together: results depend on the company in which a"
-                " request runs. max = 1 runs each alone",
-                options.model.name,
-                ", ".join(company),
-            )
-        return log_level, {
-            "provider_options": {
-                name: {key: value for key, value in values.items() if key != "user_compute_stream"}
-                for name, values in chosen
-            },
-            "intra_op_threads": threads,
-            "spinning": options.session_config.get(session.SPINNING, str(int(options.spin))) == "1",
-            "shared_session": share,
-        }
-
-    def _choose(
-        self, options: OnnxOptions, context: headrace.InitContext
-    ) -> list[tuple[str, dict[str, str]]]:
-        """Give the providers with their options; refuse two builds of ONNX Runtime, or warn about them."""
-        from headrace_ort import builds, providers
-
-        if (options.provider_libraries or options.custom_ops) and not context.allow_import:
-            raise SetupError(
-                "provider_libraries and custom_ops bring in code, and imports are refused here",
-                hint="Load the configuration with imports allowed.",
-            )
-        chosen = providers.choose_providers(
-            options.providers,
-            context.device,
-            options.provider_options,
-            libraries=options.provider_libraries,
-        )
-        twice = builds.two_builds()
-        if twice is not None:
-            if any(name != providers.CPU for name, _ in chosen):
-                raise twice
-            context.logger.warning("%s. %s", twice.what, twice.hint)
-        return chosen
 
     def _bind(
         self,
@@ -290,7 +199,7 @@ class OnnxTensor(headrace.Backend):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all valid requests."""
-        if self._weights:
+        if self._weights is not None:
             self._weights.check()
         if self._run_samples is not None and self._run_samples(batch):
             return None
@@ -432,16 +341,18 @@ class OnnxTensor(headrace.Backend):
         return [output.shape for output in self._run_feeds(made)]
 
     def describe(self) -> dict[str, Any]:
-        """Give providers, threads, batch size, and the inputs and outputs."""
+        """Give providers, threads, batch size, and the inputs and outputs; apart from them inputs that may be missing."""
         signature = self._signature
-        inputs = {
-            port.name: {"key": self._keys[port.name], **port.describe()}
-            for port in signature.inputs
-            if port.name in self._keys
-        }
+        inputs: dict[str, Any] = {}
+        optional: dict[str, Any] = {}
+        for port in signature.inputs:
+            if port.name in self._keys:
+                about = {"key": self._keys[port.name], **port.describe()}
+                (optional if port.optional else inputs)[port.name] = about
         outputs = {port.name: port.describe() for port in signature.outputs}
         batch = {"batch": signature.rows, "one_at_a_time": signature.one_at_a_time}
-        return {**self._built, **batch, "inputs": inputs, "outputs": outputs}
+        found = {**self._built, **batch, "inputs": inputs, "outputs": outputs}
+        return {**found, "optional_inputs": optional} if optional else found
 
     def close(self) -> None:
         """Drop the session; a shared session lives until the node's last instance drops it."""
@@ -449,7 +360,8 @@ class OnnxTensor(headrace.Backend):
             if self._runner is not None:
                 self._runner.close()
             self._session = self._run_options = self._runner = self._run_samples = None
-        self._weights.close()
+        if self._weights is not None:
+            self._weights.close()
 
 
 def _reads(signature: Signature, keys: Mapping[str, str]) -> tuple[str, ...] | type:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
 from headrace_ort.device_arrays import DeviceArray
-from headrace_ort.device_memory import DeviceMemory, in_place, pad_items
+from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
+from headrace_ort.graphs import Graph, Graphs
 from headrace_tensors import Item, counted_rows, numpy_dtype, split_outputs
 
 if TYPE_CHECKING:
@@ -99,10 +99,9 @@ class DeviceRunner:
         self._lasting = outputs_last()
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._given: list[DeviceArray] = []
-        self._graphs: dict[int, _Graph] = {}
-        self._thread: ThreadPoolExecutor | None = None
+        self._graphs = Graphs(session.run_with_iobinding)
         self._optional = any(port.optional for port in signature.inputs)
-        self._cut = _Cut({}, {}, ())
+        self._cut = Cut({}, {}, ())
 
     # One batch.
 
@@ -128,7 +127,7 @@ class DeviceRunner:
             BackendError: ONNX Runtime or CUDA refused the run, or an output does not have the rows of the batch.
             InstanceLostError: The device can run nothing more in this process.
         """
-        self._cut = _Cut(crops or {}, padded or {}, items)
+        self._cut = Cut(crops or {}, padded or {}, items)
         if pads is not None:
             items = pad_items(items, self._signature.inputs, pads, pad_multiple)
         try:
@@ -141,12 +140,12 @@ class DeviceRunner:
 
     def _run(self, items: Sequence[Item]) -> list[Any]:
         rows = sum(item.rows for item in items)
-        graph = self._graph_for(items, rows)
+        graph = self._graphs.fitting(rows, items[0].tensors)
         if graph is not None:
-            for port in self._signature.inputs:
+            for port in (port for port in self._signature.inputs if port.name in graph.inputs):
                 arrays = [item.tensors[port.name] for item in items]
                 self._memory.fill(graph.inputs[port.name], arrays, port, graph.rows)
-            self._replay(graph)
+            self._graphs.replay(graph)
             self._pending = True
             outputs = graph.outputs
         else:
@@ -324,7 +323,7 @@ class DeviceRunner:
             SetupError: A shape is not fixed, or the model cannot be captured.
         """
         for port in (*self._signature.inputs, *self._signature.outputs):
-            if not port.batched or None in port.shape[1:]:
+            if not port.optional and (not port.batched or None in port.shape[1:]):
                 raise SetupError(
                     f"cuda_graph needs one shape, and {port.name!r} is {port.text()}",
                     hint="Export the model with fixed axes but for the batch.",
@@ -332,12 +331,12 @@ class DeviceRunner:
         for number, rows in enumerate(sorted(sizes, reverse=True), 1):
             self._graphs[rows] = self._captured(rows, number)
 
-    def _captured(self, rows: int, number: int) -> _Graph:
-        graph = _Graph(rows, self._session.io_binding(), self._make_options(), {}, [])
+    def _captured(self, rows: int, number: int) -> Graph:
+        graph = Graph(rows, self._session.io_binding(), self._make_options(), {}, [])
         graph.options.add_run_config_entry(_GRAPH, str(number))
         if not self._to_cpu:
             graph.options.add_run_config_entry(_UNFINISHED, "1")
-        for port in self._signature.inputs:
+        for port in (port for port in self._signature.inputs if not port.optional):
             shape = (rows, *(n or 1 for n in port.shape[1:]))
             value = self._memory.empty(shape, numpy_dtype(port.dtype))
             self._memory.fill(value, [np.zeros(shape, numpy_dtype(port.dtype))], port, rows)
@@ -352,7 +351,7 @@ class DeviceRunner:
             graph.binding.bind_ortvalue_output(port.name, value)
         try:
             for _ in range(2):  # the first run of a size captures, later ones replay
-                self._replay(graph)
+                self._graphs.replay(graph)
             cuda.wait_for(self._stream, self._done)
         except Exception as error:
             raise SetupError(
@@ -362,26 +361,10 @@ class DeviceRunner:
             ) from error
         return graph
 
-    def _replay(self, graph: _Graph) -> None:
-        """Run a captured size, in the one thread that captures and replays all graphs.
-
-        ONNX Runtime keeps captured graphs per thread, and any thread may run a batch; so without this thread each
-        thread would capture again. The caller waits for the run, even if Ctrl-C interrupts the wait: the memory of
-        the graph is in use until the run has ended.
-        """
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-ort-graphs")
-        job = self._thread.submit(self._session.run_with_iobinding, graph.binding, graph.options)
-        try:
-            job.result()
-        except BaseException:
-            wait([job])
-            raise
-
     def shapes_of(self, feeds: Mapping[str, Any], rows: int) -> list[tuple[int, ...]]:
         """Run inputs by name, of a number of rows, and return the shape of each output."""
         item = Item(feeds, rows, sample=False)
-        self._cut = _Cut({}, {}, (item,))
+        self._cut = Cut({}, {}, (item,))
         try:
             outputs = self._run_bound([item], rows)
             return [tuple(one.shape if self._to_cpu else one.shape()) for one in outputs]
@@ -396,12 +379,6 @@ class DeviceRunner:
         self.end()
         return self.sizes
 
-    def _graph_for(self, items: Sequence[Item], rows: int) -> _Graph | None:
-        if not self._graphs:
-            return None
-        fitting = [size for size in self._graphs if size >= rows]
-        return self._graphs[min(fitting)] if fitting else None
-
     @property
     def sizes(self) -> list[int]:
         """The numbers of rows that were captured, ascending."""
@@ -409,38 +386,10 @@ class DeviceRunner:
 
     def close(self) -> None:
         """Release buffers and graphs."""
-        if self._thread is not None:
-            self._thread.shutdown()
-        self._graphs.clear()
+        self._graphs.close()
         self._kept.clear()
         self._given.clear()
         self._memory.close()
         cuda.close_event(self._done)
         # The context still refers to the runner (`at_batch_end`), which must not keep the session alive.
         self._session = self._binding = self._done = None
-
-
-class _Cut(NamedTuple):
-    """What is cut off the outputs of a batch: the crops, the padded shapes, and the items before they were padded."""
-
-    crops: Mapping[str, Sequence[Crop]]
-    padded: Mapping[str, Sequence[int]]
-    items: Sequence[Item]
-
-    def lengths(self, output: str, shape: Sequence[int]) -> list[int]:
-        """Return for each item how long the first axis of its samples is; nothing if it is not cut."""
-        crops = self.crops.get(output, ())
-        for crop in crops:
-            if len(shape) > 1 and shape[1] == self.padded[crop.input][crop.place]:
-                return [crop.length(item) for item in self.items]
-        return []
-
-
-class _Graph:
-    """A captured batch size: its binding, and the memory that it reads and writes."""
-
-    def __init__(
-        self, rows: int, binding: Any, options: Any, inputs: dict[str, Any], outputs: list[Any]
-    ) -> None:
-        self.rows, self.binding, self.options = rows, binding, options
-        self.inputs, self.outputs = inputs, outputs

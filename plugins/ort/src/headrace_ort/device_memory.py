@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -16,9 +16,9 @@ from headrace_tensors import concatenate, joined, numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace_tensors import Item, Port, Signature
+    from headrace_tensors import Crop, Item, Port, Signature
 
-__all__ = ["DeviceMemory", "in_place", "pad_items"]
+__all__ = ["Cut", "DeviceMemory", "in_place", "pad_items"]
 
 
 class DeviceMemory:
@@ -142,3 +142,19 @@ def pad_items(
             own[port.name] = whole[start : start + item.rows]
             start += item.rows
     return [item._replace(tensors=own) for item, own in zip(items, padded, strict=True)]
+
+
+class Cut(NamedTuple):
+    """What is cut off the outputs of a batch: the crops, the padded shapes, and the items before they were padded."""
+
+    crops: Mapping[str, Sequence[Crop]]
+    padded: Mapping[str, Sequence[int]]
+    items: Sequence[Item]
+
+    def lengths(self, output: str, shape: Sequence[int]) -> list[int]:
+        """Return for each item how long the first axis of its samples is; nothing if it is not cut."""
+        crops = self.crops.get(output, ())
+        for crop in crops:
+            if len(shape) > 1 and shape[1] == self.padded[crop.input][crop.place]:
+                return [crop.length(item) for item in self.items]
+        return []

@@ -132,9 +132,6 @@ class WeightFiles:
                 descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
                 self._files.append((descriptor, path, _state(descriptor)))
 
-    def __bool__(self) -> bool:
-        return bool(self._files)
-
     def check(self) -> None:
         """Refuse to run on a file that was written to since it was opened.
 

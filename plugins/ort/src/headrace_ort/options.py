@@ -63,7 +63,7 @@ class OnnxOptions(BatchAxisOptions):
         description="Whether ONNX Runtime keeps freed memory of the CPU in an arena; false gives it "
         "back after each run, which is slower.",
     )
-    share_session: bool | None = Field(
+    share_weights: bool | None = Field(
         None,
         description="Whether the node's instances run one session, with one copy of the weights; "
         "default: on the CPU with one thread each.",
@@ -93,7 +93,9 @@ class OnnxOptions(BatchAxisOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _former_name(cls, values: Any) -> Any:
+    def _former_names(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "share_session" in values:
+            raise ValueError("share_session is called share_weights, as in TorchModule")
         if isinstance(values, dict) and "spinning" in values and "spin" not in values:
             values = dict(values)
             values["spin"] = bool(values.pop("spinning"))

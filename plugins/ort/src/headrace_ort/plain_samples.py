@@ -52,7 +52,7 @@ def runner_of_samples(
             sample = request.get(key)
             if type(sample) is not kind or sample.shape != shape or sample.dtype != dtype:
                 return False
-            if "request_size" in request or not others.isdisjoint(request):
+            if "request_size" in request or (others and not others.isdisjoint(request)):
                 return False
             samples.append(sample[None])
         whole = samples[0] if len(samples) == 1 else joined(samples)

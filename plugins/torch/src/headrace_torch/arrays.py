@@ -6,11 +6,12 @@ thread then waits to get the lock back.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+import headrace_tensors as tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["are_alike", "gather", "is_dense", "stacked_arrays", "torch_dtype"]
-
-_HELD_BYTES = 1 << 16
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -40,25 +39,8 @@ def are_alike(arrays: Sequence[Any]) -> bool:
 
 
 def gather(arrays: Sequence[NDArray[Any]], target: Any) -> None:
-    """Copy arrays of one shape and dtype into ``target``, one below the other.
-
-    numpy releases the interpreter lock around each copy of more than 500 elements. If many threads want the
-    lock, getting it back takes longer than such a copy. So arrays of up to `_HELD_BYTES` are copied as one
-    element of raw bytes each, with the lock held. Larger arrays are copied by one call of OpenCV, which releases
-    the lock once for all of them, if OpenCV is loaded already; else by numpy.
-    """
-    nbytes = arrays[0].nbytes
-    raw = nbytes > 0 and all(one.flags.c_contiguous for one in arrays)
-    vconcat = getattr(sys.modules.get("cv2"), "vconcat", None)
-    if raw and nbytes <= _HELD_BYTES:
-        row = np.dtype((np.void, nbytes))
-        np.concatenate(
-            [one.reshape(-1).view(row) for one in arrays], out=target.reshape(-1).view(row)
-        )
-    elif raw and vconcat is not None and nbytes < 1 << 31:
-        rows = [one.reshape(1, -1).view(np.uint8) for one in arrays]
-        vconcat(rows, target.reshape(-1).view(np.uint8).reshape(len(arrays), nbytes))
-    else:
+    """Copy arrays of one shape and dtype into ``target``, one below the other; see `headrace_tensors.gather`."""
+    if not tensors.gather(arrays, target, arrays[0].nbytes):
         np.stack(arrays, out=target)
 
 

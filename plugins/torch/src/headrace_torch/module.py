@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError, SetupError
 from headrace_tensors import (
     choose_keys,
     cropped,
-    find_crops,
     group_items,
-    pad_values,
     padded_shapes,
-    padding_fits,
     read_warm_up,
-    warning_of_padding,
 )
 from headrace_torch._tensor_backend import TensorBackend
 from headrace_torch.module_options import TorchModuleOptions
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
     from headrace_tensors import Crop, Item
-    from headrace_torch.signature import Port
 
 __all__ = ["TorchModule"]
 
@@ -84,7 +78,9 @@ class TorchModule(TensorBackend):
         self._owner = self._shared(options, context)
         model = self._owner.model
         completed = signature.with_shapes(model.signature, options.shape)
-        completed = signature.without_batch_axis(completed, options.unbatched, options.outputs)
+        completed = signature.without_batch_axis(
+            completed, options.unbatched, options.outputs, model.signature
+        )
         if model.returned is not None:
             signature.refuse_other_axes(model.returned, options.outputs, completed)
         self._options, self._signature, self._logger = options, completed, context.logger
@@ -94,7 +90,10 @@ class TorchModule(TensorBackend):
         self._pads: dict[str, float] | None = None
         self._crops: dict[str, tuple[Crop, ...]] = {}
         if options.ragged == "pad":
-            self._set_padding(options, context)
+            from headrace_torch.padding import crops_of, pads_of
+
+            self._pads = pads_of(completed, options.pad_value, self._dtype, context.logger)
+            self._crops = crops_of(completed, model.returned, options.outputs, options.crop)
         strict = options.device_input == "strict"
         self._read = Reader(
             completed,
@@ -136,34 +135,6 @@ class TorchModule(TensorBackend):
             "outputs": None,  # until the warm-up has run the model
             "threads": torch.get_num_threads(),
         }
-
-    def _set_padding(self, options: TorchModuleOptions, context: InitContext) -> None:
-        """Find out what pads each input, and what is cut off the outputs again.
-
-        Raises:
-            SetupError: The dtype of an input with dynamic axes cannot hold its ``pad_value``.
-        """
-        from headrace_torch.signature import declared_outputs
-        from headrace_torch.tensors import dtype_name
-
-        ports = self._signature.inputs
-        self._pads = pad_values(options.pad_value, ports)
-        warning = warning_of_padding(options.pad_value, ports)
-        if warning is not None:
-            context.logger.warning("%s", warning)
-        for port in ports:
-            dtype = port.dtype
-            if dtype is None or port.shape is None or None not in port.shape[1:]:
-                continue
-            if self._dtype is not None and dtype.is_floating_point:
-                dtype = self._dtype
-            value = self._pads[port.name]
-            if not padding_fits(dtype_name(dtype), value):
-                raise SetupError(
-                    f"input {port.name!r} is {port.text()}: it cannot be padded with {value}"
-                )
-        known = declared_outputs(self._owner.model.returned, options.outputs, options.crop)
-        self._crops = find_crops(replace(self._signature, outputs=known), options.crop)
 
     def _most(self, context: InitContext) -> int:
         """Give the largest batch that the node may cut, in rows."""
@@ -370,8 +341,14 @@ class TorchModule(TensorBackend):
 
     def _once(self, items: Sequence[Item]) -> list[Any]:
         """Run items in one batch, and give each its rows."""
+        from headrace_torch.padding import gathered
+
         rows = self._filled(sum(item.rows for item in items))
-        tensors = [self._joined(port, items, rows) for port in self._signature.inputs]
+        pads, multiple = self._pads, self._options.pad_multiple
+        tensors = [
+            gathered(port, items, rows, self._place, pads=pads, pad_multiple=multiple)
+            for port in self._signature.inputs
+        ]
         outputs = self._runner.run(tensors, rows, new=len(items) > 1)
         padded = (
             padded_shapes(items, self._signature, self._options.pad_multiple) if self._crops else {}
@@ -390,29 +367,6 @@ class TorchModule(TensorBackend):
             results.append(next(iter(found.values())) if len(found) == 1 else found)
             start += item.rows
         return results
-
-    def _joined(self, port: Port, items: Sequence[Item], rows: int) -> torch.Tensor:
-        """Return the rows of all items on the device; those of the host go there in one copy."""
-        from headrace_torch.items import joined
-
-        tensors = [item.tensors[port.name] for item in items]
-        if not port.batched:
-            return self._on_device(tensors[0])
-        if not all(one.device.type == "cpu" for one in tensors):
-            tensors = [self._on_device(one) for one in tensors]
-        whole = joined(
-            tensors,
-            rows=rows,
-            pad_value=None if self._pads is None else self._pads[port.name],
-            pad_multiple=self._options.pad_multiple,
-            port=port,
-        )
-        return self._on_device(whole)
-
-    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        from headrace_torch.transfer import moved_in
-
-        return tensor if tensor.device == self._place.device else moved_in(tensor, self._place)
 
     def describe(self) -> dict[str, Any]:
         """Give torch's version, the device, the precision, the loaded model with its options, its inputs and outputs.

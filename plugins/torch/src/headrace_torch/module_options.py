@@ -74,7 +74,9 @@ class TorchModuleOptions(UnbatchedOptions):
         None, description="A state dict, or safetensors, for the module; default: the module's own."
     )
     dtype: Literal["float16", "bfloat16", "float32"] | None = Field(
-        None, description="What weights and floating inputs are cast to; default: left as they are."
+        None,
+        description="What weights and floating inputs are cast to; default: left as they are. "
+        "(`precision` of Onnx2Tensorrt leaves inputs and outputs.)",
     )
     channels_last: bool = Field(
         False, description="Run with that layout of memory, for convolutions (true or false)."

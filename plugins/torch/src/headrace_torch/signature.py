@@ -189,7 +189,10 @@ def with_shapes(signature: Signature, shape: str | Mapping[str, str] | None) -> 
 
 
 def without_batch_axis(
-    signature: Signature, unbatched: Sequence[str] | str, outputs: Sequence[str] | None
+    signature: Signature,
+    unbatched: Sequence[str] | str,
+    outputs: Sequence[str] | None,
+    declared: Signature,
 ) -> Signature:
     """Return the signature; inputs that the option ``unbatched`` names have no batch axis, other names are outputs.
 
@@ -197,22 +200,30 @@ def without_batch_axis(
         signature: The inputs.
         unbatched: Names of inputs and outputs, or ``"all"``.
         outputs: The names of the outputs to give; None: all.
+        declared: The inputs as the model declares them: a shape that it does not declare is that of the option
+            ``shape``, to which no batch axis is added.
 
     Raises:
         SetupError: A name is neither an input nor among ``outputs``.
     """
-    if unbatched == "all":
-        ports = tuple(replace(port, batched=False) for port in signature.inputs)
-        return replace(signature, inputs=ports, whole=frozenset({"all"}))
     names = [port.name for port in signature.inputs]
+    known = {port.name for port in declared.inputs if port.shape is not None}
+    whole_ports = tuple(
+        replace(
+            port,
+            batched=False,
+            shape=port.shape if port.shape is None or port.name in known else port.shape[1:],
+        )
+        if unbatched == "all" or port.name in unbatched
+        else port
+        for port in signature.inputs
+    )
+    if unbatched == "all":
+        return replace(signature, inputs=whole_ports, whole=frozenset({"all"}))
     whole = frozenset(name for name in unbatched if name not in names)
     if outputs is not None:
         refuse_unknown("unbatched", whole, [*names, *outputs])
-    ports = tuple(
-        replace(port, batched=False) if port.name in unbatched else port
-        for port in signature.inputs
-    )
-    return replace(signature, inputs=ports, whole=whole)
+    return replace(signature, inputs=whole_ports, whole=whole)
 
 
 def _port_of_text(name: str, text: str) -> Port:

@@ -63,8 +63,10 @@ def warm(  # noqa: C901
     captured = graphs and runner.graphs is not None
     chosen = (signature.rows,) if signature.rows is not None else sizes_to_capture(*sizes)
     chosen = tuple(size for size in chosen if size >= signature.low_rows) or (signature.low_rows,)
-    shapes = [port.shape for port in signature.inputs]
-    if real is None and any(shape is None or None in shape[1:] for shape in shapes):
+    shapes = [
+        port.shape[1:] if port.shape and port.batched else port.shape for port in signature.inputs
+    ]
+    if real is None and any(shape is None or None in shape for shape in shapes):
         if captured:
             raise SetupError(
                 "cuda_graph needs the shape of every input, and the model does not declare it",

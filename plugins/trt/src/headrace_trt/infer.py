@@ -213,8 +213,17 @@ class TensorrtCat(headrace.Backend):
     _gathering: Gathering | None = None
 
     def init(self, options: headrace.Options, context: headrace.InitContext) -> None:
-        """Find the gathering of the TensorrtInferTensor before this."""
+        """Find the gathering of the TensorrtInferTensor before this.
+
+        Raises:
+            SetupError: There is none, or its results are cut by ``crop``.
+        """
         self._gathering = gathering_of(context, "TensorrtCat")
+        if self._gathering.runners[0].crops:
+            raise SetupError(
+                "`crop` cuts the results of a TensorrtInferTensor alone, not those of a gathered batch",
+                hint="Leave crop out, or TensorrtCat and TensorrtSplit.",
+            )
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:

@@ -132,7 +132,8 @@ class BuildOptions(headrace.Options):
     precision: Literal["model", "fp16", "bf16", "int8", "fp8"] = Field(
         "model",
         description="The graph's own types, or the type it is converted to; int8 and fp8 through "
-        "Q/DQ nodes, the graph's or made from `calibration`. Inputs and outputs keep their types.",
+        "Q/DQ nodes, the graph's or made from `calibration`. Inputs and outputs keep their types, "
+        "which `dtype` of TorchModule casts, too.",
     )
     calibration: Annotated[headrace.OutputPath, AfterValidator(_there)] | None = Field(
         None, description="Folder of .npy or .npz samples, or one .npz of all, for int8 and fp8."

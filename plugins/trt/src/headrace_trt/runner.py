@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError
@@ -18,6 +16,7 @@ from headrace_trt.memory import PinnedArena, close_all
 from headrace_trt.outputs import Outputs, Raw, nbytes_of
 from headrace_trt.placing import InputBuffers
 from headrace_trt.results import hand_out, hand_out_samples
+from headrace_trt.run_settings import RunSettings, SharedScratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,33 +28,6 @@ if TYPE_CHECKING:
     from headrace_trt.engine import Engine
 
 __all__ = ["RunSettings", "Runner", "SharedScratch"]
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """How requests are run; the fields have the meaning of the options of ``TensorrtInferTensor``."""
-
-    ragged: str = "refuse"
-    pad_value: float | Mapping[str, float] = 0.0
-    pad_multiple: int = 1
-    crop: Mapping[str, str] | None = None
-    output_device: str = "cpu"
-    cuda_graph: bool = False
-    cuda_graph_limit: int = 16
-    context_memory: str = "static"
-
-
-class SharedScratch:
-    """Scratch memory that all instances of a node share; one of them runs at a time."""
-
-    def __init__(self, engine: Engine, cuda: Cuda) -> None:
-        self.memory = ContextMemory.for_engine(engine, cuda)
-        # Reentrant, because a thread may use two runners in one batch; both queue their work on the same stream.
-        self.lock = threading.RLock()
-
-    def close(self) -> None:
-        """Give the memory back."""
-        self.memory.close()
 
 
 class Runner:
@@ -100,7 +72,7 @@ class Runner:
         self._pending = False
         self._kept: list[Any] = []
         self._sample_runs: dict[int, Run] = {}
-        self._crops = find_crops(signature, settings.crop) if settings.ragged == "pad" else {}
+        self.crops = find_crops(signature, settings.crop) if settings.ragged == "pad" else {}
         self._reader = Reader(signature, keys, cuda, lambda: self._stream.handle, engine.ordinal)
         self._arena = PinnedArena(cuda)
         self._graph_memory: ContextMemory | None = None
@@ -177,7 +149,7 @@ class Runner:
         self.settle_for_host()
         requests = [batch[place] for place in places]
         for run, outputs in zip(runs, fetched, strict=True):
-            hand_out(run, self.signature.outputs, outputs, items, requests, self._crops)
+            hand_out(run, self.signature.outputs, outputs, items, requests, self.crops)
         return outcomes if any(outcomes) else None
 
     def place_samples(self, batch: Sequence[Request]) -> tuple[Run, dict[str, int]] | None:

@@ -1,0 +1,137 @@
+"""Opens the session of an instance as its options say, or takes the one that the node's instances share."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.errors import SetupError
+from headrace_ort import builds, providers, session
+from headrace_ort.model_file import DEPEND_ON_BATCH, WeightFiles, read_facts
+
+if TYPE_CHECKING:
+    import headrace
+    from headrace_ort.on_device import Place
+    from headrace_ort.options import OnnxOptions
+
+__all__ = ["Opened", "open_session"]
+
+
+class Opened(NamedTuple):
+    """An open session.
+
+    Attributes:
+        session: The ``onnxruntime.InferenceSession``.
+        log_level: The level of the logs of its runs.
+        place: Its place on a CUDA device; None: it computes elsewhere.
+        weights: The files with weights that it maps; None: there are none.
+        about: What `describe` gives of how it was opened.
+    """
+
+    session: Any
+    log_level: str
+    place: Place | None
+    weights: WeightFiles | None
+    about: dict[str, Any]
+
+
+def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
+    """Open the session, or take the one that the instances share.
+
+    Raises:
+        SetupError: The model cannot be loaded or run on the providers.
+    """
+    chosen = _choose(options, context)
+    place: Place | None = None
+    current: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    on_cpu = [name for name, _ in chosen] == [providers.CPU]
+    threads = options.intra_op_threads or context.threads
+    share = options.share_weights
+    if share is None:
+        share = on_cpu and threads == 1
+    log_level = options.log_level or ("fatal" if on_cpu else "error")
+    if chosen[0][0] in providers.ON_CUDA:
+        from headrace_ort.on_device import place_of
+
+        place = place_of(context, chosen, shared=share, cuda_graph=options.cuda_graph)
+        if place is not None:
+            chosen, current = place.providers, place.current()
+
+    def make() -> Any:
+        return session.make_session(
+            options.model,
+            chosen,
+            intra_op_threads=threads,
+            spinning=options.spin,
+            arena=options.arena,
+            custom_ops=options.custom_ops,
+            graph_optimization=options.graph_optimization,
+            session_config=options.session_config,
+            log_level=log_level,
+            libraries=options.provider_libraries,
+        )
+
+    if share:
+        file = options.model.stat()
+        key = ("headrace_ort", str(options.model.resolve()), file.st_mtime_ns, file.st_size)
+        how = (
+            chosen,
+            threads,
+            options.spin,
+            options.arena,
+            options.graph_optimization,
+            log_level,
+        )
+        more = (sorted(options.session_config.items()), options.custom_ops)
+        named = (*key, repr(how), repr(more))
+    facts, weights = read_facts(options.model), None
+    if facts.locations:
+        weights = WeightFiles(options.model, facts.locations)
+    try:
+        with current:
+            made = context.shared.get_or_create(named, make) if share else make()
+    except BaseException:
+        if weights is not None:
+            weights.close()
+        raise
+    company = sorted(facts.operators & DEPEND_ON_BATCH)
+    if company and context.max != 1:
+        context.logger.warning(
+            "%s has %s, which scales all rows of a batch together: results depend on the company in which a"
+            " request runs. max = 1 runs each alone",
+            options.model.name,
+            ", ".join(company),
+        )
+    about = {
+        "provider_options": {
+            name: {key: value for key, value in values.items() if key != "user_compute_stream"}
+            for name, values in chosen
+        },
+        "intra_op_threads": threads,
+        "spinning": options.session_config.get(session.SPINNING, str(int(options.spin))) == "1",
+        "shared_session": share,
+    }
+    return Opened(made, log_level, place, weights, about)
+
+
+def _choose(
+    options: OnnxOptions, context: headrace.InitContext
+) -> list[tuple[str, dict[str, str]]]:
+    """Give the providers with their options; refuse two builds of ONNX Runtime, or warn about them."""
+    if (options.provider_libraries or options.custom_ops) and not context.allow_import:
+        raise SetupError(
+            "provider_libraries and custom_ops bring in code, and imports are refused here",
+            hint="Load the configuration with imports allowed.",
+        )
+    chosen = providers.choose_providers(
+        options.providers,
+        context.device,
+        options.provider_options,
+        libraries=options.provider_libraries,
+    )
+    twice = builds.two_builds()
+    if twice is not None:
+        if any(name != providers.CPU for name, _ in chosen):
+            raise twice
+        context.logger.warning("%s. %s", twice.what, twice.hint)
+    return chosen

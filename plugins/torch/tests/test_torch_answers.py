@@ -1,0 +1,142 @@
+"""Answers of TorchModule in company are those alone: compared with the same modules called by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.errors import SetupError
+from headrace_torch.module import TorchModule
+
+HERE = f"{Path(__file__)}:"
+
+
+class Kept(torch.nn.Module):
+    """The rows whose first number is above a half, of all rows together."""
+
+    def forward(self, x):
+        return x[x[:, 0] > 0.5]
+
+
+class TimeFirst(torch.nn.Module):
+    def forward(self, x):
+        return x.transpose(0, 1)
+
+
+class Biased(torch.nn.Module):
+    """Adds a bias for the whole run, and gives the mean of all rows, too."""
+
+    def forward(self, x, bias):
+        return {"y": x + bias, "mean": x.mean()}
+
+
+class Masked(torch.nn.Module):
+    def forward(self, ids, mask):
+        return {"sum": (ids * mask).sum(1), "ids": ids * mask}
+
+
+class Divides(torch.nn.Module):
+    def forward(self, x):
+        if float(x.max()) <= 1:
+            raise ValueError("this is no real input")
+        return x * 2
+
+
+@pytest.mark.parametrize("name", ["Kept", "TimeFirst"])
+def test_outputs_that_do_not_follow_the_rows_are_refused(bench, name):
+    with pytest.raises(SetupError, match="output 'output'") as caught:
+        bench().start(TorchModule, module=f"{HERE}{name}", shape="4")
+    assert "`unbatched`" in caught.value.hint
+
+
+def test_an_output_that_unbatched_names_is_given_whole(bench):
+    one = bench()
+    backend = one.start(TorchModule, module=f"{HERE}Kept", shape="2", unbatched=["output"])
+    assert backend.max == 1
+    rows = torch.tensor([[0.9, 1], [0.1, 2], [0.8, 3]])
+    (found,) = one.run(backend, {"data": rows, "request_size": 3})
+    torch.testing.assert_close(found, rows[[0, 2]])
+    (none,) = one.run(backend, {"data": rows[1]})
+    assert none.shape == (0, 2)
+
+
+def test_inputs_without_batch_axis_share_a_run_where_they_are_equal(bench):
+    one = bench()
+    options = {"module": f"{HERE}Biased", "outputs": ["y"], "unbatched": ["bias"]}
+    backend = one.start(TorchModule, shape={"x": "3", "bias": "3"}, **options)
+    assert backend.max is None
+    bias = torch.tensor([1.0, 2, 3])
+    batch = [{"x": k * torch.ones(3), "bias": bias + (k == 1)} for k in range(3)]
+    for found, request in zip(one.run(backend, *batch), batch, strict=True):
+        torch.testing.assert_close(found, request["x"] + request["bias"])
+
+
+def text(length):
+    return {"ids": torch.full((length,), 5), "mask": torch.ones(length, dtype=torch.int64)}
+
+
+def test_each_input_is_padded_with_its_own_value_and_the_output_is_cut_again(bench):
+    one = bench()
+    options = {"module": f"{HERE}Masked", "ragged": "pad", "pad_value": {"ids": 1}}
+    shape = {"ids": "int64:-1", "mask": "int64:-1"}
+    backend = one.start(TorchModule, shape=shape, crop={"ids": "ids"}, **options)
+    for found, length in zip(one.run(backend, text(2), text(4)), (2, 4), strict=True):
+        assert found["sum"] == 5 * length
+        assert found["ids"].tolist() == [5] * length
+    long = one.start(TorchModule, shape=shape, **options)
+    assert [found["ids"].tolist() for found in one.run(long, text(2), text(4))] == [
+        [5, 5, 0, 0],
+        [5] * 4,
+    ]
+
+
+def test_a_program_tells_which_axes_of_its_outputs_are_cut(bench, tmp_path):
+    rows, length = torch.export.Dim("rows", min=1, max=64), torch.export.Dim("length", max=512)
+    program = torch.export.export(
+        torch.nn.Softplus(), (torch.zeros(3, 5),), dynamic_shapes=({0: rows, 1: length},)
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    one = bench()
+    samples = [torch.arange(n, dtype=torch.float32) for n in (3, 6)]
+    for options, cut in (({}, True), ({"crop": {}}, False)):
+        backend = one.start(TorchModule, model=tmp_path / "model.pt2", ragged="pad", **options)
+        found = one.run(backend, *({"data": sample} for sample in samples))
+        assert [len(result) for result in found] == [3 if cut else 6, 6]
+        for result, sample in zip(found, samples, strict=True):
+            torch.testing.assert_close(result[: len(sample)], torch.nn.functional.softplus(sample))
+
+
+def test_what_raises_on_random_inputs_is_a_warning_and_real_ones_come_from_a_file(
+    bench, tmp_path, caplog
+):
+    one = bench()
+    options = {"module": f"{HERE}Divides", "shape": "float32:2"}
+    backend = one.start(TorchModule, **options)
+    assert "this is no real input" in caplog.text
+    assert "warm_up_input" in caplog.text
+    (found,) = one.run(backend, {"data": torch.tensor([4.0, 5])})
+    assert found.tolist() == [8, 10]
+    caplog.clear()
+    np.save(tmp_path / "real.npy", np.float32([2, 3]))
+    one.start(TorchModule, warm_up_input=tmp_path / "real.npy", **options)
+    assert not caplog.text
+    np.save(tmp_path / "real.npy", np.float32([0, 0]))
+    with pytest.raises(SetupError, match="no real input"):
+        one.start(TorchModule, warm_up_input=tmp_path / "real.npy", **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_arrays_of_the_host_go_to_the_device_unless_that_is_refused(bench):
+    one = bench(device="cuda:0")
+    options = {"module": f"{HERE}Masked", "shape": {"ids": "int64:3", "mask": "int64:3"}}
+    ids, mask = np.array([1, 2, 3]), np.array([1, 0, 1])
+    backend = one.start(TorchModule, **options)
+    on_device = {"ids": torch.from_numpy(ids).cuda(), "mask": torch.from_numpy(mask).cuda()}
+    torch.cuda.synchronize()
+    for found in one.run(backend, {"ids": ids, "mask": mask}, on_device):
+        assert found["ids"].is_cuda
+        assert found["ids"].tolist() == [1, 0, 3]
+    strict = one.start(TorchModule, device_input="strict", **options)
+    assert "cuda:0" in one.error(strict, {"ids": ids, "mask": mask}).what
