@@ -377,3 +377,23 @@ def test_an_update_that_is_being_built_when_all_is_closed_leaves_nothing(says):
         says.gate.set()
         assert isinstance(updating.exception(60), ClosedError)
     assert says.living == 0
+
+
+def test_a_server_holds_pipelines_by_version_and_hears_of_the_swap(says):
+    with Models({"a:2": saying("two"), "a:10": saying("ten"), "b": saying("b")}) as models:
+        assert models.versions() == {"a": ["2", "10"], "b": ["1"]}
+        held = {"2": models.pipeline("a", "2")}
+        assert held["2"]({"data": 0})["result"] == "two"
+
+        def listen(change):
+            if change.state == "ready":
+                assert held[change.replaces].ready
+                held[change.version] = change.pipeline
+
+        models.subscribe(listen)
+        models.update("a:2", saying("new"))
+        assert held["2"]({"data": 0})["result"] == "new"
+        models.unload("b")
+        assert models.versions() == {"a": ["2", "10"], "b": []}
+        with pytest.raises(UnloadedError):
+            models.pipeline("b", "1")

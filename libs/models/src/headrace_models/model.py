@@ -79,8 +79,7 @@ class Model:
         """Let the name mean the greatest version that takes requests, else one that a request builds, else any."""
 
         def rank(one: Version) -> tuple[bool, bool, int]:
-            takes = one.state == "ready" or (one.on_demand and one.state != "failed")
-            return takes, takes or one.on_demand, int(one.number)
+            return one.serves, one.serves or one.on_demand, int(one.number)
 
         best = max(self.versions.values(), key=rank)
         if self.place is None:

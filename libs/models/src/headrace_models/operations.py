@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from os import PathLike
 
-    from headrace import PipelineConfig
+    from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
     from headrace_models.version import Rules, Version
 
@@ -208,6 +208,24 @@ class Operations(Requests):
         if short not in self._models:
             raise UnknownModelError(name, self._models)
         return self._models[short]
+
+    def versions(self) -> dict[str, list[str]]:
+        """Return the versions of each model that take requests, or that a request builds, the smallest first."""
+        return {
+            name: sorted((one.number for one in [*model.versions.values()] if one.serves), key=int)
+            for name, model in list(self._models.items())
+        }
+
+    def pipeline(self, name: str, version: str) -> Pipeline:
+        """Return the pipeline of a version, for a server that holds pipelines itself; build it if a request would.
+
+        It is closed when the version is replaced or unloaded, which a function given to `subscribe` hears before.
+
+        Raises:
+            HeadraceError: As `__call__` does.
+        """
+        with self.lease(f"{name}:{version}") as pipe:
+            return pipe
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call a function at each change of a version's state, in the thread that makes the change.

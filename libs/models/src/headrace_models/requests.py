@@ -99,8 +99,9 @@ class Requests:
             A future of the dict, or a list of futures, one per item.
 
         Raises:
-            UnknownModelError, UnloadedError, ClosedError: As `__call__` does. If the model is yet to be built, the
-                futures have the error of the build.
+            UnknownModelError, UnloadedError, ClosedError: As `__call__` does.
+            ConfigError, SetupError, PluginError: The model could not be built a short while ago. If it is yet to be
+                built, the futures have the error of the build.
         """
         version = self._lease(name, key)
         if version is None:

@@ -101,6 +101,11 @@ class Version:
         """Name and version, ``"detect:3"``."""
         return f"{self.name}:{self.number}"
 
+    @property
+    def serves(self) -> bool:
+        """Whether it takes requests, or a request builds it."""
+        return self.state == "ready" or (self.on_demand and self.state != "failed")
+
     def open(self, pipe: Pipeline) -> None:
         """Take requests from now on."""
         self.pipe = pipe
