@@ -17,7 +17,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-__all__ = ["ROOT", "folders", "sources", "write_metadata"]
+__all__ = ["ROOT", "folders", "project", "sources", "write_metadata"]
 
 
 def folders() -> list[Path]:
@@ -25,6 +25,11 @@ def folders() -> list[Path]:
     own = [ROOT / name for name in ("core", "cli", "testing")]
     patterns = ("libs/*/pyproject.toml", "plugins/*/pyproject.toml")
     return own + [path.parent for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """Return the table ``project`` of a distribution."""
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def sources() -> list[Path]:
@@ -35,24 +40,23 @@ def sources() -> list[Path]:
 def write_metadata(target: Path) -> None:
     """Write a ``.dist-info`` for each distribution, with the fields that an installer takes from its project."""
     for folder in folders():
-        text = (folder / "pyproject.toml").read_text(encoding="utf-8")
-        project: dict[str, Any] = tomllib.loads(text)["project"]
-        name = project["name"].replace("-", "_")
-        info = target / f"{name}-{project['version']}.dist-info"
+        table = project(folder)
+        name = table["name"].replace("-", "_")
+        info = target / f"{name}-{table['version']}.dist-info"
         info.mkdir(parents=True, exist_ok=True)
-        lines = ["Metadata-Version: 2.1", f"Name: {project['name']}"]
-        lines.append(f"Version: {project['version']}")
-        lines += [f"Requires-Dist: {one}" for one in project.get("dependencies", ())]
+        lines = ["Metadata-Version: 2.1", f"Name: {table['name']}"]
+        lines.append(f"Version: {table['version']}")
+        lines += [f"Requires-Dist: {one}" for one in table.get("dependencies", ())]
         (info / "METADATA").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        (info / "entry_points.txt").write_text(_entry_points(project), encoding="utf-8")
+        (info / "entry_points.txt").write_text(_entry_points(table), encoding="utf-8")
         (info / "INSTALLER").write_text("headrace scripts\n", encoding="utf-8")
         (info / "RECORD").write_text("", encoding="utf-8")
 
 
-def _entry_points(project: dict[str, Any]) -> str:
-    groups = dict(project.get("entry-points", {}))
-    if "scripts" in project:
-        groups["console_scripts"] = project["scripts"]
+def _entry_points(table: dict[str, Any]) -> str:
+    groups = dict(table.get("entry-points", {}))
+    if "scripts" in table:
+        groups["console_scripts"] = table["scripts"]
     parts = []
     for group, entries in groups.items():
         parts.append(f"[{group}]")

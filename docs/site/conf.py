@@ -37,6 +37,7 @@ exclude_patterns = [".*", "**/.*", "dist", "build", "shared", "**/_templates"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "Headrace"
+html_sidebars = {"docs/start": []}
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = [("excerpts.js", {"priority": 100}), ("search_from_files.js", {"priority": 101})]
@@ -102,11 +103,22 @@ def plan_trees(_: Sphinx, environment: BuildEnvironment, __: list[str]) -> None:
 
 
 def prepare(_: Sphinx, page: str, source: list[str]) -> None:
-    """Add its tree to a page."""
-    if page in trees:
-        hidden = ":maxdepth: 1" if page in SECTIONS else ":hidden:"
-        entries = "\n".join(f"/{entry}" for entry in trees[page])
-        source[0] += f"\n```{{toctree}}\n{hidden}\n\n{entries}\n```\n"
+    """Add its tree to a page, and to those of sections the list of docs/README.md before it."""
+    if page not in trees:
+        return
+    text = (HERE.parent / "README.md").read_text(encoding="utf-8")
+    title = SECTIONS.get(page)
+    section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0] if title else ""
+    listed = re.findall(r"^- .*(?:\n  .*)*", section, re.MULTILINE)
+    source[0] += "\n" + re.sub(r"\]\((?!https?:)", "](../", "\n".join(listed)) + "\n"
+    linked = {posixpath.normpath(f"docs/{link}") for link in LINK.findall(section)}
+    for shown in (False, True):
+        entries = [one for one in trees[page] if (page in SECTIONS and one not in linked) == shown]
+        if entries:
+            look = ":maxdepth: 1\n:caption: More" if shown and listed else ":maxdepth: 1"
+            look = look if shown else ":hidden:"
+            pages = "\n".join(f"/{entry}" for entry in entries)
+            source[0] += f"\n```{{toctree}}\n{look}\n\n{pages}\n```\n"
 
 
 def write_for_files(app: Sphinx, failure: Exception | None) -> None:
