@@ -9,34 +9,56 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
+    from headrace_vision.datasets import SaveCOCO, SaveYOLO
+    from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
     from headrace_vision.options import SourceOptions
-    from headrace_vision.records import from_records, to_records
+    from headrace_vision.records import frame_record, from_records, to_records
     from headrace_vision.runner import VideoRunner
+    from headrace_vision.saving import SaveImages, SaveJSONL, SaveVideo
     from headrace_vision.sinks import Sink
+    from headrace_vision.webhook import Webhook
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Clock",
+    "Detecting",
     "Frame",
     "Handle",
+    "SaveCOCO",
+    "SaveImages",
+    "SaveJSONL",
+    "SaveVideo",
+    "SaveYOLO",
     "Sink",
     "SourceOptions",
     "VideoRunner",
+    "Webhook",
     "__version__",
+    "detect",
+    "frame_record",
     "from_records",
     "to_records",
 ]
 
 _HOME = {
     "Clock": "clock",
+    "Detecting": "detecting",
     "Frame": "frames",
     "Handle": "group",
+    "SaveCOCO": "datasets",
+    "SaveImages": "saving",
+    "SaveJSONL": "saving",
+    "SaveVideo": "saving",
+    "SaveYOLO": "datasets",
     "Sink": "sinks",
     "SourceOptions": "options",
     "VideoRunner": "runner",
+    "Webhook": "webhook",
+    "detect": "detecting",
+    "frame_record": "records",
     "from_records": "records",
     "to_records": "records",
 }
