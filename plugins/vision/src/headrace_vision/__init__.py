@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
+    from headrace_vision.configured import Vision, VisionConfig
+    from headrace_vision.configured import open_vision as open  # noqa: A004
     from headrace_vision.datasets import SaveCOCO, SaveYOLO
     from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from headrace_vision.runner import VideoRunner
     from headrace_vision.saving import SaveImages, SaveJSONL, SaveVideo
     from headrace_vision.sinks import Sink
+    from headrace_vision.view import View
     from headrace_vision.webhook import Webhook
 
 __version__ = "0.1.0"
@@ -35,11 +38,15 @@ __all__ = [
     "Sink",
     "SourceOptions",
     "VideoRunner",
+    "View",
+    "Vision",
+    "VisionConfig",
     "Webhook",
     "__version__",
     "detect",
     "frame_record",
     "from_records",
+    "open",
     "to_records",
 ]
 
@@ -56,10 +63,14 @@ _HOME = {
     "Sink": "sinks",
     "SourceOptions": "options",
     "VideoRunner": "runner",
+    "View": "view",
+    "Vision": "configured",
+    "VisionConfig": "configured",
     "Webhook": "webhook",
     "detect": "detecting",
     "frame_record": "records",
     "from_records": "records",
+    "open": "configured",
     "to_records": "records",
 }
 
@@ -69,7 +80,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'headrace_vision' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"headrace_vision.{_HOME[name]}"), name)
+    attribute = "open_vision" if name == "open" else name
+    value = getattr(importlib.import_module(f"headrace_vision.{_HOME[name]}"), attribute)
     globals()[name] = value
     return value
 

@@ -31,6 +31,9 @@ class Sink:
         """How the sink is called in ``status()``."""
         return type(self).__name__
 
+    def attach(self, status: Callable[[], dict[str, Any]]) -> None:
+        """Take the ``status`` of the runner, for sinks that show it; called before `open`."""
+
     def open(self) -> None:
         """Begin; called before the first frame."""
 
