@@ -9,35 +9,68 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
+    from headrace_vision.configured import Vision, VisionConfig
+    from headrace_vision.configured import open_vision as open  # noqa: A004
+    from headrace_vision.datasets import SaveCOCO, SaveYOLO
+    from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
     from headrace_vision.options import SourceOptions
-    from headrace_vision.records import from_records, to_records
+    from headrace_vision.records import frame_record, from_records, to_records
     from headrace_vision.runner import VideoRunner
+    from headrace_vision.saving import SaveImages, SaveJSONL, SaveVideo
     from headrace_vision.sinks import Sink
+    from headrace_vision.view import View
+    from headrace_vision.webhook import Webhook
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Clock",
+    "Detecting",
     "Frame",
     "Handle",
+    "SaveCOCO",
+    "SaveImages",
+    "SaveJSONL",
+    "SaveVideo",
+    "SaveYOLO",
     "Sink",
     "SourceOptions",
     "VideoRunner",
+    "View",
+    "Vision",
+    "VisionConfig",
+    "Webhook",
     "__version__",
+    "detect",
+    "frame_record",
     "from_records",
+    "open",
     "to_records",
 ]
 
 _HOME = {
     "Clock": "clock",
+    "Detecting": "detecting",
     "Frame": "frames",
     "Handle": "group",
+    "SaveCOCO": "datasets",
+    "SaveImages": "saving",
+    "SaveJSONL": "saving",
+    "SaveVideo": "saving",
+    "SaveYOLO": "datasets",
     "Sink": "sinks",
     "SourceOptions": "options",
     "VideoRunner": "runner",
+    "View": "view",
+    "Vision": "configured",
+    "VisionConfig": "configured",
+    "Webhook": "webhook",
+    "detect": "detecting",
+    "frame_record": "records",
     "from_records": "records",
+    "open": "configured",
     "to_records": "records",
 }
 
@@ -47,7 +80,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'headrace_vision' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"headrace_vision.{_HOME[name]}"), name)
+    attribute = "open_vision" if name == "open" else name
+    value = getattr(importlib.import_module(f"headrace_vision.{_HOME[name]}"), attribute)
     globals()[name] = value
     return value
 

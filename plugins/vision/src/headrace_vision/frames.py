@@ -32,7 +32,7 @@ class Shot:
     error: Exception | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Frame:
     """One frame of one source with its outcome: a ``result`` or an ``error``.
 

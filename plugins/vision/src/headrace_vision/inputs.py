@@ -16,7 +16,7 @@ from headrace_vision.content import head_of, image_or_animation, natural_order
 from headrace_vision.network import check_address, is_address
 from headrace_vision.stills import is_array, is_pillow
 
-__all__ = ["Input", "describe", "recognise"]
+__all__ = ["Input", "describe", "is_place", "recognise"]
 
 _CAMERA = re.compile(r"camera:([0-9]{1,3})|(/dev/video[0-9]{1,3})")
 
@@ -42,6 +42,11 @@ class Input:
     def live(self) -> bool:
         """Whether it goes on whether or not somebody reads."""
         return self.kind in ("camera", "address")
+
+
+def is_place(text: str) -> bool:
+    """Return whether a text is a path, and neither a camera nor an address."""
+    return not is_address(text) and _CAMERA.fullmatch(text) is None
 
 
 def describe(value: Any) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InputError
+from headrace.errors import InputError, code_of
 
 if TYPE_CHECKING:
     import supervision as sv
 
-__all__ = ["from_records", "to_records"]
+    from headrace_vision.frames import Frame
+
+__all__ = ["frame_record", "from_records", "to_records"]
 
 _FIELDS = {"score": "confidence", "class_id": "class_id", "track_id": "tracker_id"}
 
@@ -68,3 +70,38 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> sv.Detections:
     fields = {field: column(name) for name, field in _FIELDS.items() if name in keys}
     data = {name: column(name) for name in keys if name != "box" and name not in _FIELDS}
     return sv.Detections(xyxy=column("box").reshape(-1, 4), data=data, **fields)
+
+
+def frame_record(frame: Frame) -> dict[str, Any]:
+    """Return a frame with its outcome as a dict for JSON.
+
+    It has ``source``, ``frame``, ``timestamp``, ``gap``, ``path``; then ``error`` (code and message) or
+    ``detections`` (records), or ``result`` for any other result; and ``counts`` and ``events``, where words wrote them.
+    """
+    record: dict[str, Any] = {
+        "source": frame.source,
+        "frame": frame.frame,
+        "timestamp": frame.timestamp,
+        "gap": frame.gap,
+        "path": frame.path,
+    }
+    if frame.error is not None:
+        record["error"] = {"code": code_of(frame.error), "message": str(frame.error)}
+        return record
+    found = frame.request.get("detections", frame.result)
+    if type(found).__module__.startswith("supervision"):
+        record["detections"] = to_records(found)
+    else:
+        record["result"] = _plain(found)
+    record |= {key: frame.request[key] for key in ("counts", "events") if key in frame.request}
+    return record
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace_vision.clock import Clock
-from headrace_vision.group import KEPT, Group, Handle, check_input
+from headrace_vision.delivery import Delivery
+from headrace_vision.group import Group, Handle, check_input
 from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, options_of
 from headrace_vision.ordered import Ordered
 from headrace_vision.sinks import SinkThreads, as_sink
-from headrace_vision.source import Flight, Source
 from headrace_vision.stills import StillDecoder
 
 if TYPE_CHECKING:
@@ -39,7 +36,7 @@ def _wait_for(groups: Iterable[Group]) -> bool:
     return over
 
 
-class VideoRunner:
+class VideoRunner(Delivery):
     """Sends the frames of any number of sources through one pipeline, and delivers them in order.
 
     All sources share the pipeline, and so its batches. Every frame that is read has one outcome:
@@ -83,27 +80,18 @@ class VideoRunner:
             raise ValueError(f"most_files is at least 1, not {most_files!r}")
         self._network = tuple(network)
         self._most_files = most_files
-        self._clock = clock or Clock()
         self._decode = StillDecoder(decode)
-        self._ordered = Ordered(ordered)
+        order = Ordered(ordered)
         wanted = [as_sink(sink) for sink in sinks]
         self._owns_pipe = not isinstance(pipe, headrace.Pipeline)
-        self._pipe: headrace.Pipeline = (
+        made: headrace.Pipeline = (
             pipe if isinstance(pipe, headrace.Pipeline) else headrace.pipe(pipe)
         )
-        self._lock = threading.RLock()
-        self._sources: dict[str, Source] = {}
-        self._ended: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._groups: dict[Source, Group] = {}
         self._open_groups: list[Group] = []
         self._loops: list[Loop] = []
-        self._lobby: list[tuple[Source, Frame]] = []
-        self._closed = False
-        self._sinks = SinkThreads(wanted)
-        self._workers: ThreadPoolExecutor | None = None
-        if wanted or not self._ordered.is_empty:
-            count = min(8, (os.cpu_count() or 1) + 2)
-            self._workers = ThreadPoolExecutor(count, "headrace-vision-ordered")
+        for sink in wanted:
+            sink.attach(self.status)
+        super().__init__(made, order, SinkThreads(wanted), clock or Clock())
 
     # What is read.
 
@@ -124,7 +112,20 @@ class VideoRunner:
             ClosedError: The runner is closed.
         """
         chosen = self._checked(x, options)
-        return self._run(x, chosen)
+        return self._run([(x, chosen)])
+
+    def run_sources(self, sources: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> Iterator[Frame]:
+        """Return an iterator over the frames of several inputs, each with options of its own.
+
+        Args:
+            sources: An input and its options by the name of its source; see `run`.
+
+        Raises:
+            InputError, ClosedError: As `run` does.
+        """
+        return self._run(
+            [({n: x}, self._checked({n: x}, dict(o))) for n, (x, o) in sources.items()]
+        )
 
     def _checked(self, x: Any, options: dict[str, Any]) -> SourceOptions:
         if self._closed:
@@ -133,15 +134,15 @@ class VideoRunner:
         check_input(x, self._network)
         return chosen
 
-    def _run(self, x: Any, options: SourceOptions) -> Iterator[Frame]:
-        loop, group = self._open_loop(x, options)
+    def _run(self, parts: list[tuple[Any, SourceOptions]]) -> Iterator[Frame]:
+        loop = self._open_loop(parts)
         try:
             while (taken := loop.take()) is not None:
                 source, frame = taken
                 self._released(source, frame)
                 yield frame
         finally:
-            self._close_loop(loop, group)
+            self._close_loop(loop)
 
     async def run_async(self, x: Any = (), **options: Any) -> AsyncIterator[Frame]:
         """Yield the frames that `run` yields, without blocking the event loop.
@@ -154,7 +155,7 @@ class VideoRunner:
             InputError, ClosedError: As `run` does.
         """
         chosen = self._checked(x, options)
-        loop, group = self._open_loop(x, chosen)
+        loop = self._open_loop([(x, chosen)])
         taking = None
         try:
             while True:
@@ -168,7 +169,7 @@ class VideoRunner:
         finally:
             if taking is not None and not taking.done():  # cancelled while it waited
                 taking.add_done_callback(self._give_back)
-            await asyncio.to_thread(self._close_loop, loop, group)
+            await asyncio.to_thread(self._close_loop, loop)
 
     def add(self, x: Any, **options: Any) -> Handle:
         """Begin to read something more, at once.
@@ -207,120 +208,9 @@ class VideoRunner:
         self._open_groups.append(group)
         return group
 
-    def _make_source(self, group: Group, name: str, live: bool) -> Source:
-        with self._lock:
-            unique, number = name, 2
-            while unique in self._sources:
-                unique, number = f"{name}#{number}", number + 1
-            source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
-            self._sources[unique] = source
-            self._groups[source] = group
-            if group.loop is not None:
-                group.loop.join()
-            if self._closed or group.stopping.is_set():
-                source.stop(discard=True)
-        return source
-
-    # What is delivered.
-
-    def _send(self, source: Source, flight: Flight) -> None:
-        source.begin(flight)
-        if flight.frame.error is not None:
-            source.ended(flight, cancelled=False)
-            self._advance(source)
-            return
-        try:
-            future = self._pipe.submit(flight.request)
-        except Exception as error:  # noqa: BLE001 - the outcome of this frame
-            flight.frame.error = error
-            source.ended(flight, cancelled=False)
-            self._advance(source)
-            return
-
-        def done(future: Future[Any]) -> None:
-            is_cancelled = future.cancelled()
-            if not is_cancelled:
-                flight.frame.error = future.exception()
-                if flight.frame.error is None:
-                    flight.frame.result = flight.request["result"]
-                flight.frame.request = flight.request
-            source.ended(flight, cancelled=is_cancelled)
-            self._advance(source)
-
-        flight.future = future
-        future.add_done_callback(done)
-
-    def _advance(self, source: Source) -> None:
-        if not source.start_drain():
-            self._check_over(source)
-        elif self._workers is None:
-            self._drain(source)
-        else:
-            try:
-                self._workers.submit(self._drain, source)
-            except RuntimeError:  # the runner is closed: nobody waits for frames
-                source.discards = True
-                self._drain(source)
-
-    def _drain(self, source: Source) -> None:
-        while True:
-            while (flight := source.next_done()) is not None:
-                self._deliver(source, flight)
-            # One may have ended between the look and the end of this drain.
-            if not source.start_drain():
-                break
-        self._check_over(source)
-
-    def _deliver(self, source: Source, flight: Flight) -> None:
-        frame = flight.frame
-        if source.discards:
-            source.release(frame, dropped=True)
-            return
-        self._ordered.run(source, flight)
-        self._sinks.put(frame)
-        with self._lock:
-            loop = self._groups[source].loop
-            if loop is None and self._sinks.is_empty:
-                self._lobby.append((source, frame))
-                return
-        if loop is None:
-            source.release(frame)
-        elif not loop.put(source, frame):
-            source.release(frame, dropped=True)
-
-    def _released(self, source: Source, frame: Frame) -> None:
-        source.release(frame)
-        self._check_over(source)
-
-    def _give_back(self, taking: asyncio.Future[tuple[Source, Frame] | None]) -> None:
-        taken = None if taking.cancelled() else taking.result()
-        if taken is not None:
-            source, frame = taken
-            source.release(frame, dropped=True)
-            self._check_over(source)
-
-    def _check_over(self, source: Source) -> None:
-        """Finish a source, once, when all of it was delivered."""
-        if not source.reader_done or not source.is_over:
-            return
-        with self._lock:
-            if self._sources.get(source.name) is not source:
-                return
-            del self._sources[source.name]
-            group = self._groups.pop(source)
-            loop = group.loop
-            self._ended[source.name] = source.status()
-            while len(self._ended) > KEPT:
-                self._ended.popitem(last=False)
-        self._ordered.close(source)
-        self._sinks.source_ended(source.name)
-        group.forget(source)
-        if loop is not None:
-            loop.leave()
-
     # Loops, and the end.
 
-    def _open_loop(self, x: Any, options: SourceOptions) -> tuple[Loop, Group]:
+    def _open_loop(self, parts: list[tuple[Any, SourceOptions]]) -> Loop:
         with self._lock:
             if self._closed:
                 raise headrace.errors.ClosedError("the VideoRunner is closed")
@@ -332,10 +222,11 @@ class VideoRunner:
             waiting, self._lobby = self._lobby, []
             for source, frame in waiting:
                 loop.put(source, frame)
-            group = self._group(options, loop)
-        group.begin(x)
+            groups = [(self._group(options, loop), x) for x, options in parts]
+        for group, x in groups:
+            group.begin(x)
         loop.leave()
-        return loop, group
+        return loop
 
     def _adopt(self, group: Group, loop: Loop) -> None:
         """Let a loop have the frames of a group that has none."""
@@ -345,7 +236,7 @@ class VideoRunner:
                 loop.join(sources + group.collecting)
                 group.loop = loop
 
-    def _close_loop(self, loop: Loop, group: Group) -> None:
+    def _close_loop(self, loop: Loop) -> None:
         with self._lock:
             if loop in self._loops:
                 self._loops.remove(loop)
@@ -356,7 +247,7 @@ class VideoRunner:
         for source, frame in left:
             source.release(frame, dropped=True)
             self._check_over(source)
-        _wait_for([*mine, group])
+        _wait_for(mine)
 
     def close(self) -> None:
         """Stop everything: frames that nobody began are cancelled, and files of sinks are finished.

@@ -19,7 +19,7 @@ class Sink:
 
     Attributes:
         full: What a frame does when the queue is full: ``"wait"``, so that nothing is missing, or
-            ``"drop"``, so that the sink holds nobody up. Dropped frames are counted.
+            ``"drop"``, which drops the oldest, so that the sink holds nobody up. Dropped frames are counted.
         queue_size: Most frames that wait.
     """
 
@@ -30,6 +30,9 @@ class Sink:
     def name(self) -> str:
         """How the sink is called in ``status()``."""
         return type(self).__name__
+
+    def attach(self, status: Callable[[], dict[str, Any]]) -> None:
+        """Take the ``status`` of the runner, for sinks that show it; called before `open`."""
 
     def open(self) -> None:
         """Begin; called before the first frame."""
@@ -112,9 +115,11 @@ class SinkThread:
         """Queue a frame; wait for room unless the sink drops, has failed, or is closed."""
         with self._changed:
             while len(self._queue) >= self.sink.queue_size and not self._is_over():
-                if self.sink.full == "drop":
+                oldest = next((one for one in self._queue if not isinstance(one, str)), None)
+                if self.sink.full == "drop" and oldest is not None:
+                    self._queue.remove(oldest)
                     self._dropped += 1
-                    return
+                    continue
                 self._changed.wait()
             if self._is_over():
                 self._dropped += 1

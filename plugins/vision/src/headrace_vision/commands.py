@@ -1,0 +1,77 @@
+"""``headrace video``: what a ``vision.toml`` describes, run to its end."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Optional
+
+import typer
+
+from headrace.errors import code_of
+from headrace_cli.for_plugins import FAILED, OK, Json, print_data, print_json, print_message
+
+__all__ = ["video"]
+
+
+def video(
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="A vision.toml.", show_default=False)
+    ],
+    inputs: Annotated[
+        Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+        typer.Argument(metavar="[INPUT]...", help="Read these, not the sources in CONFIG."),
+    ] = None,
+    save: Annotated[
+        str, typer.Option("--save", metavar="DIR", help="Write a video per source, with boxes.")
+    ] = "",
+    jsonl: Annotated[
+        str, typer.Option("--jsonl", metavar="FILE", help="Write a line of JSON per frame.")
+    ] = "",
+    view: Annotated[
+        bool, typer.Option("--view", help="Serve a page that shows every source live.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Run videos, cameras and pictures through the pipeline of a vision.toml.
+
+    At the end there is a line per source: its name, and how many frames were delivered, failed and dropped. Ctrl-C
+    finishes the files that are being written.
+
+    \b
+    Examples:
+      headrace video vision.toml
+      headrace video vision.toml street.mp4 --save out --jsonl out/all.jsonl
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    import headrace_vision
+
+    sinks: list[Any] = []
+    if save:
+        sinks.append(headrace_vision.SaveVideo(save))
+    if jsonl:
+        sinks.append(headrace_vision.SaveJSONL(jsonl))
+    if view:
+        page = headrace_vision.View()
+        print_message(f"live at {page.url}")
+        sinks.append(page)
+    totals: dict[str, int] = {}
+    with headrace_vision.open(config, more_sinks=tuple(sinks)) as vision:
+        for frame in vision.run(inputs or None):
+            if frame.error is not None:
+                code = code_of(frame.error)
+                print_message(f"{frame.source}: frame {frame.frame}: error: {code}: {frame.error}")
+            totals[frame.source] = totals.get(frame.source, 0) + (frame.error is not None)
+    status = vision.status()
+    _report(status, json=json)
+    broken = [one for one in status["sinks"].values() if one["error"]]
+    return FAILED if any(totals.values()) or broken else OK
+
+
+def _report(status: dict[str, Any], *, json: bool) -> None:
+    for name, sink in status["sinks"].items():
+        if sink["error"]:
+            print_message(f"{name}: error: {sink['error']}")
+    if json:
+        print_json({"sources": status["sources"], "sinks": status["sinks"]})
+        return
+    for name, one in sorted(status["sources"].items()):
+        counts = "\t".join(f"{one[key]} {key}" for key in ("delivered", "failed", "dropped"))
+        print_data(f"{name}\t{counts}")

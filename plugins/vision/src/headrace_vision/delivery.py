@@ -1,0 +1,162 @@
+"""The way of a frame: to the pipeline, into its order, to the sinks and to who loops over the frames."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from headrace_vision.group import KEPT, Group
+from headrace_vision.source import Flight, Source
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
+    import headrace
+    from headrace_vision.clock import Clock
+    from headrace_vision.frames import Frame
+    from headrace_vision.ordered import Ordered
+    from headrace_vision.sinks import SinkThreads
+
+__all__ = ["Delivery"]
+
+
+class Delivery:
+    """Sends the frames of sources through a pipeline, and delivers each once, in the order of its source.
+
+    Args:
+        pipe: The pipeline.
+        ordered: What gets the results of a source in order.
+        sinks: They get every frame.
+        clock: The time that live sources follow.
+    """
+
+    def __init__(
+        self, pipe: headrace.Pipeline, ordered: Ordered, sinks: SinkThreads, clock: Clock
+    ) -> None:
+        self._pipe = pipe
+        self._ordered = ordered
+        self._sinks = sinks
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._sources: dict[str, Source] = {}
+        self._ended: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._groups: dict[Source, Group] = {}
+        self._lobby: list[tuple[Source, Frame]] = []
+        self._closed = False
+        self._workers: ThreadPoolExecutor | None = None
+        if not (sinks.is_empty and ordered.is_empty):
+            count = min(8, (os.cpu_count() or 1) + 2)
+            self._workers = ThreadPoolExecutor(count, "headrace-vision-ordered")
+
+    def _make_source(self, group: Group, name: str, live: bool) -> Source:
+        with self._lock:
+            unique, number = name, 2
+            while unique in self._sources:
+                unique, number = f"{name}#{number}", number + 1
+            source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
+            self._sources[unique] = source
+            self._groups[source] = group
+            if group.loop is not None:
+                group.loop.join()
+            if self._closed or group.stopping.is_set():
+                source.stop(discard=True)
+        return source
+
+    def _send(self, source: Source, flight: Flight) -> None:
+        source.begin(flight)
+        if flight.frame.error is not None:
+            source.ended(flight, cancelled=False)
+            self._advance(source)
+            return
+        try:
+            future = self._pipe.submit(flight.request)
+        except Exception as error:  # noqa: BLE001 - the outcome of this frame
+            flight.frame.error = error
+            source.ended(flight, cancelled=False)
+            self._advance(source)
+            return
+
+        def done(future: Future[Any]) -> None:
+            is_cancelled = future.cancelled()
+            if not is_cancelled:
+                flight.frame.error = future.exception()
+                if flight.frame.error is None:
+                    flight.frame.result = flight.request["result"]
+                flight.frame.request = flight.request
+            source.ended(flight, cancelled=is_cancelled)
+            self._advance(source)
+
+        flight.future = future
+        future.add_done_callback(done)
+
+    def _advance(self, source: Source) -> None:
+        if not source.start_drain():
+            self._check_over(source)
+        elif self._workers is None:
+            self._drain(source)
+        else:
+            try:
+                self._workers.submit(self._drain, source)
+            except RuntimeError:  # the runner is closed: nobody waits for frames
+                source.discards = True
+                self._drain(source)
+
+    def _drain(self, source: Source) -> None:
+        while True:
+            while (flight := source.next_done()) is not None:
+                self._deliver(source, flight)
+            # One may have ended between the look and the end of this drain.
+            if not source.start_drain():
+                break
+        self._check_over(source)
+
+    def _deliver(self, source: Source, flight: Flight) -> None:
+        frame = flight.frame
+        if source.discards:
+            source.release(frame, dropped=True)
+            return
+        self._ordered.run(source, flight)
+        self._sinks.put(frame)
+        with self._lock:
+            loop = self._groups[source].loop
+            if loop is None and self._sinks.is_empty:
+                self._lobby.append((source, frame))
+                return
+        if loop is None:
+            source.release(frame)
+        elif not loop.put(source, frame):
+            source.release(frame, dropped=True)
+
+    def _released(self, source: Source, frame: Frame) -> None:
+        source.release(frame)
+        self._check_over(source)
+
+    def _give_back(self, taking: asyncio.Future[tuple[Source, Frame] | None]) -> None:
+        taken = None if taking.cancelled() else taking.result()
+        if taken is not None:
+            source, frame = taken
+            source.release(frame, dropped=True)
+            self._check_over(source)
+
+    def _check_over(self, source: Source) -> None:
+        """Finish a source, once, when all of it was delivered."""
+        if not source.reader_done or not source.is_over:
+            return
+        with self._lock:
+            if self._sources.get(source.name) is not source:
+                return
+            del self._sources[source.name]
+            group = self._groups.pop(source)
+            loop = group.loop
+            self._ended[source.name] = source.status()
+            while len(self._ended) > KEPT:
+                self._ended.popitem(last=False)
+        self._ordered.close(source)
+        self._sinks.source_ended(source.name)
+        group.forget(source)
+        if loop is not None:
+            loop.leave()

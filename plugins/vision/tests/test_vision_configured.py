@@ -1,0 +1,217 @@
+"""`vision.toml`, the command that runs it, and the page that shows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import cv2
+import numpy as np
+import pytest
+import supervision as sv
+
+import headrace
+import headrace_vision
+from headrace.errors import ConfigError
+from headrace_vision.configured import VisionConfig
+
+WORDS = """
+import headrace
+import numpy as np
+import supervision as sv
+
+@headrace.register("VisionSquare")
+def square(image):
+    y, x = np.nonzero((image[..., 2] > 200) & (image[..., 1] < 90))
+    if not len(x):
+        return sv.Detections.empty()
+    box = np.array([[x.min(), y.min(), x.max() + 1, y.max() + 1]], np.float32)
+    return sv.Detections(box, confidence=np.array([0.9]), class_id=np.array([0]))
+"""
+
+FILE = """
+ordered = "S[Track,CountLine([32,0,32,48],name=door)]"
+model = "pipe.toml"
+
+[sources.street]
+input = "street.mp4"
+
+[sources.yard]
+input = "yard.mp4"
+stride = 2
+
+[sinks.videos]
+kind = "SaveVideo"
+folder = "out"
+
+[sinks.lines]
+kind = "SaveJSONL"
+path = "out/all.jsonl"
+"""
+
+
+@pytest.fixture
+def folder(kit, tmp_path):
+    (tmp_path / "words.py").write_text(WORDS)
+    (tmp_path / "pipe.toml").write_text(
+        'import = ["words.py"]\nbackend = "VisionSquare"\nmax = 4\n'
+    )
+    (tmp_path / "vision.toml").write_text(FILE)
+    kit.render(tmp_path / "street.mp4", count=16)
+    kit.render(tmp_path / "yard.mp4", count=9)
+    return tmp_path
+
+
+def test_a_file_gives_what_it_describes(folder):
+    with headrace_vision.open(folder / "vision.toml") as vision:
+        frames = list(vision.run())
+        assert isinstance(vision.models["main"], headrace.Pipeline)
+        answer = vision.submit({"data": np.zeros((4, 4, 3), np.uint8)}).result(timeout=60)
+        assert len(answer["result"]) == 0
+        assert vision.add(str(folder / "yard.mp4")).wait(60)
+        status = vision.status()
+    assert sum(f.source == "street" for f in frames) == 16
+    assert [f.frame for f in frames if f.source == "yard"] == [0, 2, 4, 6, 8]
+    last = [f for f in frames if f.source == "street"][-1]
+    assert sum(last.request["counts"]["door"].values()) == 1
+    assert status["models"]["main"]["nodes"]["main"]["submitted"] >= 22
+    lines = (folder / "out" / "all.jsonl").read_text().splitlines()
+    assert len(lines) == 16 + 5 + 9
+    assert (folder / "out" / "street.mp4").is_file()
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("nonsense = 1", "nonsense"),
+        ("[sources.a]\nstride = 2", "input is missing"),
+        ('[sources.a]\ninput = "x"\nstrides = 2', "did you mean 'stride'"),
+        ('[sinks.a]\nkind = "SaveVide"', "kind is one of SaveVideo"),
+        ('[sinks.a]\nkind = "SaveVideo"\nfolders = "x"', "folders"),
+        ("model = ", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_reason(folder, line, error):
+    text = line if line.startswith("model") else f'model = "pipe.toml"\n{line}'
+    (folder / "vision.toml").write_text(text)
+    with pytest.raises(ConfigError, match=error):
+        headrace_vision.open(folder / "vision.toml")
+
+
+def test_all_problems_are_named_together_and_there_is_a_schema(folder):
+    (folder / "vision.toml").write_text("[sources.a]\n[sources.b]\nx = 1\n")
+    with pytest.raises(ConfigError, match="model: Field required"):
+        headrace_vision.open(folder / "vision.toml")
+    (folder / "vision.toml").write_text(
+        'model = "p"\n[sources.a]\n[sources.b]\ninput = "v"\nx = 1\n'
+    )
+    with pytest.raises(ConfigError, match=r"sources\.a.*sources\.b"):
+        headrace_vision.open(folder / "vision.toml")
+    assert "sources" in VisionConfig.model_json_schema()["properties"]
+
+
+def command(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "headrace_cli", "video", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_command_runs_a_file_and_its_arguments(folder):
+    done = command("vision.toml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "street\t16 delivered\t0 failed\t0 dropped",
+        "yard\t5 delivered\t0 failed\t4 dropped",
+    ]
+    (folder / "text.mp4").write_text("no video")
+    done = command(
+        "vision.toml", "yard.mp4", "text.mp4", "--save", "saved", "--jsonl", "more.jsonl", "--json",
+        cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "text.mp4: frame 0: error: input" in done.stderr
+    assert json.loads(done.stdout)["sources"]["yard.mp4"]["delivered"] == 9
+    assert (folder / "saved" / "yard.mp4").is_file()
+    assert len((folder / "more.jsonl").read_text().splitlines()) == 10
+    done = command("nowhere.toml", cwd=folder)
+    assert done.returncode == 2
+    assert "cannot be read" in done.stderr
+
+
+def get(url, host=None):
+    request = urllib.request.Request(url, headers={"Host": host} if host else {})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.headers["Content-Type"], answer.read()
+
+
+def squares(image):
+    found = sv.Detections(
+        np.array([[4, 4, 20, 20]], np.float32), class_id=np.array([0]), confidence=np.array([1.0])
+    )
+    found.data["class_name"] = np.array(["<b>dog</b>"])
+    return found
+
+
+def test_the_page_shows_every_source_and_answers_its_own_address_only(kit):
+    headrace.register("VisionSquares", squares, replace=True)
+    view = headrace_vision.View()
+    assert view.url.startswith("http://127.0.0.1:")
+    written = threading.Semaphore(0)
+    keep = view.write
+
+    def write(frame):
+        keep(frame)
+        written.release()
+
+    view.write = write
+    with headrace_vision.VideoRunner({"backend": "VisionSquares"}, sinks=[view]) as runner:
+        for _ in runner.run({"door": kit.picture(0), "<yard>": kit.picture(1)}):
+            pass
+        assert written.acquire(timeout=60)
+        assert written.acquire(timeout=60)
+        kind, page = get(view.url)
+        assert kind.startswith("text/html")
+        assert b"http://" not in page
+        assert b"https://" not in page
+        kind, body = get(f"{view.url}state.json")
+        state = json.loads(body)
+        assert list(state) == ["<yard>", "door"]
+        assert state["door"]["objects"] == 1
+        assert state["door"]["status"]["delivered"] == 1
+        kind, data = get(f"{view.url}picture/1.jpg")
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        assert (kind, image.shape) == ("image/jpeg", (48, 64, 3))
+        for wrong in ("picture/2.jpg", "picture/-1.jpg", "other", "../pyproject.toml"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                get(view.url + wrong)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            get(view.url, host="elsewhere.example")
+    with pytest.raises(urllib.error.URLError):
+        get(view.url)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_the_page_runs_in_a_browser(kit, tmp_path):
+    headrace.register("VisionSquares", squares, replace=True)
+    view = headrace_vision.View()
+    with headrace_vision.VideoRunner({"backend": "VisionSquares"}, sinks=[view]) as runner:
+        for _ in runner.run({"door": kit.picture(0), "<yard>": kit.picture(1)}):
+            pass
+        done = subprocess.run(
+            [
+                "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000",
+                f"--user-data-dir={tmp_path}", "--dump-dom", view.url,
+            ],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+    assert done.stdout.count("<figure>") == 2
+    assert "&lt;yard&gt;" in done.stdout

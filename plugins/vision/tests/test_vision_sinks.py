@@ -1,0 +1,294 @@
+"""What sinks write, read again by other libraries; and what happens when they cannot."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import json
+import threading
+
+import av
+import cv2
+import numpy as np
+import onnx
+import pytest
+import supervision as sv
+from onnx import TensorProto, helper
+
+import headrace
+from headrace.errors import InputError
+from headrace_vision import (
+    SaveCOCO,
+    SaveImages,
+    SaveJSONL,
+    SaveVideo,
+    SaveYOLO,
+    VideoRunner,
+    Webhook,
+    detect,
+    from_records,
+)
+
+
+def find(image):
+    """The red square of `picture`, as a detection."""
+    if image.ndim != 3:
+        raise ValueError("no picture")
+    y, x = np.nonzero((image[..., 2] > 200) & (image[..., 1] < 60))
+    if not len(x):
+        return sv.Detections.empty()
+    box = np.array([[x.min(), y.min(), x.max() + 1, y.max() + 1]], np.float32)
+    data = {"class_name": np.array(["square"])}
+    return sv.Detections(
+        box, confidence=np.array([0.9], np.float32), class_id=np.array([4]), data=data
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _find():
+    headrace.register("VisionFind", find)
+
+
+def run(sinks, x, **options):
+    with VideoRunner({"backend": "VisionFind", "max": 4}, sinks=sinks, **options) as runner:
+        frames = list(runner.run(x))
+    return frames, runner.status()["sinks"]
+
+
+def test_videos_have_every_frame_at_its_time_and_are_finished(kit, tmp_path):
+    times = [0, 40, 90, 300, 310, 700, 1000]
+    video = kit.render(tmp_path / "street.mp4", count=7, times=times)
+    other = kit.render(tmp_path / "yard.mp4", count=5, size=(34, 48))
+    frames, sinks = run([SaveVideo(tmp_path / "out")], [video, other])
+    assert sinks["SaveVideo"]["error"] is None
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["street.mp4", "yard.mp4"]
+    with av.open(str(tmp_path / "out" / "street.mp4")) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.pix_fmt) == ("h264", "yuv420p")
+        saved = [(f.time, f.to_ndarray(format="bgr24")) for f in container.decode(video=0)]
+    data = (tmp_path / "out" / "street.mp4").read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat")
+    assert [time for time, _ in saved] == pytest.approx([t / 1000 for t in times], abs=1e-3)
+    for (_, image), frame in zip(saved, [f for f in frames if f.source == video], strict=True):
+        below = image[30:].astype(int) - frame.image[30:]
+        assert np.abs(below).mean() < 12
+
+
+def test_a_new_size_begins_a_new_file_and_odd_sides_are_padded(tmp_path):
+    images = [np.full((33, 41, 3), 90, np.uint8)] * 3 + [np.full((48, 64, 3), 90, np.uint8)] * 2
+    run([SaveVideo(tmp_path, codec="mpeg4")], {"cam": images})
+    sizes = {}
+    for path in tmp_path.iterdir():
+        with av.open(str(path)) as container:
+            shapes = [(f.height, f.width) for f in container.decode(video=0)]
+        sizes[path.name] = shapes
+    assert sizes == {"cam.mp4": [(34, 42)] * 3, "cam-size2.mp4": [(48, 64)] * 2}
+
+
+def test_a_loop_that_is_left_leaves_a_video_that_is_whole(kit, tmp_path):
+    with VideoRunner({"backend": "VisionFind"}, sinks=[SaveVideo(tmp_path)]) as runner:
+        pictures = (kit.picture(n) for n in itertools.count())
+        for frame in runner.run({"endless": pictures}):
+            if frame.frame == 20:
+                break
+    assert [p.name for p in tmp_path.iterdir()] == ["endless.mp4"]
+    with av.open(str(tmp_path / "endless.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) >= 21
+
+
+def test_images_are_drawn_on_and_called_by_source_and_number(kit, tmp_path):
+    run(
+        [SaveImages(tmp_path, suffix=".png")],
+        {"a/b.mp4": [kit.picture(n) for n in range(3)], "b": kit.picture(5)},
+    )
+    names = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.png"))
+    assert names == ["b-2/000000.png", "b/000000.png", "b/000001.png", "b/000002.png"] or names == [
+        "b-2/000000.png",
+        "b-2/000001.png",
+        "b-2/000002.png",
+        "b/000000.png",
+    ]
+    drawn = cv2.imread(str(next(tmp_path.rglob("000000.png"))))
+    assert drawn.shape == (48, 64, 3)
+    run([SaveImages(tmp_path / "plain", draw=False, suffix=".png")], {"x": kit.picture(1)})
+    saved = cv2.imread(str(tmp_path / "plain" / "x" / "000000.png"))
+    np.testing.assert_array_equal(saved, kit.picture(1))
+
+
+def test_lines_of_json_have_every_frame_with_its_outcome(kit, tmp_path):
+    path = tmp_path / "deep" / "out.jsonl"
+    frames, _ = run([SaveJSONL(path)], {"a": [kit.picture(0), b"broken", kit.picture(1)]})
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == len(frames) == 3
+    by_frame = {(one["source"], one["frame"]): one for one in lines}
+    for frame in frames:
+        one = by_frame[frame.source, frame.frame]
+        assert one["timestamp"] == frame.timestamp
+        if frame.error is None:
+            assert from_records(one["detections"]) == frame.result
+        else:
+            assert one["error"]["message"]
+
+
+def test_coco_is_read_by_supervision(kit, tmp_path):
+    frames, sinks = run([SaveCOCO(tmp_path)], {"v": [kit.picture(n) for n in range(4)]})
+    assert sinks["SaveCOCO"]["error"] is None
+    dataset = sv.DetectionDataset.from_coco(
+        images_directory_path=str(tmp_path), annotations_path=str(tmp_path / "annotations.json")
+    )
+    assert dataset.classes == ["square"]
+    found = sorted((path, note.xyxy.tolist()) for path, _, note in dataset)
+    assert [boxes for _, boxes in found] == [f.result.xyxy.tolist() for f in frames]
+
+
+def test_yolo_is_read_by_supervision(kit, tmp_path):
+    frames, sinks = run([SaveYOLO(tmp_path)], {"v": [kit.picture(n) for n in range(4)]})
+    assert sinks["SaveYOLO"]["error"] is None
+    dataset = sv.DetectionDataset.from_yolo(
+        images_directory_path=str(tmp_path / "images"),
+        annotations_directory_path=str(tmp_path / "labels"),
+        data_yaml_path=str(tmp_path / "data.yaml"),
+    )
+    assert dataset.classes == ["square"]
+    found = sorted((path, note.xyxy) for path, _, note in dataset)
+    for (_, boxes), frame in zip(found, frames, strict=True):
+        np.testing.assert_allclose(boxes, frame.result.xyxy, atol=0.01)
+
+
+@pytest.mark.parametrize("kind", [SaveVideo, SaveImages, SaveJSONL, SaveCOCO, SaveYOLO])
+def test_a_sink_that_cannot_write_ends_alone(kit, tmp_path, kind):
+    (tmp_path / "file").write_text("in the way")
+    seen = []
+    frames, sinks = run([kind(tmp_path / "file" / "out"), seen.append], kit.picture(0))
+    assert len(frames) == len(seen) == 1
+    assert sinks[kind.__name__]["state"] == "failed"
+    assert "Error" in sinks[kind.__name__]["error"]
+
+
+class Peer:
+    """A web server on the loopback that answers as it is told."""
+
+    def __init__(self, answers):
+        self.bodies = []
+        peer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                peer.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(answers.pop(0) if answers else 200)
+                self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def peer():
+    made = []
+
+    def start(*answers):
+        made.append(Peer(list(answers)))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def test_a_webhook_posts_and_tries_again(kit, peer):
+    one = peer(503, 200)
+    hook = Webhook(one.url, network=["127.0.0.1"], only_events=False)
+    _, sinks = run([hook], {"a": kit.picture(0)})
+    assert [body["source"] for body in one.bodies] == ["a", "a"]
+    assert sinks["Webhook"]["posted"] == 1
+    quiet = Webhook(one.url, network=["127.0.0.1"])
+    _, sinks = run([quiet], {"a": kit.picture(0)})
+    assert sinks["Webhook"]["posted"] == 0
+
+
+def test_a_webhook_gives_up_follows_no_redirect_and_calls_no_other_host(kit, peer):
+    one = peer(302)
+    hook = Webhook(one.url, network=["127.0.0.1"], only_events=False, attempts=1)
+    frames, sinks = run([hook], {"a": kit.picture(0)})
+    assert frames[0].error is None
+    assert len(one.bodies) == 1
+    assert "302" in sinks["Webhook"]["error"]
+    with pytest.raises(InputError, match="not allowed"):
+        Webhook(one.url)
+    with pytest.raises(InputError, match="HTTP"):
+        Webhook("rtsp://h/", network=["h"])
+
+
+def model(path, outputs, names=None, size=(96, 128)):
+    """An ONNX file that answers the same arrays for each image."""
+    nodes = [
+        helper.make_node("ReduceMean", ["image"], ["mean"], axes=[1, 2, 3], keepdims=1),
+        helper.make_node("Squeeze", ["mean"], ["flat"], axes=[3]),
+        helper.make_node("Mul", ["flat", "zero"], ["none"]),
+    ]
+    constants = [helper.make_tensor("zero", TensorProto.FLOAT, [1], [0.0])]
+    infos = []
+    for name, array in outputs.items():
+        constants.append(
+            helper.make_tensor(f"{name}_c", TensorProto.FLOAT, [1, *array.shape], array.ravel())
+        )
+        nodes.append(helper.make_node("Add", ["none", f"{name}_c"], [name]))
+        infos.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", *array.shape]))
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, *size])
+    graph = helper.make_graph(nodes, "fixed", [image], infos, constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)])
+    made.ir_version = 8
+    if names:
+        helper.set_model_props(made, {"names": str(names)})
+    onnx.save(made, path)
+    return str(path)
+
+
+def v8_output():
+    out = np.zeros((6, 252), np.float32)
+    out[:, 7] = [64, 48, 32, 24, 0.1, 0.8]
+    return out
+
+
+def test_detect_takes_layout_and_labels_from_the_file(kit, tmp_path):
+    path = model(tmp_path / "m.onnx", {"out": v8_output()}, {0: "cat", 1: "dog"})
+    video = kit.render(tmp_path / "v.mp4", count=4, size=(150, 200))
+    found = detect(path, video, track="bytetrack")
+    assert "layout v8" in found.took
+    assert "2 classes (from the file)" in found.took
+    frames = list(found)
+    for frame in frames:
+        assert frame.error is None
+        assert frame.result.data["class_name"].tolist() == ["dog"]
+        # 150 x 200 fits into 96 x 128 by 0.64: the box of 32 x 24 in the middle is one of 50 x 37.5.
+        np.testing.assert_allclose(frame.result.xyxy, [[75, 56.25, 125, 93.75]], atol=0.01)
+    assert [f.result.tracker_id.tolist() for f in frames] == [[-1], [0], [0], [0]]
+
+
+def test_detect_knows_a_detr_and_refuses_what_is_unclear(kit, tmp_path):
+    boxes = np.array([[0.5, 0.5, 0.25, 0.5]], np.float32)
+    logits = np.array([[-3, 2.0, -3]], np.float32)
+    path = model(tmp_path / "detr.onnx", {"dets": boxes, "labels": logits})
+    (frame,) = detect(path, kit.picture(0), labels=["a", "b", "c"])
+    np.testing.assert_allclose(frame.result.xyxy, [[24, 12, 40, 36]])
+    assert frame.result.data["class_name"].tolist() == ["b"]
+    unclear = model(tmp_path / "u.onnx", {"out": np.zeros((7, 7), np.float32)})
+    with pytest.raises(InputError, match="no layout fits"):
+        detect(unclear, kit.picture(0))
+    with pytest.raises(InputError, match="no such model"):
+        detect("nowhere.onnx", kit.picture(0))
+    (tmp_path / "text.onnx").write_text("no model")
+    with pytest.raises(InputError, match="this is no model"):
+        detect(tmp_path / "text.onnx", kit.picture(0))
