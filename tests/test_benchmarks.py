@@ -305,3 +305,12 @@ def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
     for shares in simulated["shares"].values():
         assert len(shares) == 3
         assert all(0 < share <= 1 for share in shares)
+
+
+def test_remote_overhead_counts_every_request(tmp_path):
+    pytest.importorskip("headrace_remote")
+    _, figures = run("benchmarks.remote.overhead", tmp_path)
+    assert set(figures["cost"]) == {"scores", "echo"}
+    for one in figures["killed"].values():
+        assert one["wrong"] == 0
+        assert one["answered"] + sum(one["failed"].values()) == one["sent"]

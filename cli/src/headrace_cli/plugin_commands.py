@@ -26,8 +26,10 @@ KNOWN_COMMANDS = {
         ("bench", "gpus", "inspect", "report", "simulate", "top", "trace", "tune"),
         "headrace-observe",
     ),
+    "models": "headrace-models",
     "serve": "headrace-serve",
     "trt": "headrace-trt",
+    "video": "headrace-vision",
 }
 """The commands of well-known distributions, whether these are installed or not."""
 

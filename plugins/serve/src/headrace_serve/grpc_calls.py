@@ -129,7 +129,9 @@ class Calls:
                     line.status = "CANCELLED"
                     self.end(line, request)
                     raise
-                error: Exception = UnavailableError("the server is shutting down")
+                error: Exception = UnavailableError(
+                    "the request was cut off: the server has shut down"
+                )
             except Exception as raised:  # noqa: BLE001 - every error is an answer
                 error = raised
             else:
