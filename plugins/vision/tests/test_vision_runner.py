@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import subprocess
 import sys
 import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import BackendError, ClosedError
@@ -298,3 +301,61 @@ def test_the_interpreter_ends_though_a_runner_was_never_closed(kit, tmp_path):
         [sys.executable, "-c", program], check=True, timeout=120, capture_output=True, text=True
     )
     assert done.stdout == "0\n"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=5),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(0, 60),
+    st.sampled_from(["every", "latest"]),
+)
+def test_wherever_a_loop_is_left_each_frame_has_one_outcome(
+    lengths, in_flight, stride, leave, frames
+):
+    images = [np.full((2, 2, 3), value, np.uint8) for value in range(12)]
+    sources = {f"s{n}": images[:length] for n, length in enumerate(lengths)}
+    config = {"backend": "VisionNetwork", "max": 3, "instance_num": 2}
+    seen = {}
+    with VideoRunner(config, in_flight=in_flight, stride=stride, frames=frames) as runner:
+        for count, frame in enumerate(runner.run(sources)):
+            seen.setdefault(frame.source, []).append(frame.frame)
+            np.testing.assert_array_equal(frame.image, images[frame.frame])
+            if count == leave:
+                break
+        statuses = runner.status()["sources"]
+    for name, one in statuses.items():
+        assert one["in_flight"] == 0
+        assert one["read"] == one["delivered"] + one["failed"] + one["dropped"]
+        assert one["delivered"] == len(seen.get(name, []))
+        assert seen.get(name, []) == sorted(set(seen.get(name, [])))
+        assert all(number % stride == 0 for number in seen.get(name, []))
+    if frames == "every" and leave >= sum(lengths):
+        assert {n: seen.get(n, []) for n in sources} == {
+            n: list(range(0, len(x), stride)) for n, x in sources.items()
+        }
+
+
+def test_ctrl_c_finishes_the_files(kit, tmp_path):
+    video = kit.render(tmp_path / "v.mp4", count=10)
+    program = (
+        "import headrace_vision as v\n"
+        "with v.VideoRunner({'backend': 'Identity'}, sinks=[v.SaveVideo('out')]) as r:\n"
+        f"    for f in r.run({video!r}, loop=True):\n"
+        "        if f.frame == 15: print('begun', flush=True)\n"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout.readline() == "begun\n"
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode != 0
+    assert "KeyboardInterrupt" in errors
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["v.mp4"]
+    assert len(kit.plain_loop(tmp_path / "out" / "v.mp4")) > 10
