@@ -35,6 +35,7 @@ DOCUMENTS = [
     ROOT / "examples" / "ocr" / "README.md",
     ROOT / "examples" / "detect" / "README.md",
     ROOT / "examples" / "classify" / "README.md",
+    ROOT / "examples" / "video" / "README.md",
     ROOT / "examples" / "third_party" / "README.md",
     ROOT / "examples" / "serve" / "README.md",
     ROOT / "templates" / "README.md",
@@ -60,6 +61,9 @@ DOCUMENTS = [
 # models.md by libs/models: test_models_pages; words.md and catalogue.md are made from the code.
 BY_DETECT = "test_example_detect, those that run the engine on a device"
 RUN_ELSEWHERE = {
+    "python examples/video/prepare.py": "plugins/vision: test_vision_example",
+    "headrace video examples/video/video.toml": "plugins/vision: test_vision_example",
+    "python examples/video/evaluate.py": "plugins/vision: test_vision_example",
     "./dev demo": "test_packaging runs the parts: environment, wheels, example",
     "./dev test": "it is what runs this test",
     "./dev test --quick": "a part of it",
