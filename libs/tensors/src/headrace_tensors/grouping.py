@@ -48,16 +48,22 @@ def group_items(
     batched = [port.name for port in ports if port.batched and (by_shape or port.optional)]
     if not whole and not batched:
         return [list(range(len(items)))]
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for position, item in enumerate(items):
-        tensors = item.tensors
-        key: list[object] = [
-            _value_of(tensors[name], position) if name in tensors else None for name in whole
+    columns: list[list[object]] = [
+        [
+            _value_of(item.tensors[name], position) if name in item.tensors else None
+            for position, item in enumerate(items)
         ]
-        for name in batched:
-            there = name in tensors
-            key.append(shape_of(tensors[name]) if by_shape and there else there)
-        groups.setdefault(tuple(key), []).append(position)
+        for name in whole
+    ]
+    for name in batched:
+        brought = [item.tensors.get(name) for item in items]
+        if by_shape:
+            columns.append([one if one is None else shape_of(one) for one in brought])
+        else:
+            columns.append([one is not None for one in brought])
+    groups: dict[object, list[int]] = {}
+    for position, key in enumerate(zip(*columns, strict=True)):
+        groups.setdefault(key, []).append(position)
     return list(groups.values())
 
 

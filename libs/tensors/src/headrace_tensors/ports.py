@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,6 +77,17 @@ class Port:
             return None
         fixed = tuple(n for n in self.sample_shape if n is not None)
         return fixed if self.batched and len(fixed) == len(self.sample_shape) else None
+
+    @functools.cached_property
+    def _ranges(self) -> tuple[tuple[int, int, int], ...]:
+        """The axes of all samples, each with its least and its greatest length."""
+        found = []
+        for axis, fixed in enumerate(self.shape):
+            if self.batched and axis == self.axis:
+                continue
+            least, most = (fixed, fixed) if fixed is not None else self.limits(axis) or (0, None)
+            found.append((axis, least, sys.maxsize if most is None else most))
+        return tuple(found)
 
     def limits(self, axis: int) -> tuple[int, int | None] | None:
         """Return the least and the greatest length (None: any) of a dynamic axis; None if all are taken."""
@@ -163,17 +175,17 @@ class Signature:
         """
         return any(not port.batched for port in self.outputs)
 
-    @property
+    @functools.cached_property
     def fills(self) -> bool:
         """Whether a run may be filled up with copies of a row; an output without batch axis would be computed from them."""
         return not self.one_at_a_time
 
-    @property
+    @functools.cached_property
     def least_rows(self) -> int:
         """The fewest rows that a request may bring; fewer than the model takes are filled up with copies of a row."""
         return 1 if self.fills else self.rows or self.low_rows
 
-    @property
+    @functools.cached_property
     def most_rows(self) -> int | None:
         """The most rows that a request may bring; None: any."""
         return self.high_rows if self.rows is None else self.rows

@@ -113,12 +113,11 @@ def check_axes(tensor: Any, port: Port, key: str, text: Callable[[Any], str] = t
     missing = len(port.shape) - len(found)
     if missing != 0 and not (port.batched and missing == 1):
         raise InputError("wrong rank", key=key, expected=port.accepts(), got=text(tensor))
-    axes = [axis for axis in range(len(port.shape)) if not (port.batched and axis == port.axis)]
-    lengths = list(found)
+    lengths = found
     if port.batched and not missing:
-        del lengths[port.axis]
-    for axis, length in zip(axes, lengths, strict=True):
-        if port.takes(axis, length):
+        lengths = found[: port.axis] + found[port.axis + 1 :]
+    for length, (axis, least, most) in zip(lengths, port._ranges, strict=True):
+        if least <= length <= most:
             continue
         if port.shape[axis] is not None:
             raise InputError("wrong shape", key=key, expected=port.accepts(), got=text(tensor))

@@ -138,12 +138,15 @@ class Gathering:
         return False
 
     def _whole_result(self, run: Run, outputs: Sequence[Any]) -> Any:
-        check_run(run, self._signature.outputs, outputs)
-        parts = {
-            port.name: rows_of(output, 0, run.rows, sample=False) if port.batched else whole(output)
-            for port, output in zip(self._signature.outputs, outputs, strict=True)
-        }
-        return parts if len(parts) > 1 else next(iter(parts.values()))
+        ports = self._signature.outputs
+        check_run(run, ports, outputs)
+        parts = [
+            rows_of(output, 0, run.rows, sample=False) if port.batched else whole(output)
+            for port, output in zip(ports, outputs, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return {port.name: part for port, part in zip(ports, parts, strict=True)}
 
     def split(self, batch: Sequence[Request]) -> None:
         """Give each request its rows of ``data``, the result of the gathered batch.

@@ -115,7 +115,11 @@ def _unlike_first(
     part: Sequence[int], items: Sequence[Item], ports: Sequence[Port], keys: Mapping[str, str]
 ) -> dict[int, InputError]:
     """Give errors for the items of a run whose samples have another shape than those of its first item."""
-    if len(part) == 1 or not any(port.batched and None in port.shape[1:] for port in ports):
+    if len(part) == 1:
+        return {}
+    free = [port.name for port in ports if port.batched and None in port.shape[1:]]
+    tensors = [items[i].tensors for i in part]
+    if all(len({one[name].shape[1:] for one in tensors}) == 1 for name in free):
         return {}
     own = {port.name: keys.get(port.name, port.name) for port in ports if port.batched}
     found = ((i, refuse_ragged(items[part[0]], items[i], own)) for i in part)

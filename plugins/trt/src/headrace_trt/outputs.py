@@ -99,13 +99,11 @@ class Outputs:
         return Raw(port, shape, pointer, None, None)
 
     def resolved(self, raw: Raw) -> Raw:
-        """Add shape and block to an output whose size depended on the data; return any other output unchanged.
+        """Add shape and block to an output whose size depended on the data.
 
         Raises:
             CudaError: There was no memory for it.
         """
-        if -1 not in raw.shape:
-            return raw
         allocator = raw.owner
         if allocator.error is not None:
             raise allocator.error
@@ -124,12 +122,12 @@ class Outputs:
         """
         fetched: list[Any] = []
         for raw in raws:
-            nbytes = nbytes_of(raw.port, raw.shape)
             if self.on_device:
-                fetched.append(self._device_array(raw, nbytes, kept))
+                fetched.append(self._device_array(raw, kept))
             elif raw.host is not None:
                 fetched.append(raw.host)
             else:
+                nbytes = nbytes_of(raw.port, raw.shape)
                 pointer, view = self._arena.take(nbytes)
                 if nbytes:
                     self._cuda.queue_copy(pointer, raw.pointer, nbytes, self._stream.handle)
@@ -138,9 +136,10 @@ class Outputs:
                 fetched.append(view.view(numpy_dtype(raw.port.dtype)).reshape(raw.shape))
         return fetched
 
-    def _device_array(self, raw: Raw, nbytes: int, kept: list[Any]) -> DeviceArray:
+    def _device_array(self, raw: Raw, kept: list[Any]) -> DeviceArray:
         owner, pointer = raw.owner, raw.pointer
         if owner is None:
+            nbytes = nbytes_of(raw.port, raw.shape)
             owner = self.pool.take(nbytes)
             source = pointer
             if raw.host is not None:

@@ -44,33 +44,30 @@ def hand_out(
     check_run(run, ports, outputs)
     names = [port.name for port in ports]
     padded = {name: shape[1:] for name, shape in run.shapes.items()} if crops else {}
+    known = [
+        (port.batched, output, crops.get(port.name, ()) if crops else ())
+        for port, output in zip(ports, outputs, strict=True)
+    ]
     start = 0
     for i in run.members:
         item = items[i]
         stop = start + item.rows
-        parts = [
-            _part(port, output, (start, stop), item, (crops or {}).get(port.name, ()), padded)
-            for port, output in zip(ports, outputs, strict=True)
-        ]
+        parts = []
+        for batched, output, cut in known:
+            if not batched:
+                parts.append(whole(output))
+            elif cut:
+                parts.append(_cut(output[start:stop], cut, item, padded))
+            else:
+                parts.append(rows_of(output, start, stop, sample=item.sample))
         requests[i]["result"] = (
             parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
         )
         start = stop
 
 
-def _part(
-    port: Port,
-    output: Any,
-    rows: tuple[int, int],
-    item: Item,
-    crops: Sequence[Crop],
-    padded: Mapping[str, Sequence[int]],
-) -> Any:
-    if not port.batched:
-        return whole(output)
-    if not crops:
-        return rows_of(output, *rows, sample=item.sample)
-    part = cropped(output[slice(*rows)], crops, item, padded).copy()
+def _cut(rows: Any, crops: Sequence[Crop], item: Item, padded: Mapping[str, Sequence[int]]) -> Any:
+    part = cropped(rows, crops, item, padded).copy()
     return part.reshape(part.shape[1:]) if item.sample else part
 
 
@@ -96,6 +93,8 @@ def hand_out_samples(
 def _samples(value: Any, count: int) -> list[Any]:
     if type(value) is DeviceArray:
         return value.rows()[:count]
+    if isinstance(value, np.ndarray) and value.ndim > 1:
+        return [row.copy() for row in value[:count]]
     return [rows_of(value, row, row + 1, sample=True) for row in range(count)]
 
 
@@ -105,8 +104,11 @@ def check_run(run: Run, ports: Sequence[Port], outputs: Sequence[Any]) -> None:
     Raises:
         BackendError: An output has no rows, too few or too many.
     """
+    expected = (run.filled,)
     for port, output in zip(ports, outputs, strict=True):
-        check_rows(port, output.shape, run.filled)
+        shape = output.shape
+        if shape[:1] != expected:
+            check_rows(port, shape, run.filled)
 
 
 def rows_of(value: Any, start: int, stop: int, *, sample: bool) -> Any:

@@ -263,7 +263,8 @@ class Runner:
         # The engine may write an output on the host until the stream is synchronised.
         self._kept.append(raws)
         execution.enqueue()
-        return [targets.resolved(raw) for raw in raws[: len(self.signature.outputs)]]
+        wanted = raws[: len(self.signature.outputs)]
+        return [targets.resolved(raw) if -1 in raw.shape else raw for raw in wanted]
 
     def _execute_graph(self, run: Run, pointers: Mapping[str, int]) -> list[Raw]:
         graphs, targets = self._graphs, self.outputs
