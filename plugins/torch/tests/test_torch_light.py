@@ -190,3 +190,18 @@ def test_the_readme_lists_every_option_of_a_model_with_its_default():
 def test_the_readme_names_every_word():
     table = README.partition("## Words")[2].partition("## Devices")[0]
     assert set(WORDS) <= set(re.findall(r"`(\w+)`", table))
+
+
+def test_a_request_with_arrays_of_the_host_enters_without_torch():
+    program = """
+import sys
+import numpy as np
+from headrace_torch.geometry import PadTensor
+from headrace_torch.module import TorchModule
+request = {"data": np.zeros(3), "list": [np.zeros(3), 1, "text"], "table": {"x": np.zeros(3)}}
+print(TorchModule.enter(request), PadTensor.enter({"data": b"bytes"}), "torch" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == ["None", "None", "False"]
