@@ -30,7 +30,7 @@ class Masked(torch.nn.Module):
         return x * mask
 
 
-NET = {"backend": "TorchModule", "module": f"{HERE}PlusOne", "shape": "8", "device": DEVICE}
+NET = {"backend": "TorchModule", "module": f"{HERE}PlusOne", "shape": "float32:8", "device": DEVICE}
 
 
 class Late:
@@ -124,7 +124,7 @@ def test_the_host_does_not_wait_for_the_stream():
 
 def test_each_key_that_a_model_reads_is_waited_for():
     late = Late()
-    config = {**NET, "module": f"{HERE}Masked", "shape": {"x": "8", "mask": "8"}}
+    config = {**NET, "module": f"{HERE}Masked", "shape": {"x": "float32:8", "mask": "float32:8"}}
     with headrace.pipe(config) as pipe:
         x, mask = late.tensors(3.0, 2.0)
         with torch.cuda.stream(late.stream):

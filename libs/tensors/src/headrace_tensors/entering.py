@@ -16,7 +16,8 @@ PER_THREAD: Final = 2
 """The handle of the default stream of the calling thread."""
 
 _CUDA: Final = 2  # the number of CUDA in DLPack
-_HOST: Final = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray))
+_passed: Final[set[type]] = {type(None), bool, int, float, complex, str, bytes, bytearray}
+"""Types of values that are on the host, or finished; those of numpy and of Headrace's plugins are added as they come."""
 
 
 class CallerStream(NamedTuple):
@@ -53,10 +54,10 @@ def caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
     found: set[CallerStream] = set()
     for value in request.values():
         kind = type(value)
-        if kind in _HOST:
+        if kind in _passed:
             continue
         if kind is list or kind is tuple:
-            if not _HOST.issuperset(map(type, value)):
+            if not _passed.issuperset(map(type, value)):
                 for one in value:
                     _add(one, found)
         elif kind is dict:
@@ -70,7 +71,10 @@ def caller_streams(request: Mapping[str, Any]) -> set[CallerStream]:
 def _add(value: Any, found: set[CallerStream]) -> None:
     """Add the stream for one value, if it is an array on a CUDA device."""
     kind = type(value)
-    if kind in _HOST or kind.__module__.startswith(("numpy", "headrace_")):
+    if kind in _passed:
+        return
+    if kind.__module__.startswith(("numpy", "headrace_")):
+        _passed.add(kind)
         return
     torch: Any = sys.modules.get("torch")
     tensor: Any = getattr(torch, "Tensor", ())
