@@ -873,3 +873,75 @@ def test_a_thread_waits_awake_where_the_last_wait_was_short(monkeypatch):
     assert waits == [3, 3, 2, 2, 3]
     cuda.close_event(event)
     assert sorted(destroyed) == sorted(flags) == [2, 3]
+
+
+class Queued:
+    """An array of a library whose stream is the thread's, as CuPy's is; its values come when the stream is waited for."""
+
+    def __init__(self, values, stream):
+        self.values, self.memory = values, np.full_like(values, np.nan)
+        self.stream, self.thread = stream, threading.get_ident()
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    @property
+    def __cuda_array_interface__(self):
+        own = self.stream if threading.get_ident() == self.thread else None
+        return {**self.memory.__array_interface__, "version": 3, "stream": own}
+
+
+@pytest.fixture
+def marks(monkeypatch):
+    """Marks on streams that are none: give the thread, device and stream of each, and what waits for them."""
+    found = SimpleNamespace(made=[], held_back=[], arrays={})
+
+    class Mark:
+        def __init__(self, ordinal, stream):
+            found.made.append((threading.get_ident(), ordinal, stream))
+            self.stream = stream
+
+        def hold_back(self, stream):
+            found.held_back.append((threading.get_ident(), stream))
+            array = found.arrays[self.stream]
+            array.memory[...] = array.values
+
+    monkeypatch.setattr(cuda, "Mark", Mark)
+    monkeypatch.setattr(cuda, "runtime", lambda: None)
+    return found
+
+
+@pytest.mark.parametrize("way", ["call", "list", "submit", "each"])
+def test_what_a_callers_stream_has_queued_is_waited_for(device, marks, one_to_one, way):
+    model = one_to_one(["n", 2, 3], op="Neg")
+    config = {"backend": "OnnxTensor", "model": str(model), "max": 4}
+    if way == "each":
+        config = {
+            "first": {"backend": "Identity", "next": "net"},
+            "net": {**config, "each": "arrays:data", "next": "end"},
+            "end": {"backend": "Identity"},
+        }
+    arrays = marks.arrays = {100 + k: Queued(ROWS[k], 100 + k) for k in range(3)}
+    with headrace.pipe(config) as pipe:
+        device.clear()
+        if way == "each":
+            results = pipe({"data": 0, "arrays": list(arrays.values())})["result"]
+        elif way == "list":
+            results = [r["result"] for r in pipe([{"data": one} for one in arrays.values()])]
+        elif way == "submit":
+            futures = [pipe.submit({"data": one}) for one in arrays.values()]
+            results = [future.result(60)["result"] for future in futures]
+        else:
+            results = [pipe({"data": one})["result"] for one in arrays.values()]
+    assert np.array_equal(np.stack(results), -ROWS[:3])
+    me = threading.get_ident()
+    assert sorted(marks.made) == [(me, 0, 100), (me, 0, 101), (me, 0, 102)]
+    assert {stream for _, stream in marks.held_back} == {77}
+
+
+def test_nothing_is_marked_for_arrays_of_the_host(device, marks, one_to_one):
+    model = one_to_one(["n", 2, 3], op="Neg")
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(model)}) as pipe:
+        request = {"data": ROWS[0], "more": [1, "text", ROWS], "table": {"x": ROWS}}
+        assert np.array_equal(pipe(request)["result"], -ROWS[0])
+    assert marks.made == marks.held_back == []

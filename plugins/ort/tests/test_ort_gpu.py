@@ -333,3 +333,66 @@ def test_a_chain_with_torch_copies_nothing(torch, matmul):
             np.testing.assert_array_equal(pipe({"data": x})["result"], expected)
             there = torch.from_numpy(x).cuda()
             np.testing.assert_array_equal(pipe({"data": there})["result"], expected)
+
+
+@pytest.mark.parametrize("way", ["call", "list", "submit", "each"])
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_an_input_that_its_callers_stream_has_not_written_yet_is_waited_for(
+    torch, matmul, where, way
+):
+    """A long kernel is queued before the input is written, so that who reads too early reads zeros."""
+    path, weights = matmul
+    config = {"backend": "OnnxTensor", "model": str(path), "device": "cuda:0", "max": 4}
+    config["output_device"] = where
+    if way == "each":
+        config = {
+            "first": {"backend": "Identity", "next": "net"},
+            "net": {**config, "each": "list:data", "next": "end"},
+            "end": {"backend": "Identity"},
+        }
+    rows = np.random.default_rng(1).integers(-4, 5, (3, 64)).astype(np.float32)
+    right = torch.from_numpy(rows).cuda()
+    stream = torch.cuda.Stream()
+    mine = [torch.zeros(64, device="cuda") for _ in rows]
+    mine[0].copy_(right[0]).zero_()
+    torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
+    with headrace.pipe(config) as pipe:
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(400_000_000)
+            for one, row in zip(mine, right, strict=True):
+                one.copy_(row)
+            if way == "each":
+                results = pipe({"data": 0, "list": mine})["result"]
+            elif way == "list":
+                results = [answer["result"] for answer in pipe([{"data": one} for one in mine])]
+            elif way == "submit":
+                futures = [pipe.submit({"data": one}) for one in mine]
+                assert not stream.query()  # the host has not waited
+                results = [future.result(60)["result"] for future in futures]
+            else:
+                mine = mine[:1]
+                results = [pipe({"data": mine[0]})["result"]]
+        if where == "device":
+            results = [torch.from_dlpack(one).cpu().numpy() for one in results]
+    assert np.array_equal(np.stack(results), (rows @ weights)[: len(results)])
+
+
+def test_an_array_of_cupy_that_its_stream_has_not_written_yet_is_waited_for(torch, matmul):
+    cupy = pytest.importorskip("cupy")
+    path, weights = matmul
+    torch.cuda._sleep(1)
+    row = np.random.default_rng(1).integers(-4, 5, 64).astype(np.float32)
+    right, mine = cupy.asarray(row), cupy.zeros(64, cupy.float32)
+    cupy.copyto(mine, right)
+    mine[...] = 0
+    stream = cupy.cuda.Stream(non_blocking=True)
+    config = {"backend": "OnnxTensor", "model": str(path), "device": "cuda:0"}
+    with headrace.pipe(config) as pipe:
+        cupy.cuda.Device(0).synchronize()
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+            torch.cuda._sleep(400_000_000)
+        with stream:
+            cupy.copyto(mine, right)
+            result = pipe({"data": mine})["result"]
+    assert np.array_equal(result, row @ weights)

@@ -414,18 +414,21 @@ def test_numbers_of_python_reach_the_device_in_the_dtype_that_is_told():
                 {"data": [1, 2.5, 3]},
                 {"data": [[0, 0, 0], [4, 5, 6]], "request_size": 2},
                 {"data": torch.full((3,), 7.0, device=DEVICE)},
+                {"data": np.zeros(3, np.float32)},  # of the host, which is taken too
                 {"data": [1e300, 0, 0]},
                 {"data": ["1", "2", "3"]},
                 {"data": [torch.zeros(3, device=DEVICE)], "request_size": 1},
-                {"data": np.zeros(3, np.float32)},
             ]
         )
-        results = [future.result(60)["result"] for future in futures[:3]]
-        errors = [future.exception(60) for future in futures[3:]]
+        results = [future.result(60)["result"] for future in futures[:4]]
+        errors = [future.exception(60) for future in futures[4:]]
     assert all(str(one.device) == DEVICE and one.dtype == torch.float32 for one in results)
-    expected = [[2, 3.5, 4], [[1, 1, 1], [5, 6, 7]], [8, 8, 8]]
+    expected = [[2, 3.5, 4], [[1, 1, 1], [5, 6, 7]], [8, 8, 8], [1, 1, 1]]
     assert [one.tolist() for one in results] == expected
     assert all(isinstance(one, InputError) and one.key == "data" for one in errors)
+    strict = {**config, "device": DEVICE, "device_input": "strict"}
+    with headrace.pipe(strict) as pipe, pytest.raises(InputError, match="on cpu"):
+        pipe({"data": np.zeros(3, np.float32)})
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one device")

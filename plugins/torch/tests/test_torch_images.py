@@ -271,7 +271,7 @@ def test_what_fills_a_floating_image_is_limited_to_what_its_dtype_holds(bench, d
     image = torch.ones(3, 2, 2, dtype=getattr(torch, dtype))
     most = torch.finfo(image.dtype).max
     for value in (1e300, (-1e300, 0.5, 1e300)):
-        pad = one.start(PadTensor, pad_h=3, pad_w=3, pad_value=value)
+        pad = one.start(PadTensor, pad_h=3, pad_w=3, fill_value=value)
         (padded,) = one.run(pad, {"data": image})
         limited = [
             min(max(x, -most), most) for x in (value if type(value) is tuple else [value] * 3)
@@ -283,7 +283,7 @@ def test_what_fills_a_floating_image_is_limited_to_what_its_dtype_holds(bench, d
 def test_pad_puts_an_image_into_a_corner_or_the_middle(bench):
     one = bench()
     image, tensor = noise(5, 6)
-    (corner,) = one.run(one.start(PadTensor, pad_h=8, pad_w=9, pad_value=7), {"data": tensor})
+    (corner,) = one.run(one.start(PadTensor, pad_h=8, pad_w=9, fill_value=7), {"data": tensor})
     assert far(corner, np.pad(image, ((0, 3), (0, 3), (0, 0)), constant_values=7)) == 0
     for values in (
         -3,
@@ -292,7 +292,7 @@ def test_pad_puts_an_image_into_a_corner_or_the_middle(bench):
         300,
     ):  # rounded, halves to the even one, and limited: as in headrace-cv
         (filled,) = one.run(
-            one.start(PadTensor, pad_h=6, pad_w=6, pad_value=values), {"data": tensor}
+            one.start(PadTensor, pad_h=6, pad_w=6, fill_value=values), {"data": tensor}
         )
         assert filled[:, 5].unique().tolist() == [min(max(round(values), 0), 255)]
     (middle,) = one.run(one.start(PadTensor, pad_h=8, pad_w=9, centered=True), {"data": tensor})

@@ -96,7 +96,8 @@ def test_building_without_torch_names_it():
         ("CropTensor(box=[-1,0,5,5],outside=refuse)", "leaves every image"),
         ("CropTensor(box=[0,-9,40000,5],outside=fill)", "a side above"),
         ("CropTensor(outside=fill,fill_value=[1,2])", "1, 3 or 4 channels"),
-        ("PadTensor(8,8,pad_value=[1,2])", "1, 3 or 4 channels"),
+        ("PadTensor(8,8,fill_value=[1,2])", "1, 3 or 4 channels"),
+        ("PadTensor(8,8,pad_value=1)", "fill_value"),
         ("NormalizeTensor(mean=[1,2,3],std=[1,2,3,4])", "one value per channel"),
         ("NormalizeTensor(std=[1,1e-300,1])", "too large for float32"),
         ("NormalizeTensor(scale=1e300)", "too large for float32"),
@@ -189,3 +190,18 @@ def test_the_readme_lists_every_option_of_a_model_with_its_default():
 def test_the_readme_names_every_word():
     table = README.partition("## Words")[2].partition("## Devices")[0]
     assert set(WORDS) <= set(re.findall(r"`(\w+)`", table))
+
+
+def test_a_request_with_arrays_of_the_host_enters_without_torch():
+    program = """
+import sys
+import numpy as np
+from headrace_torch.geometry import PadTensor
+from headrace_torch.module import TorchModule
+request = {"data": np.zeros(3), "list": [np.zeros(3), 1, "text"], "table": {"x": np.zeros(3)}}
+print(TorchModule.enter(request), PadTensor.enter({"data": b"bytes"}), "torch" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == ["None", "None", "False"]

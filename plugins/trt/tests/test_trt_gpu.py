@@ -271,3 +271,35 @@ def test_the_kernel_gathers_rows_of_any_size_from_any_address(ordinal):
         stream.close()
         del source, target, rows
         pool.close()
+
+
+@BOTH
+@pytest.mark.parametrize("way", ["call", "list", "submit"])
+def test_an_input_that_its_callers_stream_has_not_written_yet_is_waited_for(
+    pipe, small_net, backend, way
+):
+    """A long kernel is queued before the input is written, so that who reads too early reads zeros."""
+    torch = pytest.importorskip("torch")
+    p = pipe(backend=backend, model=str(small_net), profiles=[PROFILE], max=8, **QUICK)
+    x = images(3)
+    (expected,) = expected_of(small_net, x=x)
+    right = torch.from_numpy(x).cuda()
+    stream = torch.cuda.Stream()
+    mine = [torch.zeros_like(row) for row in right]
+    mine[0].copy_(right[0]).zero_()
+    torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
+    p({"data": mine[0]})
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(400_000_000)
+        for one, row in zip(mine, right, strict=True):
+            one.copy_(row)
+        if way == "list":
+            results = [answer["result"] for answer in p([{"data": one} for one in mine])]
+        elif way == "submit":
+            futures = [p.submit({"data": one}) for one in mine]
+            assert not stream.query()  # the host has not waited
+            results = [future.result(60)["result"] for future in futures]
+        else:
+            results = [p({"data": mine[0]})["result"]]
+    assert relative(np.stack(results), expected[: len(results)]) <= 1e-3

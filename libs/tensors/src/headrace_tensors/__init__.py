@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_tensors.dlpack import export_capsule, read_capsule
+    from headrace_tensors.entering import CallerStream, caller_streams
     from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
     from headrace_tensors.host_arrays import array_of_numbers, host_array, is_plain, numpy_dtype
     from headrace_tensors.joining import concatenate, gather, joined, rows_apart
@@ -58,6 +59,7 @@ __all__ = [
     "LOST_DEVICE",
     "STRING",
     "BatchAxisOptions",
+    "CallerStream",
     "Crop",
     "Item",
     "LostDevice",
@@ -68,6 +70,7 @@ __all__ = [
     "__version__",
     "array_of_numbers",
     "batch_length",
+    "caller_streams",
     "check_axes",
     "check_equal_axes",
     "check_followed",
@@ -113,6 +116,7 @@ _HOME = {
     "export_capsule": "dlpack",
     "read_capsule": "dlpack",
     "BatchAxisOptions": "options",
+    "CallerStream": "entering",
     "Crop": "padding",
     "Item": "reading",
     "LOST_DEVICE": "lost",
@@ -124,6 +128,7 @@ _HOME = {
     "UnbatchedOptions": "options",
     "array_of_numbers": "host_arrays",
     "batch_length": "ports",
+    "caller_streams": "entering",
     "check_axes": "reading",
     "check_equal_axes": "reading",
     "check_followed": "warming",

@@ -13,6 +13,7 @@ from headrace.errors import InputError, SetupError
 from headrace.keys import RESERVED
 from headrace_ort.options import OnnxOptions
 from headrace_tensors import (
+    caller_streams,
     check_equal_axes,
     check_padding,
     choose_keys,
@@ -106,7 +107,7 @@ class OnnxTensor(headrace.Backend):
 
         self._value = read_value
         self._options = options
-        self._logger = context.logger
+        self._logger, self._entered = context.logger, context.entered
         opened = open_session(options, context)
         self._session, self._place, self._weights = opened.session, opened.place, opened.weights
         if opened.place is not None:
@@ -197,10 +198,21 @@ class OnnxTensor(headrace.Backend):
         elif rows is not None:
             self.min, self.max = rows, rows
 
+    @staticmethod
+    def enter(request: Request) -> Any:
+        """Return marks behind what the caller's thread has queued for arrays on CUDA devices; None: nothing is."""
+        streams = caller_streams(request)
+        if not streams:
+            return None
+        from headrace_ort.cuda import marks_of
+
+        return marks_of(streams)
+
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all valid requests."""
         if self._weights is not None:
             self._weights.check()
+        self._wait_for_callers(batch)
         if self._run_samples is not None and self._run_samples(batch):
             return None
         if len(batch) == 1:
@@ -226,6 +238,13 @@ class OnnxTensor(headrace.Backend):
             for i, result in zip(members, results, strict=True):
                 batch[places[i]]["result"] = result
         return outcomes if len(places) < len(batch) or any(outcomes) else None
+
+    def _wait_for_callers(self, batch: list[Request]) -> None:
+        """Let the instance's stream wait for what the callers had queued on theirs as these requests came in."""
+        if self._place is not None:
+            for request in batch:
+                for mark in self._entered(request) or ():
+                    mark.hold_back(self._place.stream)
 
     def _read(self, request: Request) -> Item:
         """Read a request; if its arrays will be padded, axes of one name must be equal before."""

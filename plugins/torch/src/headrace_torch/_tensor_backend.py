@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import headrace
 from headrace.errors import InputError, InstanceLostError
 from headrace_torch._each import each_holds, of_each, put_in_each
+from headrace_torch.entering import Recorded, enter, wait_for_callers
 from headrace_torch.rows import Row
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class TensorBackend(OnPlace, ABC):
     """
 
     span_name: ClassVar[str] = "computation"
+    enter = staticmethod(enter)
     _hands_on = (
         False  # whether only a word of this plugin reads the results, which may then be `Row`s
     )
@@ -80,6 +82,7 @@ class TensorBackend(OnPlace, ABC):
     def init(self, options: Any, context: InitContext) -> None:
         """Take the place of the instance; put `run` between two marks if a probe asks for spans of the device."""
         super().init(options, context)
+        self._entered = context.entered
         behind = context.followed_by
         self._hands_on = behind is not None and issubclass(behind, TensorBackend)
         if context.span is not None:
@@ -94,6 +97,8 @@ class TensorBackend(OnPlace, ABC):
         """Run a batch on the instance's device, without gradients."""
         self._place.used = True
         try:
+            if Recorded.any:
+                wait_for_callers(self._place, batch, self._entered)
             with self._inference(True):
                 return self.run(batch)
         except Exception as error:

@@ -296,7 +296,7 @@ class PadTensor(PerImage):
 
     Raises:
         InputError: ``data`` is missing, no such image, on another device, or larger than the
-            result; the size of the request is missing, something else, or above 100 million pixels; ``pad_value``
+            result; the size of the request is missing, something else, or above 100 million pixels; ``fill_value``
             is a list whose length is not C.
 
     Source:
@@ -317,7 +317,7 @@ class PadTensor(PerImage):
             min_length=1,
             description="Key of the request that holds height and width, in place of the options.",
         )
-        pad_value: FiniteFloat | PerChannel = Field(
+        fill_value: FiniteFloat | PerChannel = Field(
             default=0,
             description="Value of the padding, in pixel values: one number or one per channel.",
         )
@@ -359,4 +359,4 @@ class PadTensor(PerImage):
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Pad."""
         options = self._options
-        return self._pad_image(whole, how, pad_value=options.pad_value, centered=options.centered)
+        return self._pad_image(whole, how, fill_value=options.fill_value, centered=options.centered)

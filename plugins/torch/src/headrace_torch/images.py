@@ -254,7 +254,7 @@ def pad_image(
     images: torch.Tensor,
     hw: tuple[int, int],
     *,
-    pad_value: float | Sequence[float] = 0,
+    fill_value: float | Sequence[float] = 0,
     centered: bool = False,
     key: str = "data",
 ) -> torch.Tensor:
@@ -263,14 +263,14 @@ def pad_image(
     Args:
         images: ``[N, C, H, W]``.
         hw: Height and width of the result, in pixels.
-        pad_value: One number, or one per channel; in pixel values, for ``uint8`` rounded to the
+        fill_value: One number, or one per channel; in pixel values, for ``uint8`` rounded to the
             nearest integer; limited to what the dtype holds.
         centered: Put the image into the middle (an odd pixel of padding goes right or below), not
             into the upper left corner.
         key: The key of the request that is too large, for the error.
 
     Raises:
-        InputError: The image is larger than the result, or does not have the channels of ``pad_value``.
+        InputError: The image is larger than the result, or does not have the channels of ``fill_value``.
     """
     height, width = images.shape[2:]
     if (height, width) == tuple(hw):
@@ -283,7 +283,7 @@ def pad_image(
             got=described(images),
         )
     corner = ((hw[0] - height) // 2, (hw[1] - width) // 2) if centered else (0, 0)
-    return _on_canvas(images, hw, corner, pad_value)
+    return _on_canvas(images, hw, corner, fill_value)
 
 
 def _on_canvas(
@@ -300,7 +300,7 @@ def _on_canvas(
         return torch.constant_pad_nd(images, margins, value)
     if len(value) != channels:
         raise InputError(
-            "the values of the padding (`pad_value`, `fill_value`) do not fit the image",
+            "the values of the padding (`fill_value`) do not fit the image",
             key="data",
             expected=f"{len(value)} channel(s), one per value",
             got=described(images),

@@ -60,6 +60,7 @@ class Place:
         turns: The number of batches that have ended.
         made: The last tensor that an element of this instance made as the rows of one request. The next element need
             not check it, because it is dense, on this device, and was made on the instance's stream.
+        events: What callers have recorded on their streams for the requests of this batch.
     """
 
     def __init__(self, device: torch.device, stream: torch.cuda.Stream | None) -> None:
@@ -70,6 +71,7 @@ class Place:
         self.turns = 0
         self.made: Any = None
         self._ordered = False
+        self.events: list[torch.cuda.Event] = []
         self._kept: list[Any] = []
         self._with_axis: dict[int, Any] = {}
         self._others: dict[torch.device, Passing] = {}
@@ -100,8 +102,8 @@ class Place:
     def take_in(self, tensor: torch.Tensor) -> None:
         """Order the current stream behind the work that produces a CUDA tensor of a caller.
 
-        Work that the caller has started on the device's default stream comes first. For work on another
-        stream the caller must have waited. The allocator does not reuse the tensor's memory before the
+        Work that the caller has started on the device's default stream comes first; for work on another
+        stream see `entering.wait_for_callers`. The allocator does not reuse the tensor's memory before the
         current stream has passed this point. For a tensor that this instance has made the call changes nothing.
         """
         self._order()
@@ -114,6 +116,10 @@ class Place:
             if not self._default.query():
                 torch.cuda.current_stream(self.device).wait_stream(self._default)
 
+    def current_stream(self) -> torch.cuda.Stream:
+        """Return the stream that is current: the instance's, or within a `StreamPool` one of the pool."""
+        return torch.cuda.current_stream(self.device)
+
     def on_stream(self) -> AbstractContextManager[Any]:
         """Return a context manager that does nothing, because the stream is current already."""
         return contextlib.nullcontext()
@@ -124,7 +130,11 @@ class Place:
             return self
         if device not in self._others:
             self._others[device] = Passing(device)
-        return self._others[device]
+        other = self._others[device]
+        if other.stream is not None:
+            for event in self.events:
+                other.stream.wait_event(event)
+        return other
 
     def keep(self, thing: Any) -> None:
         """Keep an object alive to the end of the batch: the stream may read memory that it owns."""
@@ -158,6 +168,7 @@ class Place:
             for other in self._others.values():
                 other.end()
             self._kept.clear()
+            self.events.clear()
             self._with_axis.clear()
             self._ordered = False
             self._let_go()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_tensors import check_padding, choose_keys, find_crops, pad_values, warning_of_padding
+from headrace_trt.entering import enter, wait_for_callers
 from headrace_trt.options import InferOptions
 from headrace_trt.words import (
     GATHERING,
@@ -70,6 +71,7 @@ class TensorrtInferTensor(headrace.Backend):
     rerun = True
     reads: tuple[str, ...] | type = ("{inputs}",)
     writes = ("result",)
+    enter = staticmethod(enter)
 
     _runner: Runner | None = None
     _gathering: Gathering | None = None
@@ -81,6 +83,7 @@ class TensorrtInferTensor(headrace.Backend):
         from headrace_trt.signature import read_signature
 
         self._options, self._logger = options, context.logger
+        self._entered = context.entered
         with device_errors_in_setup():
             engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
@@ -102,7 +105,7 @@ class TensorrtInferTensor(headrace.Backend):
                     ("headrace_trt.scratch", id(engine)), lambda: SharedScratch(engine, cuda)
                 )
             settings = _settings(options, signature, context.logger)
-            stream = stream_of(context, cuda, ordinal)
+            self._stream = stream = stream_of(context, cuda, ordinal)
             make: Callable[..., Runner] = Runner
             if context.span is not None:
                 from headrace_trt.spans import SpannedRunner, Spans
@@ -161,6 +164,7 @@ class TensorrtInferTensor(headrace.Backend):
         if gathering is None:
             raise BackendError("TensorrtInferTensor is closed")
         with _device_errors():
+            wait_for_callers(batch, self._entered, self._stream)
             if len(batch) == 1 and gathering.run(batch[0]):
                 return None
             return gathering.runner_for(batch).forward(batch)
@@ -209,6 +213,7 @@ class TensorrtCat(headrace.Backend):
     owns_thread = True
     reads: tuple[str, ...] | type = ("data",)
     writes = ("result",)
+    enter = staticmethod(enter)
 
     _gathering: Gathering | None = None
 
@@ -225,12 +230,16 @@ class TensorrtCat(headrace.Backend):
                 hint="Leave crop out, or TensorrtCat and TensorrtSplit.",
             )
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
+        self._entered = context.entered
+        with device_errors_in_setup():
+            self._stream = stream_of(context, *cuda_for(context))
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Gather all valid requests."""
         if self._gathering is None:
             raise BackendError("TensorrtCat is closed")
         with _device_errors():
+            wait_for_callers(batch, self._entered, self._stream)
             return self._gathering.gather(batch)
 
     def close(self) -> None:
