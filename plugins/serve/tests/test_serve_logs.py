@@ -156,6 +156,39 @@ def test_the_library_and_the_server_do_not_both_log_a_failure(caplog):
     assert names == ["headrace.requests", "headrace.serve.requests"]
 
 
+@pytest.mark.parametrize("sizes", [{"batch_sizes": [4, 8]}, {"min": 4}])
+def test_who_operates_the_server_and_not_the_sender_is_told_of_too_little_company(
+    serving, caplog, sizes
+):
+    config = {"backend": "Identity", "max": 8, "batching_timeout": 1, **sizes}
+    port = {"datatype": "FP32", "shape": [-1, 2]}
+    model = {"config": config, "inputs": {"x": {**port, "batched": True}}, "outputs": {"y": port}}
+    server = serving({"m": model}, grpc_port=0)
+
+    def answer(rows):
+        x = {"name": "x", "datatype": "FP32", "shape": [rows, 2], "data": [0.0] * 2 * rows}
+        return httpx.post(f"{server.url}/v2/models/m/infer", json={"inputs": [x]})
+
+    assert answer(4).status_code == 200
+    refused = answer(1)
+    assert (refused.status_code, refused.json()["code"]) == (503, "batch_range")
+    assert "retry-after" in refused.headers
+    assert "weight of 1" in refused.json()["error"]
+    assert "batching_timeout" not in refused.json()["error"]
+    (record,) = [one for one in caplog.records if one.name == "headrace.serve.requests"]
+    assert "batching_timeout" in record.getMessage()
+    too_many = answer(9)
+    assert (too_many.status_code, too_many.json()["code"]) == (400, "batch_range")
+    one = triton.InferInput("x", [1, 2], "FP32")
+    one.set_data_from_numpy(np.zeros((1, 2), np.float32))
+    with (
+        triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        pytest.raises(triton.InferenceServerException) as caught,
+    ):
+        client.infer("m", [one])
+    assert caught.value.status() == "StatusCode.UNAVAILABLE"
+
+
 class Whose(headrace.Backend):
     """Give the id of the request."""
 

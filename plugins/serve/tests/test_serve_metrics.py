@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
 
+import headrace
 from headrace_serve.described import statistics
 
 
@@ -66,6 +67,55 @@ def test_the_numbers_of_each_pipeline_are_there_too(serving):
     for version, count in (("1", 0), ("2", 3)):
         labels = (("model", "m"), ("model_version", version), ("node", "main"), ("outcome", "ok"))
         assert found[("headrace_requests_total", *labels)] == count
+
+
+def test_the_times_of_requests_are_counted_from_the_first_look_at_the_metrics_on(serving):
+    given = headrace.pipe({"backend": "Identity"})
+    server = serving({"m": {"backend": "Identity"}, "given": given})
+
+    def counts(found, kind, model):
+        labels = (("model", model), ("model_version", "1"), ("node", "main"))
+        name = f"headrace_{kind}_duration_seconds"
+        buckets = [
+            (float(dict(key[1:])["le"]), value)
+            for key, value in found.items()
+            if key[0] == f"{name}_bucket" and ("model", model) in key
+        ]
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == (float("inf"), found[(f"{name}_count", *labels)])
+        assert found[(f"{name}_sum", *labels)] >= 0
+        return buckets[-1][1]
+
+    def send(model, times):
+        for _ in range(times):
+            assert httpx.post(f"{server.url}/run/{model}", content=b"a").status_code == 200
+
+    send("m", 2)
+    first = samples(server)
+    send("m", 3)
+    send("given", 1)
+    later = samples(server)
+    for kind in ("request", "queue"):
+        assert counts(first, kind, "m") == 0
+        assert (counts(later, kind, "m"), counts(later, kind, "given")) == (3, 1)
+    server.reload()
+    assert counts(samples(server), "request", "given") == 0  # it is a new model
+    send("given", 2)
+    assert counts(samples(server), "request", "given") == 2
+    assert list(given.stats()["probes"]) == ["Histograms"]
+    server.close(timeout=5.0)
+    assert not given.stats().get("probes")  # whose pipeline it is pays for the server no more
+    given.close()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the metrics of the process are read from /proc"
+)
+def test_the_numbers_of_the_process_are_there(serving):
+    server = serving({"m": {"backend": "Identity"}})
+    found = samples(server)
+    assert found[("process_resident_memory_bytes",)] > 1e6
+    assert found[("process_cpu_seconds_total",)] > 0
 
 
 def test_every_sample_names_the_worker_whose_number_it_is(serving):

@@ -22,7 +22,7 @@ from headrace_observe.histograms import BOUNDS_S, Histograms
 from headrace_observe.metrics import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["Prometheus"]
 
@@ -128,6 +128,18 @@ class Prometheus:
         return _families(
             library("prometheus_client", "prometheus", "the probe Prometheus"), pipeline
         )
+
+    @staticmethod
+    def histograms(nodes: Sequence[str]) -> Histograms:
+        """Return the histograms of request and queue time, for a registry other than the probe's.
+
+        Attach them to a pipeline by `headrace.hookspecs.attached`; their ``families(prometheus_client.Metric)`` are the
+        metrics.
+
+        Args:
+            nodes: The nodes, which are shown from the beginning.
+        """
+        return Histograms(BOUNDS_S, nodes)
 
     def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
         """Note the pipeline by a weak reference, which does not keep it alive."""

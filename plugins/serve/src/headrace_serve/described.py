@@ -36,7 +36,7 @@ def server_metadata(service: Service) -> dict[str, Any]:
 
 
 def model_metadata(models: Catalogue, model: Model) -> dict[str, Any]:
-    """Give name, versions, inputs and outputs of a model."""
+    """Give name, versions, inputs and outputs of a model; an optional input has the parameter ``optional``."""
     signature = model.signature
     return {
         "name": model.name,
@@ -48,7 +48,8 @@ def model_metadata(models: Catalogue, model: Model) -> dict[str, Any]:
 
 
 def _tensor(port: Port) -> dict[str, Any]:
-    return {"name": port.name, "datatype": port.datatype, "shape": list(port.shape)}
+    made = {"name": port.name, "datatype": port.datatype, "shape": list(port.shape)}
+    return {**made, "parameters": {"optional": True}} if port.optional else made
 
 
 def config(model: Model) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def config(model: Model) -> dict[str, Any]:
 
     If the first axis of every tensor is the batch, ``max_batch_size`` is the greatest batch of the entry
     node, and ``dims`` leave that axis out. Otherwise ``max_batch_size`` is 0, and ``dims`` are the whole shape.
+    Optional inputs do not decide this; one without rows has its whole shape in ``dims``.
     """
     signature = model.signature
     batched = signature.batched
@@ -90,9 +92,11 @@ def _scheduling(model: Model) -> dict[str, Any]:
 
 
 def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:
-    dims = port.shape[1:] if batched else port.shape
+    without_rows = port.optional and port.batch_axis is None
+    dims = port.shape[1:] if batched and not without_rows else port.shape
     kind = "TYPE_STRING" if port.datatype == "BYTES" else f"TYPE_{port.datatype}"
-    return {"name": port.name, "data_type": kind, "dims": list(dims)}
+    made = {"name": port.name, "data_type": kind, "dims": list(dims)}
+    return {**made, "optional": True} if port.optional else made
 
 
 def statistics(models: Iterable[Model]) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 | outcome | REST | gRPC |
 |---|---|---|
-| malformed request, InputError, BatchRangeError | 400 | INVALID_ARGUMENT |
+| malformed request, InputError, BatchRangeError of a request above ``max`` | 400 | INVALID_ARGUMENT |
 | unknown model or version | 404 | NOT_FOUND |
 | a name that is taken | 409 | ALREADY_EXISTS |
 | body too large | 413 | RESOURCE_EXHAUSTED |
 | not received in time | 408 | DEADLINE_EXCEEDED |
 | a field of a body of JSON | 422 | |
 | OverloadedError | 429 | RESOURCE_EXHAUSTED |
-| closed, draining, InstanceLostError | 503 | UNAVAILABLE |
+| closed, draining, InstanceLostError, BatchRangeError of a batch that found too little company | 503 | UNAVAILABLE |
 | deadline | 504 | DEADLINE_EXCEEDED |
 | no key, or a wrong one | 401 | UNAUTHENTICATED |
 | not allowed | 403 | PERMISSION_DENIED |
@@ -61,6 +61,7 @@ __all__ = [
     "UnknownModelError",
     "UnsupportedError",
     "among",
+    "lacks_company",
     "problem_of",
     "refusal",
     "unknown_parameter",
@@ -259,6 +260,17 @@ _BRIEF = (OverloadedError, DeadlineExceededError)
 _RETRIED = (429, 503)
 
 
+def lacks_company(error: BaseException) -> bool:
+    """Return whether a request, right in itself, found too few others for the ``min`` or ``batch_sizes`` of its node.
+
+    Who operates the server can change this, and its sender cannot. Where the weight is unknown, as in an answer of
+    another server, this is False.
+    """
+    if not isinstance(error, BatchRangeError) or error.weight == 0:
+        return False
+    return error.max is None or error.weight <= error.max
+
+
 def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
     """Give the answer that a client gets for an error.
 
@@ -278,12 +290,15 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         if isinstance(error, classes):
             status, name = number, grpc
             break
+    alone = lacks_company(error)
+    if alone:
+        status, name = 503, "UNAVAILABLE"
     node: Any = getattr(error, "node", None)
     # A metadatum of gRPC is ASCII, but a user's class may have any code.
     code = ascii(code_of(error))[1:-1]
     if debug or isinstance(error, _SHOWN):
         text = str(error)
-        if not debug and isinstance(error, _BRIEF):
+        if not debug and (alone or isinstance(error, _BRIEF)):
             text = text.partition("\n")[0]
     else:
         backend = getattr(error, "backend", None)

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_serve.errors import ItemError, refusal
+from headrace_serve.errors import ItemError, lacks_company, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,10 +64,11 @@ class FailureLog:
         """
         while isinstance(error, ItemError):
             error = error.error
-        if not isinstance(error, Exception) or refusal(error).status != 500:
+        alone = lacks_company(error)
+        if not isinstance(error, Exception) or (refusal(error).status != 500 and not alone):
             return
         node, backend = getattr(error, "node", None), getattr(error, "backend", None)
-        if node is not None and _dropped not in _LIBRARY.filters:
+        if node is not None and not alone and _dropped not in _LIBRARY.filters:
             return  # the library has logged it
         raised = error.__cause__ or error
         code, now = refusal(error).code, self._clock()

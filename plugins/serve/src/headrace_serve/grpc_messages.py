@@ -125,6 +125,7 @@ ModelInput
   string name 1
   enum DataType data_type 2
   repeated int64 dims 4
+  bool optional 8
 ModelOutput
   string name 1
   enum DataType data_type 2

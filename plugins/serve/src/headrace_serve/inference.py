@@ -262,8 +262,8 @@ def _check_inputs(model: Model, inputs: Sequence[Tensor | Encoded]) -> None:
             raise InputError(f"input {tensor.name!r} is there twice")
         _check(port, tensor)
         found.add(tensor.name)
-    for name in ports:
-        if name not in found:
+    for name, port in ports.items():
+        if name not in found and not port.optional:
             raise InputError(f"input {name!r} of model {model.name!r} is missing")
 
 
@@ -300,6 +300,8 @@ def _request(
     """Make the dict of one request of the pipeline."""
     request: dict[str, Any] = dict(fixed)
     for name, port in model.signature.inputs.items():
+        if port.optional and name not in values:
+            continue
         array = values[name]
         if port.batch_axis is not None:
             rows = _rows(name, array.shape[port.batch_axis])

@@ -1,15 +1,18 @@
 """``/metrics``: the counters of the server and of each pipeline, in one registry of Prometheus.
 
 The metrics of a pipeline come from the probe ``Prometheus`` of headrace-observe, if that is installed; each
-sample gets the labels ``model`` and ``model_version``. The configurations need not name the probe.
+sample gets the labels ``model`` and ``model_version``. The configurations need not name the probe. Its histograms hear of
+each request, which costs some microseconds, so they count from the first time that the metrics are asked for.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import PluginError
+from headrace.errors import ClosedError, PluginError
+from headrace.hookspecs import attached
 from headrace_serve.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot", "encoded"]
 
 _PROBE = "Prometheus"
+_ATTACHING = threading.Lock()
 
 
 class Snapshot:
@@ -43,6 +47,7 @@ class Snapshot:
     def collect(self) -> Iterator[Any]:
         """Give the families of metrics, as a collector of Prometheus does."""
         yield from self._own()
+        yield from _of_process(self.fixed)
         yield from _merged(_of_pipelines(self.models, self.fixed))
 
     def _own(self) -> Iterator[Any]:
@@ -105,11 +110,38 @@ def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator
     if probe is None:
         return
     for model in models:
-        for family in probe.families(model.pipe):
-            labels = {**fixed, "model": model.name, "model_version": model.version}
-            samples = [one._replace(labels={**labels, **one.labels}) for one in family.samples]
-            family.samples = samples
-            yield family
+        labels = {**fixed, "model": model.name, "model_version": model.version}
+        for family in (*probe.families(model.pipe), *_times(probe, model)):
+            yield _labelled(family, labels)
+
+
+def _of_process(fixed: Mapping[str, str]) -> Iterator[Any]:
+    """Give the families of this process; there are none but on Linux."""
+    from prometheus_client import ProcessCollector
+
+    for family in ProcessCollector(registry=None).collect():
+        yield _labelled(family, fixed)
+
+
+def _times(probe: Any, model: Model) -> Iterable[Any]:
+    """Give the histograms of the times of requests, which count from the first call for the model on."""
+    from prometheus_client import Metric
+
+    with _ATTACHING:  # two clients may ask at a time
+        if model.histograms is None:
+            made = probe.histograms([*model.pipe.stats()["nodes"]])
+            try:
+                model.measured.enter_context(attached(model.pipe, made))
+            except ClosedError:
+                return ()
+            model.histograms = made
+    families: Iterable[Any] = model.histograms.families(Metric)
+    return families
+
+
+def _labelled(family: Any, labels: Mapping[str, str]) -> Any:
+    family.samples = [one._replace(labels={**labels, **one.labels}) for one in family.samples]
+    return family
 
 
 def _merged(families: Iterable[Any]) -> Iterable[Any]:
@@ -131,6 +163,6 @@ def _probe() -> Any:
                 probe = plugin.load(path)
             except PluginError:
                 continue
-            if hasattr(probe, "families"):
+            if hasattr(probe, "families") and hasattr(probe, "histograms"):
                 return probe
     return None

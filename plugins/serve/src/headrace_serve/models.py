@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +71,15 @@ class Model:
         inside: The number of requests that this server has admitted and not answered.
         receiving: The number of these requests whose bodies are still being received.
         clock: Gives the time in seconds.
+        histograms: What counts the times of requests for ``/metrics``; None before the metrics were asked for.
+        measured: Attaches it to the pipeline until `close`.
     """
 
     counts: Counts
     unloaded = loading = False
     reason = ""
     inside = receiving = 0
+    histograms: Any = None
     clock = staticmethod(time.monotonic)
     _asked_s = float("-inf")
     _not_waiting = 0
@@ -94,6 +98,7 @@ class Model:
         """
         self.name = name
         self.version = version
+        self.measured = ExitStack()
         self.owned = not isinstance(entry.config, headrace.Pipeline)
         self.pipe: Pipeline = headrace.pipe(entry.config) if self.owned else entry.config
         try:
@@ -146,7 +151,8 @@ class Model:
         return self.pipe.ready and not self.unloaded
 
     def close(self, *, timeout: float) -> None:
-        """Close the pipeline if the server built it."""
+        """Close the pipeline if the server built it, and count its requests no more."""
+        self.measured.close()
         if self.owned:
             self.pipe.close(timeout=timeout)
 

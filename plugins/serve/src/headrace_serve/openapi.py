@@ -131,7 +131,7 @@ def _infer(model: Model) -> dict[str, Any]:
                 "type": "array",
                 "description": "Each input once; the server takes them in any order.",
                 "prefixItems": inputs,
-                "minItems": len(inputs),
+                "minItems": len([p for p in model.signature.inputs.values() if not p.optional]),
                 "maxItems": len(inputs),
             },
             "outputs": {
@@ -297,7 +297,9 @@ def page(models: Catalogue) -> str:
     """Give a page of HTML: the inputs and outputs of each model, and a form for each model that takes a file."""
     parts = []
     for model in models:
-        rows = _rows("input", model.signature.inputs.values())
+        inputs = model.signature.inputs.values()
+        rows = _rows("input", (port for port in inputs if not port.optional))
+        rows += _rows("optional input", (port for port in inputs if port.optional))
         rows += _rows("output", model.signature.outputs.values())
         parts.append(_MODEL.format(name=model.name, version=model.version, rows=rows))
         if models.find(model.name) is model and file_input(model) and not model.takes_json:

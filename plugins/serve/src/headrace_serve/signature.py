@@ -50,6 +50,7 @@ class Port:
         batch_axis: The axis along which the rows of one request lie, or None.
         text: Whether the model takes the elements as text, not as bytes.
         declared: Whether the model's entry declares this output, so that results are checked against it.
+        optional: Whether requests may lack this input, since the model has a value for it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Port:
     batch_axis: int | None = None
     text: bool = False
     declared: bool = False
+    optional: bool = False
 
     def fits(self, shape: Sequence[int], *, item: bool = False) -> bool:
         """Return whether a tensor of this port, or with ``item`` one item of it, may have a shape."""
@@ -89,8 +91,8 @@ class Signature:
 
     @property
     def batched(self) -> bool:
-        """Whether the first axis of every input and output is the batch of one request."""
-        ports = [*self.inputs.values(), *self.outputs.values()]
+        """Whether the first axis of every output, and of every input that is not optional, is the batch of one request."""
+        ports = [*(p for p in self.inputs.values() if not p.optional), *self.outputs.values()]
         return bool(ports) and all(port.batch_axis == 0 for port in ports)
 
 
@@ -98,7 +100,7 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     """Give the signature of a pipeline.
 
     If the first backend of the entry node describes its inputs (those of ONNX Runtime, torch and TensorRT
-    do), these are the inputs. Otherwise there is one input, ``data``, BYTES ``[-1]``, each element of
+    do), these are the inputs, and behind them those of ``optional_inputs``. Otherwise there is one input, ``data``, BYTES ``[-1]``, each element of
     which is a request. The outputs are those that the last backend of the last node describes,
     otherwise the one output ``result``, BYTES ``[-1]``.
 
@@ -214,10 +216,21 @@ def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
     if not elements:
         return {}
     element = elements[0] if first else elements[-1]
+    built = element["built"] if isinstance(element["built"], dict) else {}
+    found = _ports(built.get(side))
+    if first and (found or not built.get(side)):
+        keys_read = {port.key for port in found.values()} | NO_INPUTS
+        for name, port in _ports(built.get("optional_inputs")).items():
+            if name not in found and port.key not in keys_read:
+                found[name] = replace(port, optional=True)
+    return found
+
+
+def _ports(about_all: Any) -> dict[str, Port]:
+    """Give the ports that a backend describes; ``{}`` where it means something else."""
     found: dict[str, Port] = {}
-    ports = element["built"].get(side) if isinstance(element["built"], dict) else None
     try:
-        described = _DESCRIBED.validate_python(ports or {})
+        described = _DESCRIBED.validate_python(about_all or {})
     except pydantic.ValidationError:
         return {}  # other plugins' backends may mean something else by this name
     for name, about in described.items():
