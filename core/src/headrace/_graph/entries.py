@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from headrace._checked import as_int
 from headrace._scheduling.entry import NOBODY, Entry
 from headrace.errors import (
     ClosedError,
