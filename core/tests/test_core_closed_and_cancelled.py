@@ -25,9 +25,7 @@ def test_an_error_of_a_close_says_whether_a_backend_had_begun(gate):
     queued = pipe.submit({"data": 2})
     pipe.close(drain=False, timeout=0)
     assert (ended(running).begun, ended(running).abandoned) == (True, True)
-    assert "a backend had begun on it" in str(ended(running))
     assert (ended(queued).begun, ended(queued).abandoned) == (False, False)
-    assert "no backend had begun on it" in str(ended(queued))
     with pytest.raises(ClosedError) as refused:
         pipe({"data": 3})
     assert refused.value.begun is False
@@ -57,7 +55,6 @@ def test_a_close_that_is_about_no_request_says_nothing_of_one():
     with pytest.raises(ClosedError) as caught:
         pipe.reload("main", {})
     assert caught.value.begun is None
-    assert "begun" not in str(caught.value)
 
 
 def test_withdrawn_requests_are_counted_beside_the_failed_ones(gate):

@@ -377,10 +377,6 @@ class ClosedError(HeadraceError, RuntimeError):
         self.abandoned = abandoned
         super().__init__(what)
 
-    def __str__(self) -> str:
-        said = {True: " (a backend had begun on it)", False: " (no backend had begun on it)"}
-        return super().__str__() + said.get(self.begun, "")  # type: ignore[arg-type]
-
     def _passing(self, *, passes: bool = True) -> ClosedError:
         twin = ClosedError(self.args[0], abandoned=self.abandoned)
         twin.begun, twin._passes = self.begun, passes

@@ -6,6 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from headrace._checked import as_int
 from headrace._scheduling.entry import NOBODY, Entry
 from headrace.errors import (
     ClosedError,
@@ -195,9 +196,8 @@ def _copies(each: Each, request: Request) -> list[Request]:
     for value in values:
         copy = dict(request)
         copy.pop("result", None)
-        copy.pop(
-            "request_size", None
-        )  # it is the weight of the whole request: each element weighs 1
+        if (as_int(copy.get("request_size")) or 0) > 0:  # else the element is refused for it
+            del copy["request_size"]  # the weight of the whole request: each element weighs 1
         copy[each.target] = value
         copies.append(copy)
     return copies

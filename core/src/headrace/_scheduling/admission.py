@@ -137,9 +137,10 @@ def unfit(node: Node, entry: Entry) -> BaseException | None:
     if node.max is None or entry.weight <= node.max:
         return None
     what = f"a request of weight {entry.weight} fits no instance: the greatest max is {node.max}"
-    owned = [i.limit for i in node.instances if i.limit is not None]
+    instances = getattr(node, "instances", ())
+    owned = [i.limit for i in instances if i.limit is not None]
     hint = "Send fewer rows in one request, or raise the node's max."
-    if len(owned) == len(node.instances):  # a greater max of the node changes nothing
+    if owned and len(owned) == len(instances):  # a greater max of the node changes nothing
         name, most = max(owned, key=lambda one: one[1])
         hint = f"Send fewer rows in one request: {name} itself takes at most {most}, whatever the node says."
     limits: Any = {"weight": entry.weight, "min": node.min, "max": node.max}
