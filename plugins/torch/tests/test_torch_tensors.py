@@ -460,7 +460,7 @@ def test_only_the_thread_of_a_place_is_set_back(monkeypatch):
 def test_what_comes_from_a_gpu_to_the_cpu_is_copied_on_a_stream_beside_it(monkeypatch):
     given = SimpleNamespace(device=torch.device("cuda", 1))
     place = Place(torch.device("cpu"), None)
-    beside = place._others[given.device] = object()
+    beside = place._others[given.device] = SimpleNamespace(stream=None)
     monkeypatch.setattr(transfer, "copied_back", lambda tensors, where: [(*tensors, where)])
     assert transfer.moved_in(given, place) == (given, beside)
 
