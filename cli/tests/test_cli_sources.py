@@ -277,6 +277,24 @@ def test_check_builds_warms_up_and_closes_when_it_is_asked_to():
     assert built["nodes"]["main"]["instance_num"] == 1
 
 
+def test_check_gives_what_backends_warn_of_while_they_are_built(write):
+    write(
+        warns_py="import headrace\n"
+        "class Warns(headrace.Backend):\n"
+        "    def init(self, options, context):\n"
+        "        context.logger.warning('the scale of %s is guessed', 'x')\n"
+        "        context.logger.info('nothing of note')\n"
+        "    def forward(self, batch):\n"
+        "        batch[0]['result'] = 1\n"
+        "headrace.register('Warns', Warns)\n",
+        warns_toml='import = ["warns.py"]\nbackend = "Warns"\ninstance_num = 2\n',
+    )
+    assert "warning: the scale of x is guessed" in says("check", "warns.toml", "--build").stderr
+    found = json.loads(says("check", "warns.toml", "--build", "--json").stdout)["warnings"]
+    of_backends = [one["message"] for one in found if one["code"] == "backend_warning"]
+    assert of_backends == ["the scale of x is guessed"]
+
+
 def test_check_says_that_a_max_is_cut_by_what_was_built(write):
     """Only `init` of such a model knows how many rows it takes."""
     write(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +31,11 @@ def check(
     json: Json = False,
     settings: Settings = None,
     build: Annotated[
-        bool, typer.Option("--build", help="Build it too, warm it up, and close it again.")
+        bool,
+        typer.Option(
+            "--build",
+            help="Build it too, warm it up, and close it again; models run a row alone and in company.",
+        ),
     ] = False,
     no_import: NoImport = False,
 ) -> int:
@@ -54,9 +60,11 @@ def check(
         warnings = all_warnings(found)
         for warning in [] if json else warnings:
             print_message(f"warning: {Problem(**warning).render()}")
-        built = _built(loaded) if build else None
-        for cut in _cut(found["nodes"], built["nodes"]) if built is not None else ():
-            warnings.append(cut.to_dict())  # as a text, the log of the build has said so
+        # What the build warns of is printed as it is logged.
+        with _logged_by_backends() as logged:
+            built = _built(loaded) if build else None
+        cut = _cut(found["nodes"], built["nodes"]) if built is not None else ()
+        warnings += [problem.to_dict() for problem in (*logged, *cut)]
     except HeadraceError as error:
         if not json:
             raise
@@ -89,6 +97,32 @@ def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
         if finding.kind == "missing_dependency" and finding.distribution in asked
     ]
     return [*found["warnings"], *(problem.to_dict() for problem in (*lacking, *misspelt(found)))]
+
+
+class _Kept(logging.Handler):
+    """Keeps the warnings that backends log, such as that rows of a batch change each other's results; each once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.problems: dict[str, Problem] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record; each instance of a node logs the same."""
+        message = record.getMessage()
+        self.problems[message] = Problem("backend_warning", message)
+
+
+@contextlib.contextmanager
+def _logged_by_backends() -> Iterator[list[Problem]]:
+    """Give a list that has, at the end of the block, what backends have warned of in it."""
+    found: list[Problem] = []
+    kept, logger = _Kept(), logging.getLogger("headrace.backend")
+    logger.addHandler(kept)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(kept)
+        found += kept.problems.values()
 
 
 def _cut(planned: dict[str, Any], built: dict[str, Any]) -> Iterator[Problem]:

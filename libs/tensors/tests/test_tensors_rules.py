@@ -180,6 +180,75 @@ def test_outputs_that_do_not_follow_the_rows_are_refused_by_a_run():
     assert "batch_axis = {y = 1}" in caught.value.hint
 
 
+FLOATS = Port("y", "float32", (None, 2), True)
+
+
+def quantized(x):
+    """Round to 255 steps up to the greatest value of the whole batch."""
+    step = x.max() / np.float32(255)
+    return np.round(x / step) * step
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (quantized, "by up to"),
+        (lambda x: (x > x.mean()).astype(np.int64), "of 2 values"),
+        (lambda x: x - x.mean(1, keepdims=True), None),
+        (lambda x: x * (1 + np.float32(1e-4) * len(x)), None),
+        (lambda x: x.astype(np.float16) * np.float16(1 + 1e-2 * len(x)), None),
+        (lambda x: x / np.zeros_like(x) * 0, None),
+    ],
+)
+def test_results_that_depend_on_the_other_rows_by_more_than_float_noise_are_a_warning(
+    caplog, model, said
+):
+    def run(feeds, rows):
+        with np.errstate(all="ignore"):
+            return [model(feeds["x"])]
+
+    signature = Signature((X,), (FLOATS,))
+    warm_up_rows(run, signature, LOGGER, node="detect")
+    assert ("node 'detect': output 'y'" in caplog.text) is (said is not None)
+    assert said is None or (said in caplog.text and "max = 1" in caplog.text)
+    caplog.clear()
+    warm_up_rows(run, signature, LOGGER)
+    assert not caplog.text, "the requests of the node never share a run"
+
+
+@pytest.mark.parametrize(("rows", "low"), [(4, 1), (None, 3)])
+def test_rows_are_compared_where_the_batch_is_fixed_or_has_a_least_number_too(caplog, rows, low):
+    seen = []
+
+    def run(feeds, count):
+        seen.append(feeds["x"].copy())
+        return [quantized(feeds["x"])]
+
+    signature = Signature((X,), (FLOATS,), rows=rows, low_rows=low)
+    warm_up_rows(run, signature, LOGGER, node="main")
+    same = 1 if rows else low
+    assert seen[0][:same].tolist() == seen[1][:same].tolist()
+    assert seen[0].max() <= 1 < 4 <= seen[1][same:].min()
+    assert "company" in caplog.text
+
+
+def test_a_model_that_draws_at_random_is_not_said_to_depend_on_other_rows(caplog):
+    generator = np.random.default_rng(0)
+    signature = Signature((X,), (FLOATS,))
+    warm_up_rows(lambda feeds, rows: [generator.random((rows, 2))], signature, LOGGER, node="main")
+    assert not caplog.text
+
+
+def test_an_output_of_another_shape_in_company_is_a_warning(caplog):
+    signature = Signature((X,), (Port("y", "float32", (None, None), True),))
+
+    def run(feeds, rows):
+        return [feeds["x"].repeat(rows, axis=1)]
+
+    warm_up_rows(run, signature, LOGGER, node="main")
+    assert "shape [1, 2] alone, [1, 4] in company" in caplog.text
+
+
 def test_an_output_that_was_taken_for_whole_and_follows_the_rows_is_refused():
     out = Port("y", "float32", (4, None), False)
     signature = Signature((X,), (out,))

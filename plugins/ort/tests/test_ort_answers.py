@@ -1,6 +1,9 @@
 """Answers in company are those alone: compared with bare ONNX Runtime, and with sums counted by hand."""
 
+import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import onnxruntime
@@ -291,6 +294,42 @@ def test_operators_that_scale_the_whole_batch_are_a_warning(start, save, caplog,
     )
     start(path, {"max": most})
     assert ("DynamicQuantizeLinear" in caplog.text and "max = 1" in caplog.text) is warns
+
+
+def checked(path, most, *flags):
+    command = ["check", "--build", f"OnnxTensor(model='{path}')", "--set", f"max={most}", *flags]
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_check_runs_a_row_alone_and_in_company_and_says_if_that_changes_its_results(save, dynamic):
+    """Right is what ONNX Runtime itself gives for a row alone and beside one of greater numbers."""
+    pytest.importorskip("headrace_cli")
+    quantize = ("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], {})
+    fixed = ("QuantizeLinear", ["x", "s", "z"], ["q"], {})
+    path = save(
+        [quantize if dynamic else fixed, ("DequantizeLinear", ["q", "s", "z"], ["y"], {})],
+        [("x", T.FLOAT, ["n", 4])],
+        [("y", T.FLOAT, ["n", 4])],
+        [] if dynamic else [("s", F32(8 / 255)), ("z", np.uint8(0))],
+    )
+    rows = F32([[0.1, 0.2, 0.3, 0.4], [5, 6, 7, 8]])
+    alone, company = (bare(path, {"x": few})[0][0] for few in (rows[:1], rows))
+    assert np.allclose(alone, company, rtol=0, atol=1e-3) is not dynamic
+    for most, said in ((4, dynamic), (1, False)):
+        _, told = checked(path, most)
+        assert ("node 'main': output 'y' of a row depends on the company" in told) is said
+        assert ("max = 1 runs each" in told) is said
+    warnings = json.loads(checked(path, 4, "--json")[0])["warnings"]
+    told = [one["message"] for one in warnings if one["code"] == "backend_warning"]
+    assert any("output 'y'" in one for one in told) is dynamic
 
 
 def test_the_arena_and_the_spinning_of_idle_threads_are_options(start, one_to_one):

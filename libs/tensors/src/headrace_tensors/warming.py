@@ -1,4 +1,4 @@
-"""Warm-up: runs a model on one and on two rows, and refuses outputs that do not follow the rows."""
+"""Warm-up: runs a model on one and on two rows, and compares the outputs with the rows and with each other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError, InstanceLostError, SetupError
+from headrace_tensors.company import Comparison
 from headrace_tensors.host_arrays import host_array, numpy_dtype
 from headrace_tensors.ports import counted_rows, refuse_unknown
 from headrace_tensors.reading import read_item
@@ -132,27 +133,32 @@ def read_warm_up(
 
 
 def warm_up_rows(
-    run: Callable[[Mapping[str, NDArray[Any]], int], Sequence[Sequence[int]]],
+    run: Callable[[Mapping[str, NDArray[Any]], int], Sequence[Sequence[int] | NDArray[Any]]],
     signature: Signature,
     logger: logging.Logger | logging.LoggerAdapter[Any],
     *,
     real: Item | None = None,
     told: Sequence[str] = (),
     free_axes: bool = True,
+    node: str | None = None,
 ) -> None:
     """Run a model with one row and with two, and refuse it if an output does not follow the rows.
 
     The inputs are random, of fixed seeds, unless ``real`` has some. Where the batch is fixed it runs twice with that
-    many rows. A run that raises on random inputs is a warning, for they may be no inputs of that model.
+    many rows. A run that raises on random inputs is a warning, for they may be no inputs of that model. The first row
+    is the same in a run of one row and in one of two, or in both of a fixed batch; results that differ by more than
+    float noise are a warning.
 
     Args:
-        run: Runs inputs by name, whose batch axis is in front, of a number of rows; returns the shape of each wanted
-            output.
+        run: Runs inputs by name, whose batch axis is in front, of a number of rows; returns each wanted output, which
+            may change once the next run begins, or only its shape where the values are not on the host.
         signature: Inputs and outputs of the model.
-        logger: Gets the warning.
+        logger: Gets the warnings.
         real: Inputs to run in place of random ones; the rows are repeated as needed.
         told: Outputs of which the user has said that they have no batch axis.
         free_axes: Whether to invent lengths for axes whose length is not known.
+        node: The node, for the warning that results depend on other rows; None: its requests never share a run, and
+            nothing is compared.
 
     Raises:
         SetupError: An output does not follow the rows.
@@ -161,7 +167,8 @@ def warm_up_rows(
     least, most = signature.rows or signature.low_rows, signature.most_rows
     more = least if signature.rows or least == most else least + 1
     batched = any(port.batched for port in signature.inputs)
-    shapes: dict[int, Sequence[Sequence[int]]] = {}
+    shapes: dict[int, Sequence[Any]] = {}
+    compared = Comparison(signature, node, least, more, invented=real is None)
     for rows, seed in ((least, 0), (more, 0), (more, 1)) if batched else ((1, 0), (1, 1)):
         if real is not None:
             feeds: Mapping[str, Any] | None = _repeated(real, signature, rows)
@@ -169,12 +176,11 @@ def warm_up_rows(
             feeds = invented_inputs(signature.inputs, rows, seed, free_axes=free_axes)
         if feeds is None:
             break
+        feeds = compared.inputs(feeds)
         try:
             found = run(feeds, rows)
         except Exception as error:
-            said = str(error).lower()
-            lost = isinstance(error, (InstanceLostError, MemoryError))
-            if real is not None or lost or any(word in said for word in _OUT_OF_MEMORY):
+            if real is not None or _is_of_the_device(error):
                 raise
             logger.warning(
                 "the warm-up ran the model on random inputs, and it refused them: %s. If it takes real ones, all is"
@@ -182,11 +188,20 @@ def warm_up_rows(
                 " ".join(str(error).split())[:300],
             )
             break
-        shapes[rows] = found
+        shapes[rows] = [one.shape if hasattr(one, "shape") else one for one in found]
+        compared.keep(feeds, found)
         if batched and more in shapes:
             check_followed(signature, shapes, told)
     if batched and shapes:
         check_followed(signature, shapes, told)
+    compared.warn(run, logger)
+
+
+def _is_of_the_device(error: Exception) -> bool:
+    """Return whether an error tells of the memory or the device, and not of the inputs."""
+    said = str(error).lower()
+    lost = isinstance(error, (InstanceLostError, MemoryError))
+    return lost or any(word in said for word in _OUT_OF_MEMORY)
 
 
 def _repeated(item: Item, signature: Signature, rows: int) -> dict[str, Any]:

@@ -83,6 +83,8 @@ class OnnxTensor(headrace.Backend):
     _signature: Signature
     _keys: dict[str, str]
     _options: OnnxOptions
+    _shared_by: str | None
+    """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
     _built: dict[str, Any]
 
     def init(self, options: OnnxOptions, context: headrace.InitContext) -> None:
@@ -159,6 +161,8 @@ class OnnxTensor(headrace.Backend):
     ) -> None:
         """Make the runner for a CUDA device, or the fast function for plain samples on the CPU."""
         self._sizes = context.batch_sizes, context.max
+        alone = context.max == 1 or context.instance_index > 0  # one instance speaks for all
+        self._shared_by = None if alone else context.node_name
         if self._place is None:
             from headrace_ort.plain_samples import runner_of_samples
             from headrace_ort.session import bare_run
@@ -332,12 +336,13 @@ class OnnxTensor(headrace.Backend):
         if options.unbatched != "all":
             told = list(options.unbatched)
         warm_up_rows(
-            self._shapes_of,
+            self._outputs_of,
             signature,
             self._logger,
             real=real,
             told=told,
             free_axes=self._runner is None,
+            node=self._shared_by,
         )
         if self._runner is not None:
             from headrace_ort.on_device import sizes_to_capture
@@ -346,18 +351,18 @@ class OnnxTensor(headrace.Backend):
             with self._on_device:
                 self._built["cuda_graphs"] = self._runner.warm_up(sizes)
 
-    def _shapes_of(self, feeds: Mapping[str, Any], rows: int) -> list[tuple[int, ...]]:
-        """Run inputs whose batch axis is in front, and return the shape of each output."""
+    def _outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
+        """Run inputs whose batch axis is in front, and return each output, or its shape where it is on the device."""
         if self._runner is not None:
             with self._on_device:
-                shapes: list[tuple[int, ...]] = self._runner.shapes_of(feeds, rows)
-            return shapes
+                outputs: list[Any] = self._runner.outputs_of(feeds, rows)
+            return outputs
         made = {
             port.name: concatenate([feeds[port.name]], port) if port.batched else feeds[port.name]
             for port in self._signature.inputs
             if port.name in feeds
         }
-        return [output.shape for output in self._run_feeds(made)]
+        return self._run_feeds(made)
 
     def describe(self) -> dict[str, Any]:
         """Give providers, threads, batch size, and the inputs and outputs; apart from them inputs that may be missing."""

@@ -361,13 +361,13 @@ class DeviceRunner:
             ) from error
         return graph
 
-    def shapes_of(self, feeds: Mapping[str, Any], rows: int) -> list[tuple[int, ...]]:
-        """Run inputs by name, of a number of rows, and return the shape of each output."""
+    def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
+        """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device."""
         item = Item(feeds, rows, sample=False)
         self._cut = Cut({}, {}, (item,))
         try:
             outputs = self._run_bound([item], rows)
-            return [tuple(one.shape if self._to_cpu else one.shape()) for one in outputs]
+            return [one if self._to_cpu else tuple(one.shape()) for one in outputs]
         finally:
             self.end()
 

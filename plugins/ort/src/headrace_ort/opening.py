@@ -95,7 +95,7 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
             weights.close()
         raise
     company = sorted(facts.operators & DEPEND_ON_BATCH)
-    if company and context.max != 1:
+    if company and context.max != 1 and context.instance_index == 0:
         context.logger.warning(
             "%s has %s, which scales all rows of a batch together: results depend on the company in which a"
             " request runs. max = 1 runs each alone",

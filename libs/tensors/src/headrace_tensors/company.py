@@ -1,0 +1,156 @@
+"""Compares the results of rows alone with those of the same rows in the company of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from headrace_tensors.ports import Port, Signature
+
+__all__ = ["Comparison", "company_warning", "find_dependence"]
+
+_NOISE: Final = 1e-3
+"""What float noise may be, as a part of the greatest value: TF32, the coarsest arithmetic for float32, has 10 bits of
+mantissa (NVIDIA A100 Tensor Core GPU Architecture, 2020), and so rounds each factor by up to 0.0005."""
+_NOISE_OF_HALVES: Final = 3e-2
+"""The same for float16, bfloat16 and less; bfloat16 has 7 bits of mantissa, and so rounds by up to 0.004."""
+
+
+class Comparison:
+    """Compares two runs of a warm-up, of which the first rows are the same and the others are not.
+
+    Args:
+        signature: Inputs and outputs of the model.
+        node: The node, for the warning; None: nothing is compared, since its requests never share a run.
+        least, more: The rows of the first and of the second run.
+        invented: Whether the inputs are random, and may be changed.
+    """
+
+    def __init__(
+        self, signature: Signature, node: str | None, least: int, more: int, *, invented: bool
+    ) -> None:
+        self._signature, self._node, self._rows = signature, node, least
+        self._same = least if least < more else 1
+        self._invented = invented
+        self._active = node is not None and self._same < more and not signature.one_at_a_time
+        self._runs: list[tuple[Mapping[str, NDArray[Any]], Sequence[Any]]] = []
+
+    def inputs(self, drawn: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Return the inputs of a run; of the second, the first rows are those of the first run.
+
+        The floats in the other rows are then from 4 to 8 in place of 0 to 1, so that a scale which a model takes from
+        all rows is another one.
+        """
+        if not self._active or not self._invented or len(self._runs) != 1:
+            return drawn
+        (alone, _), same = self._runs[0], self._same
+        made = dict(drawn)
+        for port in self._signature.inputs:
+            if port.name not in drawn:
+                continue
+            array, before = drawn[port.name].copy(), alone[port.name]
+            if not port.batched:
+                made[port.name] = before if before.shape == array.shape else array
+                continue
+            if array.dtype.kind not in "biu":
+                array[same:] = array[same:] * array.dtype.type(4) + array.dtype.type(4)
+            if array.shape[1:] == before.shape[1:]:
+                array[:same] = before[:same]
+            made[port.name] = array
+        return made
+
+    def keep(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[Any]) -> None:
+        """Keep the inputs and the outputs of the first two runs."""
+        if self._active and len(self._runs) < 2:
+            copied = [one.copy() if hasattr(one, "copy") else one for one in outputs]
+            self._runs.append((feeds, copied))
+
+    def warn(
+        self,
+        run: Callable[[Mapping[str, NDArray[Any]], int], Sequence[Any]],
+        logger: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        """Warn of outputs that differ between the two runs by more than float noise.
+
+        What differs between two runs of the first inputs, too, is drawn at random by the model, and is no warning.
+        """
+        if len(self._runs) < 2:
+            return
+        (feeds, alone), (_, together) = self._runs
+        ports, same = self._signature.outputs, self._same
+        found = find_dependence(ports, alone, together, same)
+        again = find_dependence(ports, alone, run(feeds, self._rows), same) if found else {}
+        for output, what in found.items():
+            if output not in again:
+                logger.warning("%s", company_warning(self._node or "", output, what))
+
+
+def find_dependence(
+    ports: Sequence[Port],
+    alone: Sequence[NDArray[Any] | Sequence[int]],
+    together: Sequence[NDArray[Any] | Sequence[int]],
+    same: int,
+) -> dict[str, str]:
+    """Return the outputs whose first rows differ by more than float noise between two runs, with what differs.
+
+    Args:
+        ports: The outputs.
+        alone: The outputs of one run, in the order of ``ports``; one of which only the shape is given is left out.
+        together: Those of the other.
+        same: How many first rows were the same in both.
+    """
+    import numpy as np
+
+    found: dict[str, str] = {}
+    for port, one, other in zip(ports, alone, together, strict=True):
+        if not port.batched or not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+            continue
+        first, second = (np.moveaxis(array, port.axis, 0)[:same] for array in (one, other))
+        if first.shape != second.shape:
+            found[port.name] = f"shape {list(first.shape)} alone, {list(second.shape)} in company"
+        elif (text := _difference(first, second)) is not None:
+            found[port.name] = text
+    return found
+
+
+def _difference(first: NDArray[Any], second: NDArray[Any]) -> str | None:
+    """Return by how much two arrays of one shape differ; None: by no more than float noise."""
+    import numpy as np
+
+    kind, size = first.dtype.kind, first.dtype.itemsize
+    if kind in "biuOUS":
+        # A quantised number that lies between two may be rounded to either.
+        near = kind in "iu" and size == 1
+        apart = (
+            np.abs(first.astype(np.int64) - second.astype(np.int64)) > 1
+            if near
+            else first != second
+        )
+        count = int(np.count_nonzero(apart))
+        return f"{count} of {first.size} values" if count else None
+    if kind != "c":
+        noise = _NOISE if kind == "f" and size > 2 else _NOISE_OF_HALVES
+        first, second = first.astype(np.float64), second.astype(np.float64)
+    else:
+        noise = _NOISE
+    with np.errstate(all="ignore"):
+        equal = (first == second) | (np.isnan(first) & np.isnan(second))
+        apart = np.where(equal, 0, np.abs(first - second))
+        sizes = np.abs(np.stack([first, second]))
+    scale = float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
+    if np.all(apart <= noise * scale):
+        return None
+    return f"by up to {np.max(apart):.3g}, where the greatest value is {scale:.3g}"
+
+
+def company_warning(node: str, output: str, what: str) -> str:
+    """Return the text that a warm-up logs of an output that `find_dependence` has found."""
+    return (
+        f"node {node!r}: output {output!r} of a row depends on the company in which it runs: alone and in a batch it"
+        f" differs by more than float noise ({what}). max = 1 runs each request alone"
+    )
