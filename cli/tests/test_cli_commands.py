@@ -746,6 +746,48 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
     assert "Write good:Scale or twin:Scale" in text.stdout
 
 
+def test_doctor_looks_at_what_the_libraries_of_headrace_require_too(site, monkeypatch):
+    """Such a library offers nothing, so no finding is about itself."""
+    libraries = {
+        "headrace-shapes": ("headrace>=99", "pydantic>=1", "other; extra == 'x'", "headrace-ring"),
+        "headrace-ring": ("headrace-shapes", "no-such-library>=3; extra == 'fast'"),
+    }
+    needs = ("headrace>=0.1", "headrace-shapes", "headrace-ring[fast]")
+    add_plugin(
+        site, "headrace-dep", backends={"D": "dep3_module:Scale"}, module=GOOD, requires=needs
+    )
+    for name, required in libraries.items():
+        info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        needs = "".join(f"Requires-Dist: {one}\n" for one in required)
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}"
+        )
+    only(monkeypatch, "dep")
+    result = headrace_says("plugins", "doctor", "--json")
+    found = [
+        (one["reason"], one["remedy"])
+        for one in json.loads(result.stdout)["findings"]
+        if one["distribution"] == "headrace-dep"
+    ]
+    assert result.exit_code == 1
+    core = headrace.__version__
+    assert found == [
+        (
+            f"headrace-shapes, which it requires, requires headrace>=99, installed is {core}",
+            'Install it: pip install "headrace>=99"',
+        ),
+        (
+            "headrace-ring, which it requires, requires no-such-library>=3, which is not installed",
+            'Install it: pip install "no-such-library>=3"',
+        ),
+    ]
+    line = next(
+        line for line in headrace_says("plugins", "doctor").stdout.splitlines() if "shapes" in line
+    )
+    assert "headrace-dep" in line
+
+
 @pytest.fixture
 def one_of_each(site, monkeypatch):
     """A plugin in each state; `bad` and `lib` show theirs when they are imported."""

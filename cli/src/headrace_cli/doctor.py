@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib.metadata import distributions
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -10,7 +11,14 @@ from packaging.utils import canonicalize_name
 
 from headrace.errors import MissingDependencyError, PluginError, PluginLoadError
 from headrace.plugins import installed
-from headrace_cli.findings import Finding, finding_about, findings, with_states
+from headrace_cli.findings import (
+    Finding,
+    finding_about,
+    findings,
+    missing_requirements,
+    required,
+    with_states,
+)
 from headrace_cli.offers import wrong_offers
 
 if TYPE_CHECKING:
@@ -50,10 +58,32 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
     ]
     owners = _Owners()
     for plugin in examined:
-        found += [*_overlaps(plugin, owners), *_not_importable(plugin)]
+        found += [
+            *_lacking_libraries(plugin),
+            *_overlaps(plugin, owners),
+            *_not_importable(plugin),
+        ]
     found += wrong_offers(examined)
     found.sort(key=lambda one: _LAST.index(one.kind) + 1 if one.kind in _LAST else 0)
     return found, with_states(plugins, found)
+
+
+def _lacking_libraries(plugin: Plugin) -> Iterator[Finding]:
+    """Report what libraries of Headrace lack that a plugin requires: they offer nothing, and have no findings."""
+    waiting, seen = [*required(plugin.requires)], {"headrace"}
+    while waiting:
+        wanted = waiting.pop(0)
+        name = str(canonicalize_name(wanted.name))
+        of_ours = (
+            next(iter(distributions(name=name)), None) if name.startswith("headrace-") else None
+        )
+        if of_ours is None or name in seen:
+            continue
+        seen.add(name)
+        requires = of_ours.requires or ()
+        for reason, remedy in missing_requirements(requires, wanted.extras, name):
+            yield finding_about(plugin, "missing_dependency", reason, remedy)
+        waiting += required(requires, wanted.extras)
 
 
 def _overlaps(plugin: Plugin, owners: _Owners) -> Iterator[Finding]:

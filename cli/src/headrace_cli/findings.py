@@ -188,27 +188,46 @@ def _unknown_plugins(plugins: Sequence[Plugin]) -> Iterator[Finding]:
 _FOLDER = re.compile(r"[^-]+-([^-]+)\.dist-info")
 
 
-def missing_requirements(requires: Iterable[str]) -> Iterator[tuple[str, str]]:
+def missing_requirements(
+    requires: Iterable[str], extras: Iterable[str] = (), library: str | None = None
+) -> Iterator[tuple[str, str]]:
     """Give reason and remedy for each requirement that is not met here, without importing anything.
 
     The version of a library is read from the name of its ``.dist-info`` folder where that has one,
     so that its metadata need not be opened.
 
     Args:
-        requires: Requirements as in ``Requires-Dist``; those of core itself are left out.
+        requires: Requirements as in ``Requires-Dist``; those of core itself are left out unless ``library`` is said.
+        extras: The extras of the distribution that are wanted.
+        library: The distribution that requires them, if it is one that a plugin requires; None: the plugin.
     """
     from importlib.metadata import distributions
 
-    for wanted in filter(None, map(_library, requires)):
+    reader = f"{library}, which it requires, requires" if library else "it requires"
+    for wanted in required(requires, extras):
+        if library is None and canonicalize_name(wanted.name) == "headrace":
+            continue  # the state of the plugin says whether that fits
         found = next(iter(distributions(name=wanted.name)), None)
         if found is None and _can_be_imported(wanted.name):
             continue  # another distribution contains the same package, such as `lib-gpu` for `lib`
         wish = f"{wanted.name}{wanted.specifier}"
         remedy = f'Install it: pip install "{str(wanted).partition(";")[0].strip()}"'
         if found is None:
-            yield f"it requires {wish}, which is not installed", remedy
+            yield f"{reader} {wish}, which is not installed", remedy
         elif not _contains(wanted, version := _version(found)):
-            yield f"it requires {wish}, installed is {version}", remedy
+            yield f"{reader} {wish}, installed is {version}", remedy
+
+
+def required(requires: Iterable[str], extras: Iterable[str] = ()) -> Iterator[Requirement]:
+    """Give the requirements that apply to this Python, this system and these extras; invalid ones name no library."""
+    for text in requires:
+        try:
+            wanted = Requirement(text)
+        except InvalidRequirement:
+            continue
+        marker = wanted.marker
+        if marker is None or any(marker.evaluate({"extra": one}) for one in ("", *extras)):
+            yield wanted
 
 
 def _version(found: Distribution) -> str:
@@ -229,14 +248,3 @@ def _can_be_imported(distribution: str) -> bool:
     except (ImportError, ValueError):
         return False
     return found is not None and found.origin is not None
-
-
-def _library(text: str) -> Requirement | None:
-    """Parse a requirement; None for core itself, and for one that does not apply to this Python or system."""
-    try:
-        wanted = Requirement(text)
-    except InvalidRequirement:
-        return None  # an invalid requirement names no library that could be missing
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-        return None
-    return None if canonicalize_name(wanted.name) == "headrace" else wanted
