@@ -1,5 +1,6 @@
 """`ScaleCupy`: a backend that computes with CuPy, on the stream of the instance."""
 
+import sys
 from types import SimpleNamespace
 
 import headrace
@@ -17,6 +18,15 @@ class ScaleCupy(headrace.Backend):
     owns_thread = True  # device and stream stay current in a thread that is the instance's
     rerun = True
 
+    @staticmethod
+    def enter(request):
+        """Mark what the caller's thread has queued for an array of CuPy; called in that thread."""
+        cupy, data = sys.modules.get("cupy"), request.get("data")
+        if cupy is None or not isinstance(data, cupy.ndarray):
+            return None  # whoever has an array of CuPy has imported it
+        with data.device:
+            return cupy.cuda.get_current_stream().record()
+
     def init(self, options, context):
         """Take the stream that an element before has brought, or bring one."""
         import cupy
@@ -26,6 +36,7 @@ class ScaleCupy(headrace.Backend):
             return SimpleNamespace(handle=stream.ptr, close=stream.synchronize)
 
         self.cupy, self.factor, self.kept = cupy, options.factor, []
+        self.entered = context.entered
         self.ordinal = int((context.device or "cuda").partition(":")[2] or 0)
         cupy.cuda.Device(self.ordinal).use()
         shared = context.instance.get_or_create(("cuda.stream", self.ordinal), make)
@@ -44,6 +55,9 @@ class ScaleCupy(headrace.Backend):
         if place != (2, self.ordinal):  # DLPack's number for CUDA is 2
             wanted, got = f"an array on cuda:{self.ordinal}", type(data).__name__
             return headrace.errors.InputError("wrong device", key="data", expected=wanted, got=got)
+        mark = self.entered(request)
+        if mark is not None:
+            self.stream.wait_event(mark)  # the device waits, the host does not
         self.kept.append(data)  # its memory must stay until the stream has passed
         request["result"] = self.cupy.from_dlpack(data) * self.factor
         return None

@@ -215,6 +215,22 @@ def test_cupy_alone_brings_a_stream_and_its_results_are_finished(scale_cupy):
 
 
 @pytest.mark.gpu
+def test_cupy_waits_for_what_the_stream_of_the_caller_has_queued(scale_cupy):
+    """A kernel that takes 0.2 s at 2 GHz is queued before the array is written."""
+    cupy = scale_cupy
+    with headrace.pipe({"backend": "ScaleCupy(factor=3.0)", "device": "cuda:0"}) as pipe:
+        pipe({"data": cupy.ones(8, cupy.float32)})
+        stream, given = cupy.cuda.Stream(non_blocking=True), cupy.zeros(8, cupy.float32)
+        given.fill(0)  # the first launch of a kernel may wait for the device
+        cupy.cuda.Device(0).synchronize()
+        with stream, torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+            torch.cuda._sleep(400_000_000)
+            given.fill(1)
+            answer = pipe({"data": given})
+        assert answer["result"].get().tolist() == [3] * 8
+
+
+@pytest.mark.gpu
 def test_cupy_refuses_what_is_not_on_its_device(scale_cupy):
     with headrace.pipe({"backend": "ScaleCupy(factor=2.0)", "max": 4}) as pipe:
         wrong = [np.zeros(3, np.float32), torch.zeros(3), "text"]
