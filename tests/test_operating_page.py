@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -93,6 +94,59 @@ def test_the_page_is_followed(tmp_path):
     (alarms,) = blocks("yaml")
     known = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
     assert set(re.findall(r"headrace_\w+", alarms)) <= known
+
+
+SERVICE = """
+import os, signal, sys
+from pathlib import Path
+import headrace
+
+class Weigh(headrace.Backend):
+    class Options(headrace.Options):
+        model: headrace.FilePath
+
+    def init(self, options, context):
+        self.weights = options.model.read_text()
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = self.weights
+
+headrace.register(Weigh)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+with headrace.pipe({"backend": "Weigh", "model": "models/net.onnx"}) as pipe:
+    Path("server.pid").write_text(str(os.getpid()))
+    print(pipe({"data": 0})["result"], flush=True)
+    signal.sigwait([signal.SIGHUP])
+    before = pipe({"data": 0})["result"]
+    pipe.reload("main", {})
+    print(before, pipe({"data": 0})["result"])
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
+def test_weights_that_are_exchanged_as_the_page_says_serve_after_the_reload_and_not_before(
+    tmp_path,
+):
+    (steps,) = (block for block in blocks("sh") if "kill -HUP" in block)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "models" / "net.onnx").write_text("old")
+    (tmp_path / "trained" / "net.onnx").write_text("new")
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVICE], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "old\n"
+        subprocess.run(
+            ["sh", "-ec", steps.replace("/mnt/trained", "trained")], cwd=tmp_path, check=True
+        )
+        assert process.communicate(timeout=300)[0] == "old new\n"
+    finally:
+        process.kill()
+        process.wait()
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["net.onnx"]
 
 
 BOARD = (ROOT / "docs" / "grafana" / "headrace.json").read_text(encoding="utf-8")
