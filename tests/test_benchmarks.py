@@ -84,6 +84,15 @@ def test_instances_measures_every_setting_beside_one_shared_session(tmp_path):
     assert all(load["rps"] > 0 for found in loads.values() for load in found)
 
 
+def test_spinning_measures_idle_threads_that_spin_and_that_sleep_beside_a_plain_loop(tmp_path):
+    pytest.importorskip("onnx")
+    text, figures = run("benchmarks.spinning", tmp_path, "--threads", "2", "--sizes", "0.02 ms")
+    (loads,) = figures["loads"].values()
+    assert set(loads) == {"plain loop", "spin = false", "spin = true"}
+    assert all(name in text for name in loads)
+    assert all(load["cpu_us"] > 0 for found in loads.values() for load in found)
+
+
 def test_cores_measures_threads_beside_processes(tmp_path):
     pytest.importorskip("onnx")
     _, figures = run("benchmarks.cores", tmp_path, "--networks", "light", "--clients", "2")

@@ -126,6 +126,58 @@ def test_what_raises_on_random_inputs_is_a_warning_and_real_ones_come_from_a_fil
         one.start(TorchModule, warm_up_input=tmp_path / "real.npy", **options)
 
 
+class Scaled(torch.nn.Module):
+    """Divides by the greatest value of the whole batch, or of each row."""
+
+    def __init__(self, whole, integers=False):
+        super().__init__()
+        self.whole = whole
+        self.integers = integers
+
+    def forward(self, x):
+        y = x / (x.max() if self.whole else x.amax(1, keepdim=True))
+        return (y * 10).round().long() if self.integers else y
+
+
+class Draws(torch.nn.Module):
+    """Has other results each time, whatever runs beside."""
+
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "options", "says"),
+    [
+        ("Scaled", {"whole": True}, {}, True),
+        ("Scaled", {"whole": True}, {"dtype": "bfloat16"}, True),
+        ("Scaled", {"whole": True, "integers": True}, {}, True),
+        ("Scaled", {"whole": False}, {}, False),
+        ("Scaled", {"whole": False}, {"dtype": "bfloat16"}, False),
+        ("Draws", {}, {}, False),
+    ],
+)
+def test_a_model_in_which_rows_change_each_others_results_is_a_warning(
+    bench, caplog, module, args, options, says
+):
+    options = {"module": f"{HERE}{module}", "args": args, "shape": "float32:4", **options}
+    bench(max=8).start(TorchModule, **options)
+    assert ("node 'main': output" in caplog.text) is says
+    assert ("max = 1" in caplog.text) is says
+    caplog.clear()
+    bench(max=1).start(TorchModule, **options)
+    assert not caplog.text
+
+
+def test_rows_of_a_program_with_a_fixed_batch_are_compared_too(bench, tmp_path, caplog):
+    for whole in (True, False):
+        program = torch.export.export(Scaled(whole), (torch.rand(3, 4),))
+        torch.export.save(program, tmp_path / "model.pt2")
+        bench(max=3).start(TorchModule, model=tmp_path / "model.pt2")
+        assert ("depends on the company" in caplog.text) is whole
+        caplog.clear()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_arrays_of_the_host_go_to_the_device_unless_that_is_refused(bench):

@@ -95,6 +95,8 @@ def find_dependence(
     alone: Sequence[NDArray[Any] | Sequence[int]],
     together: Sequence[NDArray[Any] | Sequence[int]],
     same: int,
+    *,
+    coarse: bool = False,
 ) -> dict[str, str]:
     """Return the outputs whose first rows differ by more than float noise between two runs, with what differs.
 
@@ -103,6 +105,7 @@ def find_dependence(
         alone: The outputs of one run, in the order of ``ports``; one of which only the shape is given is left out.
         together: Those of the other.
         same: How many first rows were the same in both.
+        coarse: Whether the model computes floats in 16 bits or less, whatever its outputs have.
     """
     import numpy as np
 
@@ -113,12 +116,12 @@ def find_dependence(
         first, second = (np.moveaxis(array, port.axis, 0)[:same] for array in (one, other))
         if first.shape != second.shape:
             found[port.name] = f"shape {list(first.shape)} alone, {list(second.shape)} in company"
-        elif (text := _difference(first, second)) is not None:
+        elif (text := _difference(first, second, coarse)) is not None:
             found[port.name] = text
     return found
 
 
-def _difference(first: NDArray[Any], second: NDArray[Any]) -> str | None:
+def _difference(first: NDArray[Any], second: NDArray[Any], coarse: bool) -> str | None:
     """Return by how much two arrays of one shape differ; None: by no more than float noise."""
     import numpy as np
 
@@ -133,11 +136,10 @@ def _difference(first: NDArray[Any], second: NDArray[Any]) -> str | None:
         )
         count = int(np.count_nonzero(apart))
         return f"{count} of {first.size} values" if count else None
+    fine = kind == "c" or (kind == "f" and size > 2)
+    noise = _NOISE if fine and not coarse else _NOISE_OF_HALVES
     if kind != "c":
-        noise = _NOISE if kind == "f" and size > 2 else _NOISE_OF_HALVES
         first, second = first.astype(np.float64), second.astype(np.float64)
-    else:
-        noise = _NOISE
     with np.errstate(all="ignore"):
         equal = (first == second) | (np.isnan(first) & np.isnan(second))
         apart = np.where(equal, 0, np.abs(first - second))

@@ -117,6 +117,8 @@ class TorchModule(TensorBackend):
             compile_mode=options.compile_mode,
         )
         self._sizes = context.batch_sizes, self._most(context)
+        alone = self._sizes[1] == 1 or context.instance_index > 0  # one instance speaks for all
+        self._shared_by = None if alone else context.node_name
         self._publish_inputs(context)
         own = self._runner.likely_dtype
         self._built = {
@@ -204,6 +206,7 @@ class TorchModule(TensorBackend):
 
     def warm_up(self) -> None:
         """Run, or capture, each batch size once, if the shapes of the inputs are known."""
+        from headrace_torch.company import warn_of_company
         from headrace_torch.tensors import as_tensor
         from headrace_torch.warming import warm
 
@@ -221,6 +224,10 @@ class TorchModule(TensorBackend):
                 real=real,
                 logger=self._logger,
             )
+            if found.get("outputs") and self._shared_by is not None:
+                place, node = self._place, self._shared_by
+                about = {"dtype": self._dtype, "real": real}
+                warn_of_company(self._runner, self._signature, place, node, self._logger, **about)
         self._built.update(found)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:

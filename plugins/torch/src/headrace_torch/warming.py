@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace_torch.running import Runner
     from headrace_torch.signature import Signature
 
-__all__ = ["warm"]
+__all__ = ["inputs_of", "warm"]
 
 _log = logging.getLogger("headrace.torch")
 
@@ -82,15 +82,7 @@ def warm(  # noqa: C901
         checked = ((least, 1), (more, 2), (more, 3))
 
     def example(rows: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
-        generator = torch.Generator().manual_seed(seed)
-        made = [
-            _random(port, rows, _dtype_of(port.dtype or runner.likely_dtype, dtype), generator)
-            if real is None
-            else _repeated(real.tensors[port.name], rows if port.batched else None, dtype)
-            for port in signature.inputs
-        ]
-        # a graph runs on buffers of that layout, too
-        return tuple(runner.laid_out([one.to(place.device) for one in made]))
+        return inputs_of(runner, signature, place, rows, seed=seed, dtype=dtype, real=real)
 
     if place.stream is not None:
         torch.cuda.reset_peak_memory_stats(place.device)
@@ -122,6 +114,28 @@ def warm(  # noqa: C901
     peak = None if place.stream is None else torch.cuda.max_memory_allocated(place.device)
     done = runner.graphs.sizes if runner.graphs is not None else ()
     return {"warm_up_peak_bytes": peak, "cuda_graphs": list(done), "outputs": outputs or None}
+
+
+def inputs_of(
+    runner: Runner,
+    signature: Signature,
+    place: Place,
+    rows: int,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    real: Item | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Return inputs for a run of a number of rows; see `warm` for the arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    made = [
+        _random(port, rows, _dtype_of(port.dtype or runner.likely_dtype, dtype), generator)
+        if real is None
+        else _repeated(real.tensors[port.name], rows if port.batched else None, dtype)
+        for port in signature.inputs
+    ]
+    # a graph runs on buffers of that layout, too
+    return tuple(runner.laid_out([one.to(place.device) for one in made]))
 
 
 def _described(given: dict[str, torch.Tensor], signature: Signature) -> dict[str, Any]:
