@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from headrace_tensors.ports import Port, Signature
 
-__all__ = ["Comparison", "company_warning", "find_dependence"]
+    Outputs = Sequence[NDArray[Any] | Sequence[int]]
+
+__all__ = ["Comparison", "company_warning", "confirmed", "find_dependence"]
 
 _NOISE: Final = 1e-3
 """What float noise may be, as a part of the greatest value: TF32, the coarsest arithmetic for float32, has 10 bits of
@@ -34,7 +36,7 @@ class Comparison:
     def __init__(
         self, signature: Signature, node: str | None, least: int, more: int, *, invented: bool
     ) -> None:
-        self._signature, self._node, self._rows = signature, node, least
+        self._signature, self._node, self._rows = signature, node, (least, more)
         self._same = least if least < more else 1
         self._invented = invented
         self._active = node is not None and self._same < more and not signature.one_at_a_time
@@ -67,33 +69,44 @@ class Comparison:
     def keep(self, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[Any]) -> None:
         """Keep the inputs and the outputs of the first two runs."""
         if self._active and len(self._runs) < 2:
-            copied = [one.copy() if hasattr(one, "copy") else one for one in outputs]
-            self._runs.append((feeds, copied))
+            self._runs.append((feeds, _copied(outputs)))
 
     def warn(
         self,
         run: Callable[[Mapping[str, NDArray[Any]], int], Sequence[Any]],
         logger: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
-        """Warn of outputs that differ between the two runs by more than float noise.
-
-        What differs between two runs of the first inputs, too, is drawn at random by the model, and is no warning.
-        """
+        """Warn of outputs that differ between the two runs by more than float noise; see `confirmed`."""
         if len(self._runs) < 2:
             return
         (feeds, alone), (_, together) = self._runs
-        ports, same = self._signature.outputs, self._same
+        ports, same, rows = self._signature.outputs, self._same, self._rows
         found = find_dependence(ports, alone, together, same)
-        again = find_dependence(ports, alone, run(feeds, self._rows), same) if found else {}
-        for output, what in found.items():
-            if output not in again:
-                logger.warning("%s", company_warning(self._node or "", output, what))
+        if not found:
+            return
+        again = _copied(run(feeds, rows[0]))
+        beside = run(self._repeated(feeds), rows[1])
+        for output in confirmed(found, ports, (alone, together, again, beside), same):
+            logger.warning("%s", company_warning(self._node or "", output, found[output]))
+
+    def _repeated(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the first rows, repeated to as many as the second run has."""
+        import numpy as np
+
+        batched = {port.name for port in self._signature.inputs if port.batched}
+        at = np.arange(self._rows[1]) % self._same
+        return {name: one[at] if name in batched else one for name, one in feeds.items()}
+
+
+def _copied(outputs: Sequence[Any]) -> list[Any]:
+    """Copy what the next run may change."""
+    return [one.copy() if hasattr(one, "copy") else one for one in outputs]
 
 
 def find_dependence(
     ports: Sequence[Port],
-    alone: Sequence[NDArray[Any] | Sequence[int]],
-    together: Sequence[NDArray[Any] | Sequence[int]],
+    alone: Outputs,
+    together: Outputs,
     same: int,
     *,
     coarse: bool = False,
@@ -119,6 +132,35 @@ def find_dependence(
         elif (text := _difference(first, second, coarse)) is not None:
             found[port.name] = text
     return found
+
+
+def confirmed(
+    found: Iterable[str],
+    ports: Sequence[Port],
+    runs: tuple[Outputs, Outputs, Outputs, Outputs],
+    same: int,
+    *,
+    coarse: bool = False,
+) -> list[str]:
+    """Return the outputs that depend on the other rows, of those that differ between a run alone and one in company.
+
+    What differs between two runs of the same rows is drawn at random. A network may also enlarge float noise: a batch
+    of another length is computed in another order. So the company counts if results beside it are not those beside
+    copies of the row itself, or if these are far from those of the row alone.
+
+    Args:
+        found: What `find_dependence` has found between the first and the second run.
+        ports: The outputs.
+        runs: The outputs of a run of the rows alone, of one in company, of one alone again, and of one beside copies
+            of the rows, with as many rows as that in company.
+        same: How many first rows are the same in all.
+        coarse: As in `find_dependence`.
+    """
+    alone, together, again, beside = runs
+    drawn = find_dependence(ports, alone, again, same, coarse=coarse)
+    by_rows = find_dependence(ports, beside, together, same, coarse=coarse)
+    by_number = find_dependence(ports, alone, beside, same, coarse=True)
+    return [name for name in found if name not in drawn and (name in by_rows or name in by_number)]
 
 
 def _difference(first: NDArray[Any], second: NDArray[Any], coarse: bool) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace_tensors.company import company_warning, find_dependence
+from headrace_tensors.company import company_warning, confirmed, find_dependence
 from headrace_torch.memory import is_lost, is_out_of_memory
 from headrace_torch.signature import Port
 from headrace_torch.warming import inputs_of
@@ -68,9 +68,14 @@ def warn_of_company(
                 mixed[same:] = mixed[same:] * 4 + 4
             mixed[:same] = first[:same]
         together.append(mixed)
+    at = torch.arange(many, device=place.device) % same
+    copies = [
+        first[at] if port.batched else first
+        for port, first in zip(signature.inputs, alone, strict=True)
+    ]
     place.use()
     try:
-        found = _dependence(runner, (alone, together), (few, many), same)
+        found = _dependence(runner, (alone, together, copies), (few, many), same)
         place.wait()
     except Exception as error:  # whatever the model raises; the warm-up before has told of it
         if is_lost(error) or is_out_of_memory(error):
@@ -82,26 +87,28 @@ def warn_of_company(
 
 def _dependence(
     runner: Runner,
-    inputs: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]],
+    inputs: tuple[Sequence[torch.Tensor], Sequence[torch.Tensor], Sequence[torch.Tensor]],
     rows: tuple[int, int],
     same: int,
 ) -> dict[str, str]:
-    """Return the outputs of which the first rows differ between two runs, but not if one is repeated."""
-    first, second = (runner.run(given, count) for given, count in zip(inputs, rows, strict=True))
+    """Return the outputs that depend on the other rows, with what differs; ``inputs`` alone, in company, beside copies."""
+    (few, many), (first, mixed, copies) = rows, inputs
+    outputs = runner.run(first, few)
     ports = [
-        Port(name, tuple(one.shape), one.dtype, batched=one.ndim > 0) for name, one in first.items()
+        Port(name, tuple(one.shape), one.dtype, batched=one.ndim > 0)
+        for name, one in outputs.items()
     ]
     coarse = any(
         one is not None and one.is_floating_point and one.itemsize < 4
-        for one in (runner.likely_dtype, *(one.dtype for one in first.values()))
+        for one in (runner.likely_dtype, *(port.dtype for port in ports))
     )
-    alone = _on_host(first)
-    found = find_dependence(ports, alone, _on_host(second), same, coarse=coarse)
+    alone, together = _on_host(outputs), _on_host(runner.run(mixed, many))
+    found = find_dependence(ports, alone, together, same, coarse=coarse)
     if not found:
         return {}
-    again = _on_host(runner.run(inputs[0], rows[0]))  # what differs here, too, is drawn at random
-    drawn = find_dependence(ports, alone, again, same, coarse=coarse)
-    return {name: what for name, what in found.items() if name not in drawn}
+    again, beside = _on_host(runner.run(first, few)), _on_host(runner.run(copies, many))
+    runs = (alone, together, again, beside)
+    return {name: found[name] for name in confirmed(found, ports, runs, same, coarse=coarse)}
 
 
 def _on_host(outputs: dict[str, torch.Tensor]) -> list[Any]:
