@@ -234,6 +234,20 @@ def test_rows_are_compared_where_the_batch_is_fixed_or_has_a_least_number_too(ca
     assert "company" in caplog.text
 
 
+@pytest.mark.parametrize("words", [16, 2])
+def test_tokens_in_company_are_others_where_the_model_has_them(caplog, words):
+    """Both rows of zeros and ones have the same greatest value."""
+    table = np.arange(words, dtype=np.float32) + 0.3
+    ids = Port("ids", "int64", (None, 6), True, names=("batch", None))
+
+    def run(feeds, rows):
+        return [quantized(table[feeds["ids"]])]
+
+    outputs = (Port("y", "float32", (None, 6), True),)
+    warm_up_rows(run, Signature((ids,), outputs), LOGGER, node="main")
+    assert ("company" in caplog.text) is (words == 16)
+
+
 def test_a_model_that_draws_at_random_is_not_said_to_depend_on_other_rows(caplog):
     generator = np.random.default_rng(0)
     signature = Signature((X,), (FLOATS,))
