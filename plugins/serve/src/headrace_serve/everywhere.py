@@ -103,10 +103,12 @@ class Everywhere:
             InputError: The change is too long.
             OverloadedError: Too many changes of this process wait for their turn.
             RelayedError: A worker process could not make the change.
-            UnavailableError: The supervisor has ended.
+            UnavailableError: The supervisor has ended, or this process has not built its models yet.
         """
         if self._ended:
             raise _gone()
+        if self._loop is None:
+            raise UnavailableError("the models are being loaded")
         if len(json.dumps(change)) > _MOST_BYTES:
             raise InputError("the request", expected=f"at most {_MOST_BYTES} bytes of names")
         if len(self._asked) >= _MOST_ASKED:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace_serve.allocator import keep_freed_memory
-from headrace_serve.early import EarlyServer
 from headrace_serve.listening import reaches_others
 from headrace_serve.logs import say
 
@@ -50,16 +49,18 @@ def run(
     listener: socket.socket | None = None,
     everywhere: Everywhere | None = None,
     started: Callable[[Server], None] | None = None,
+    listen_first: bool = True,
 ) -> int:
     """Serve until a signal, drain, and give the exit status: 0 after SIGTERM, 130 after Ctrl-C (SIGINT).
 
     Args:
         settings: The models, and how they are served.
-        listening: Called with the addresses once the server listens.
+        listening: Called with the addresses once all models take requests.
         worker: The number of this worker process; None: the server is this process alone.
         listener: A listening socket that all worker processes share; None: the process makes its own.
         everywhere: Makes in all worker processes the changes that requests ask for.
-        started: Called once the server listens, instead of printing the addresses and calling ``listening``.
+        started: Called once all models take requests, instead of printing the addresses and calling ``listening``.
+        listen_first: Whether the server listens before its models are built.
 
     Raises:
         ConfigError, SetupError, PluginError: As `Server` raises them.
@@ -69,13 +70,11 @@ def run(
     status = 0
     with contextlib.ExitStack() as until_the_end:
         early = until_the_end.enter_context(_hangups())
-        server = settings.server(worker, listener, everywhere)
+        server = settings.server(worker, listener, everywhere, listen_first=listen_first)
         until_the_end.enter_context(switching(settings.switch_interval_ms))
         protocols = 1 if settings.grpc_port is None else 2
         until_the_end.enter_context(opening(protocols * settings.limits.max_connections))
         server.start()
-        if isinstance(server, EarlyServer):
-            server.load()
         came = until_the_end.enter_context(signals())
         if started is not None:
             started(server)

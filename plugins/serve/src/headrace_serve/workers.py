@@ -51,7 +51,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     Args:
         settings: The models, and how they are served.
         count: The number of processes.
-        listening: Called with the addresses once all processes listen.
+        listening: Called with the addresses once the models of all processes take requests.
 
     Raises:
         ConfigError: A setting or a configuration is wrong, or the platform lacks what several processes need.
@@ -85,7 +85,9 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
 
     supervisor = Supervisor(
         count,
-        lambda number: _spawn(number, shared, inherited, each, threads, events),
+        lambda number: _spawn(
+            number, shared, inherited, each, threads, events, listen_first=not supervisor.served
+        ),
         all_ready=all_ready,
         end_s=shared.drain_delay_s + shared.drain_timeout_s + _GRACE_S,
         events=events,
@@ -143,8 +145,10 @@ def _spawn(
     cores: int,
     threads: dict[str, int],
     events: queue.SimpleQueue[Any],
+    *,
+    listen_first: bool,
 ) -> Any:
-    """Start a worker process, and a thread that reports when it listens, what it sends, and when it has ended.
+    """Start a worker process, and a thread that reports when its models take requests, what it sends, and when it has ended.
 
     Args:
         number: The number of the worker, from 1.
@@ -153,6 +157,8 @@ def _spawn(
         cores: The cores for this process, over which its pipelines divide their threads.
         threads: Gets the number of threads that each model may run in the process.
         events: The queue into which the thread puts its events.
+        listen_first: Whether the process listens before its models are built. One that is started again does not, because
+            the system gives connections to every process that listens, and others have their models.
     """
     reading, writing = os.pipe()
     # The process gets a session of its own, so that Ctrl-C reaches the supervisor alone, which ends the processes.
@@ -166,7 +172,8 @@ def _spawn(
     )
     os.close(writing)
     setup = {
-        "worker": number, "ready": writing, "listener": listener, "settings": settings.to_json()
+        "worker": number, "ready": writing, "listener": listener, "settings": settings.to_json(),
+        "listen_first": listen_first,
     }  # fmt: skip
     stdin: Any = process.stdin
     with contextlib.suppress(BrokenPipeError):  # the process has ended, which `watch` notices
