@@ -81,6 +81,7 @@ class Server:
         allow: Iterable[str] = (),
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
+        server_name: str = "headrace-serve",
         worker: int | None = None,
         listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
@@ -104,6 +105,7 @@ class Server:
                 unload models), ``shared-memory`` (tensors are in system shared memory).
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
+            server_name: The name in the metadata of the server; some clients ask for ``triton``.
             worker: The number of this process among several that listen on the same ports; None: the server is
                 this process alone.
             listener: A socket that listens for REST already and that those processes share; None: this process
@@ -143,6 +145,7 @@ class Server:
                 allow=allow,
                 allow_import=allow_import,
                 cors_origins=cors_origins,
+                server_name=server_name,
             )
         except BaseException:
             catalogue.close(2.0)

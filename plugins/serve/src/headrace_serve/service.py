@@ -60,6 +60,7 @@ class Service:
         allow_import: Whether configurations may import code.
         regions: The regions of shared memory; None if shared memory is not allowed.
         cors_origins: Origins whose pages may read answers; ``"*"``: all.
+        server_name: The name in the metadata of the server.
         connections: Gives the number of HTTP connections; `Server` sets it.
         worker: The number of this process among several that share the port; None: the server is this process alone.
         failures: Logs requests that fail in the pipeline, or by their results.
@@ -81,6 +82,7 @@ class Service:
         allow: Iterable[str] = (),
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
+        server_name: str = "headrace-serve",
     ) -> None:
         if isinstance(priority_default, bool) or not isinstance(priority_default, int):
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
@@ -103,6 +105,7 @@ class Service:
         self.given = given
         self.allow_import = allow_import
         self.cors_origins = check_origins(cors_origins)
+        self.server_name = server_name
         self.regions: Regions | None = None
         self._repository: Repository | None = None
         for name in check_allowed(allow):

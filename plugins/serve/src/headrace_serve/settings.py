@@ -54,6 +54,7 @@ class Settings:
     debug_errors: bool = False
     allow: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    server_name: str = "headrace-serve"
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -149,6 +150,7 @@ class Settings:
             allow=self.allow,
             allow_import=self.allow_import,
             cors_origins=self.cors_origins,
+            server_name=self.server_name,
             worker=worker,
             listener=listener,
             everywhere=everywhere,
