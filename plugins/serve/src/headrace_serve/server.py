@@ -258,6 +258,7 @@ class Server:
 
         New pipelines are built while the old ones serve; if one cannot be built, the old ones stay. Requests
         in an old pipeline end there, before it is closed. A `headrace.Pipeline` among the models does not change.
+        Files of models must not be written in place: write new weights beside the old ones, and rename them before.
 
         Args:
             models: The models to serve from now on; None: the same as before, read again.
