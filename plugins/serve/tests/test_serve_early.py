@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import httpx
@@ -165,7 +166,14 @@ class Late(headrace.Backend):
         for request in batch:
             request["result"] = os.getpid()
 
+class Gate(headrace.Backend):
+    def forward(self, batch):
+        Late.init(self, None, None)
+        for request in batch:
+            request["result"] = "done"
+
 headrace.register("ServeLate", Late)
+headrace.register("ServeGate", Gate)
 """
 
 
@@ -215,3 +223,33 @@ def test_workers_are_alive_while_they_build_and_a_restarted_one_listens_once_it_
                 assert answers(url, "late") == {200}
             process.terminate()
             assert process.wait(300) == 0, process.stderr.read()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(("number", "status"), [("SIGTERM", 0), ("SIGINT", 130)])
+def test_a_signal_while_models_are_built_lets_requests_end(tmp_path, monkeypatch, number, status):
+    (tmp_path / "late.py").write_text(LATE)
+    for name in ("Gate", "Late"):
+        text = f'import = ["late.py"]\nbackend = "Serve{name}"\n'
+        (tmp_path / f"{name.lower()}.toml").write_text(text)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as gates,
+        socket.create_server(("127.0.0.1", 0)) as free,
+    ):
+        monkeypatch.setenv("SERVE_LATE_PORT", str(gates.getsockname()[1]))
+        port = free.getsockname()[1]
+        free.close()
+        command = [sys.executable, "-m", "headrace", "serve", "gate.toml", "late.toml"]
+        command += ["--port", str(port)]
+        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+            with (
+                gates.accept()[0],
+                ThreadPoolExecutor(1) as pool,
+            ):  # the second model is being built
+                url = f"http://127.0.0.1:{port}/run/gate"
+                answer = pool.submit(httpx.post, url, content=b"x")
+                with gates.accept()[0]:  # the request runs
+                    process.send_signal(getattr(signal, number))
+                    assert process.stderr.readline() == "draining\n"
+                assert answer.result(60).json() == {"result": "done"}
+                assert process.wait(300) == status, process.stderr.read()
