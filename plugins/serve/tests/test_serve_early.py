@@ -241,15 +241,15 @@ def test_a_signal_while_models_are_built_lets_requests_end(tmp_path, monkeypatch
         free.close()
         command = [sys.executable, "-m", "headrace", "serve", "gate.toml", "late.toml"]
         command += ["--port", str(port)]
-        with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-            with (
-                gates.accept()[0],
-                ThreadPoolExecutor(1) as pool,
-            ):  # the second model is being built
-                url = f"http://127.0.0.1:{port}/run/gate"
-                answer = pool.submit(httpx.post, url, content=b"x")
-                with gates.accept()[0]:  # the request runs
-                    process.send_signal(getattr(signal, number))
-                    assert process.stderr.readline() == "draining\n"
-                assert answer.result(60).json() == {"result": "done"}
-                assert process.wait(300) == status, process.stderr.read()
+        with (
+            subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process,
+            gates.accept()[0],  # the second model is being built
+            ThreadPoolExecutor(1) as pool,
+        ):
+            url = f"http://127.0.0.1:{port}/run/gate"
+            answer = pool.submit(httpx.post, url, content=b"x")
+            with gates.accept()[0]:  # the request runs
+                process.send_signal(getattr(signal, number))
+                assert process.stderr.readline() == "draining\n"
+            assert answer.result(60).json() == {"result": "done"}
+            assert process.wait(300) == status, process.stderr.read()
