@@ -181,6 +181,11 @@ def status_of(url, path):
     return httpx.get(f"{url}{path}").status_code
 
 
+def until_answered(url, name):
+    while httpx.post(f"{url}/run/{name}", content=b"x").status_code != 200:
+        pass
+
+
 def answers(url, name, count=24):
     """Ask over so many new connections, which the kernel spreads over the processes; give the statuses."""
     return {httpx.post(f"{url}/run/{name}", content=b"x").status_code for _ in range(count)}
@@ -213,10 +218,13 @@ def test_workers_are_alive_while_they_build_and_a_restarted_one_listens_once_it_
             assert int(refused.headers["retry-after"]) >= 1
             changed = httpx.post(f"{url}/v2/repository/models/first/unload")
             assert (changed.status_code, changed.json()["code"]) == (503, "closed")
-            for one in building:
-                one.close()
+            building[0].close()
+            until_answered(url, "late")
+            # A process that has its models is not ready either: the next connection may reach one that has not.
+            assert {status_of(url, "/v2/health/ready") for _ in range(24)} == {503}
+            building[1].close()
             assert process.stderr.readline().startswith(f"serving {url}")
-            assert status_of(url, "/v2/health/ready") == 200
+            assert {status_of(url, "/v2/health/ready") for _ in range(24)} == {200}
             assert answers(url, "late") == {200}
             os.kill(httpx.post(f"{url}/run/late", content=b"x").json()["result"], signal.SIGKILL)
             with builds.accept()[0]:  # the process is started again, and builds

@@ -155,6 +155,7 @@ class Server:
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
         self._service.worker, self._service.everywhere = worker, everywhere
+        self._service.starting = listen_first and everywhere is not None
         self._service.connections = lambda: len(self._state.connections)
         self._grpc, self._admin = cast("Any", None), cast("Admin | None", None)
         self._listener, self._connection = listener, cast("Any", None)

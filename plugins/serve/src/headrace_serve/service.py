@@ -52,6 +52,8 @@ class Service:
         priority_default: The priority of requests that give none; as in Triton, 1 is the most urgent.
         keys: The keys that clients need; None: clients need no key.
         leaving: Whether the server reports that it is not ready, while it still serves.
+        starting: Whether other processes that share the ports build their models for the first time, so that the server is not
+            ready, although this process may be.
         draining: Whether the server is about to shut down, and refuses new requests.
         ending: Set when ``draining`` becomes true.
         counters: The counters of requests and answers.
@@ -94,7 +96,7 @@ class Service:
         self.debug_errors = debug_errors
         self.priority_default = priority_default
         self.keys = keys
-        self.leaving = False
+        self.leaving = self.starting = False
         self.draining = False
         self.ending = asyncio.Event()
         self.counters = Counters()
@@ -175,7 +177,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and every model is ready."""
-        return not (self.draining or self.leaving) and self.models.ready
+        return not (self.draining or self.leaving or self.starting) and self.models.ready
 
     def is_ready(self, model: Model) -> bool:
         """Return whether clients should send requests for a model; false once the server is about to shut down."""

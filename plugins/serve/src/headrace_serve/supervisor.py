@@ -85,7 +85,7 @@ class Supervisor:
         self.served = False
         self._ends: float | None = None
         self._status = 0
-        self._changes = SharedChanges(self._send)
+        self._changes = SharedChanges(self.send)
 
     def run(self) -> int:
         """Run until all processes have ended; give the exit status."""
@@ -141,7 +141,7 @@ class Supervisor:
     def _on_message(self, number: int, message: Any) -> None:
         self._changes.received(number, message)
 
-    def _send(self, number: int, message: Any) -> None:
+    def send(self, number: int, message: Any) -> None:
         """Send a line to a process; if the process has ended the line is lost, and its ``exit`` event follows."""
         process = self.workers[number].process
         with contextlib.suppress(BrokenPipeError):
