@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 
+import grpc
 import httpx
 import numpy as np
 import pytest
@@ -208,3 +209,44 @@ def test_a_client_of_grpc_that_answers_no_ping_loses_its_connection(serving):
         kinds.append(got[3])
         got = got[9 + length :]
     assert 6 in kinds  # a ping
+
+
+def test_items_may_have_a_last_axis_of_one_element(client):
+    """The codecs of MLServer send ``[N, 1]`` for N texts."""
+    made, kind = client({"m": {"backend": "Identity"}})
+
+    def sent(shape):
+        given = kind.InferInput("data", shape, "BYTES")
+        given.set_data_from_numpy(np.array([b"one", b"two"], object).reshape(shape))
+        return made.infer("m", [given]).as_numpy("result").tolist()
+
+    assert sent([2, 1]) == [b"one", b"two"]
+    for shape in ([1, 2], [2, 1, 1]):
+        with pytest.raises(Exception, match=r"expected BYTES \[-1\]"):
+            sent(shape)
+
+
+def test_a_version_that_is_no_number_is_refused_in_words_of_triton(client):
+    made, _ = client({"m": {"backend": "Identity"}})
+    words = "failed to get model version from specified version string 'newest'.*it has 1"
+    with pytest.raises(Exception, match=words):
+        made.get_model_metadata("m", "newest")
+
+
+def test_the_name_in_the_metadata_of_the_server_is_an_option(client):
+    named = [({}, "headrace-serve"), ({"server_name": "triton"}, "triton")]
+    for settings, name in named:
+        made, kind = client({"m": {"backend": "Identity"}}, **settings)
+        found = made.get_server_metadata()
+        assert (found.name if kind is triton else found["name"]) == name
+
+
+def test_contents_beside_raw_contents_are_refused_by_the_name_of_the_input(serving):
+    server = serving({"m": {"backend": "Identity"}}, grpc_port=0)
+    request = triton.service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[b"x"])
+    contents = {"bytes_contents": [b"x"]}
+    request.inputs.add(name="data", datatype="BYTES", shape=[1], contents=contents)
+    with grpc.insecure_channel(server.grpc_url.partition("://")[2]) as channel:
+        stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError, match="raw_input_contents for 'data' for model 'm'"):
+            stub.ModelInfer(request)

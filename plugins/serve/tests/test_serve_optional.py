@@ -108,7 +108,7 @@ def test_the_descriptions_say_which_inputs_are_optional(server):
     with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
         names = [one.name for one in client.get_model_metadata("m").inputs]
         found = client.get_model_config("m").config
-    assert names == ["x"]  # whose messages have no mark
+    assert names == ["x", "scale", "shift"]
     assert [(one.name, [*one.dims], one.optional) for one in found.input] == listed
     paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
     (infer,) = [one for path, one in paths.items() if path.endswith("versions/1/infer")]

@@ -186,6 +186,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
             help="An origin, as https://host, whose pages may read answers; * for all. May be repeated.",
         ),
     ] = None,
+    server_name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The name in the metadata of the server; some clients ask for triton.",
+        ),
+    ] = "headrace-serve",
     min_rate: Annotated[
         int, typer.Option(min=1, help="Bytes per second that a client must send, and take.")
     ] = 256,
@@ -254,6 +261,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         debug_errors=debug_errors,
         allow=tuple(allow or ()),
         cors_origins=tuple(cors_origin or ()),
+        server_name=server_name,
         limits=Limits(
             max_body_bytes=max_body_bytes,
             max_inflight_bytes=max_inflight_bytes,

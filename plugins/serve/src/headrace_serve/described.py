@@ -29,7 +29,7 @@ _UNBOUNDED = (1 << 31) - 1
 def server_metadata(service: Service) -> dict[str, Any]:
     """Give name and version of the server, and its extensions, including those turned on by ``--allow``."""
     return {
-        "name": "headrace-serve",
+        "name": service.server_name,
         "version": version("headrace-serve"),
         "extensions": [*_EXTENSIONS, *service.extensions],
     }

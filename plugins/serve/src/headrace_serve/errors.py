@@ -123,6 +123,8 @@ class UnknownModelError(ServeError):
         near = None if version else _nearest(name, known)
         short, version = name[:_LONGEST_NAME], version[:_LONGEST_NAME]
         what = f"{short!r} has no version {version!r}" if version else f"{short!r} is not found"
+        if version and not version.isdecimal():
+            what = f"failed to get model version from specified version string {version!r}: {what}"
         if near is not None:
             what += f"; did you mean {near!r}?"
         elif known:

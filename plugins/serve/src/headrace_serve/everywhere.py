@@ -18,6 +18,7 @@ from headrace_serve.shared_memory import allowed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace_serve.changes import Changes
     from headrace_serve.shared_memory import Regions
 
     Message = dict[str, Any]
@@ -36,6 +37,8 @@ class Changed(Protocol):
 
     regions: Regions | None
     debug_errors: bool
+    starting: bool
+    changes: Changes
 
     def allowed_repository(self) -> Any:
         """Give the `Repository`, which loads and unloads models."""
@@ -103,10 +106,12 @@ class Everywhere:
             InputError: The change is too long.
             OverloadedError: Too many changes of this process wait for their turn.
             RelayedError: A worker process could not make the change.
-            UnavailableError: The supervisor has ended.
+            UnavailableError: The supervisor has ended, or this process has not built its models yet.
         """
         if self._ended:
             raise _gone()
+        if self._loop is None:
+            raise UnavailableError("the models are being loaded")
         if len(json.dumps(change)) > _MOST_BYTES:
             raise InputError("the request", expected=f"at most {_MOST_BYTES} bytes of names")
         if len(self._asked) >= _MOST_ASKED:
@@ -143,6 +148,11 @@ class Everywhere:
             answer.set_result(refusal(_gone()))
 
     def _take(self, message: Message) -> None:
+        if "served" in message:
+            self._service.starting = False
+            self._service.changes.notify()
+            self._send(message)
+            return
         if "answer" in message:
             refused = message["refusal"]
             answer = self._asked.pop(message["answer"])

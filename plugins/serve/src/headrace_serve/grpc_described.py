@@ -59,8 +59,10 @@ def _server(service: Service, request: Any) -> dict[str, Any]:
 def _metadata(service: Service, request: Any) -> dict[str, Any]:
     model = service.models.find(request.name, request.version)
     found = described.model_metadata(service.models, model)
-    # TensorMetadata has no field for a mark, and clients send every input that is listed; the configuration has the mark.
-    found["inputs"] = [one for one in found["inputs"] if "parameters" not in one]
+    for one in found["inputs"]:
+        one.pop(
+            "parameters", None
+        )  # TensorMetadata has no field for a mark; the configuration has one
     return found
 
 

@@ -146,6 +146,10 @@ def read_request(
     if known is not None and len(known.inputs) == len(raw):
         return _filled(known, received, timeout_s)
     sent = [one for one in request.inputs if not _is_placed(one)] if raw else ()
+    for one in sent:
+        if one.HasField("contents"):  # in Triton's words
+            what = f"contents field must not be specified when using raw_input_contents for {one.name!r}"
+            raise InputError(f"{what} for model {model.name!r}")
     if raw and len(raw) != len(sent):
         raise InputError(f"raw_input_contents has {len(raw)} entries for {len(sent)} inputs")
     check_number("inputs", len(request.inputs), model.signature.inputs)
@@ -256,8 +260,6 @@ def _tensor(one: Any, raw: bytes | None) -> Encoded:
     datatype = _datatype(one)
     shape = read_shape(name, list(one.shape))
     if raw is not None:
-        if one.HasField("contents"):
-            raise InputError(f"input {name!r} has both contents and raw_input_contents")
         return Encoded(name, datatype, shape, raw, parameters=parameters)
     return Encoded(name, datatype, shape, one.contents, _contents, parameters)
 

@@ -268,12 +268,19 @@ def _check_inputs(model: Model, inputs: Sequence[Tensor | Encoded]) -> None:
 
 
 def _check(port: Port, tensor: Tensor | Encoded) -> None:
-    if tensor.datatype != port.datatype or not port.fits(tensor.shape):
+    if tensor.datatype != port.datatype or not port.fits(_items_of(port, tensor.shape)):
         raise InputError(
             f"input {tensor.name!r}",
             expected=f"{port.datatype} {list(port.shape)}",
             got=f"{tensor.datatype} {list(tensor.shape)}",
         )
+
+
+def _items_of(port: Port, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Give the shape of an input without a last axis of one element, which MLServer's codecs add to items of BYTES."""
+    if port.each and port.shape == (-1,) and len(shape) == 2 and shape[1] == 1:
+        return shape[:1]
+    return shape
 
 
 def _check_outputs(model: Model, wanted: list[str] | None) -> None:
@@ -321,7 +328,11 @@ def _rows(name: str, rows: int) -> int:
 
 def _as_said(port: Port | None, array: NDArray[Any]) -> NDArray[Any]:
     """Give the elements of an input as the model takes them: bytes as text where it takes text."""
-    if port is None or not port.text or array.dtype != object:
+    if port is None:
+        return array
+    if port.each:
+        array = array.reshape(_items_of(port, array.shape))
+    if not port.text or array.dtype != object:
         return array
     made = np.empty(array.shape, object)
     try:

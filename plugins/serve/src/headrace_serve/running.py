@@ -12,9 +12,8 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
+from headrace.errors import ClosedError, HeadraceError
 from headrace_serve.allocator import keep_freed_memory
-from headrace_serve.early import EarlyServer
 from headrace_serve.listening import reaches_others
 from headrace_serve.logs import say
 
@@ -50,51 +49,105 @@ def run(
     listener: socket.socket | None = None,
     everywhere: Everywhere | None = None,
     started: Callable[[Server], None] | None = None,
+    listen_first: bool = True,
 ) -> int:
     """Serve until a signal, drain, and give the exit status: 0 after SIGTERM, 130 after Ctrl-C (SIGINT).
 
     Args:
         settings: The models, and how they are served.
-        listening: Called with the addresses once the server listens.
+        listening: Called with the addresses once all models take requests.
         worker: The number of this worker process; None: the server is this process alone.
         listener: A listening socket that all worker processes share; None: the process makes its own.
         everywhere: Makes in all worker processes the changes that requests ask for.
-        started: Called once the server listens, instead of printing the addresses and calling ``listening``.
+        started: Called once all models take requests, instead of printing the addresses and calling ``listening``.
+        listen_first: Whether the server listens before its models are built.
 
     Raises:
         ConfigError, SetupError, PluginError: As `Server` raises them.
     """
     keep_freed_memory()
     who = "" if worker is None else f"worker {worker}: "
-    status = 0
     with contextlib.ExitStack() as until_the_end:
         early = until_the_end.enter_context(_hangups())
-        server = settings.server(worker, listener, everywhere)
+        server = settings.server(worker, listener, everywhere, listen_first=listen_first)
         until_the_end.enter_context(switching(settings.switch_interval_ms))
         protocols = 1 if settings.grpc_port is None else 2
         until_the_end.enter_context(opening(protocols * settings.limits.max_connections))
-        server.start()
-        if isinstance(server, EarlyServer):
-            server.load()
         came = until_the_end.enter_context(signals())
+        ending = _Ending(server, settings, quiet=worker is not None)
+        if early:  # what was read before it may be out of date
+            ending.hangups.put(True)
+        threading.Thread(
+            target=ending.follow, args=(came,), name="headrace-serve-signals", daemon=True
+        ).start()
+        try:
+            server.start()
+        except ClosedError:
+            if not ending.begun:
+                raise
+        ending.built()
+        if ending.begun:
+            ending.over.wait()
+            return ending.status
         if started is not None:
             started(server)
         else:
             announce(settings, server.url, server.grpc_url, listening, server.admin_url)
-        hangups = until_the_end.enter_context(_reloading(server, settings, who))
-        if early:  # what was read before it may be out of date
-            hangups.put(True)
+        until_the_end.enter_context(_reloading(server, settings, who, ending.hangups))
+        ending.over.wait()
+    return ending.status
+
+
+class _Ending:
+    """Reloads and drains a server as signals say, in a thread of its own: a model may take minutes to build in the main thread.
+
+    Args:
+        server: The server, which may still build its models.
+        settings: Have the times for draining.
+        quiet: Whether the supervisor says that the server drains.
+
+    Attributes:
+        hangups: Has an element for each SIGHUP.
+        begun: Whether a signal to end has come.
+        over: Set once the server is closed.
+        status: The exit status.
+    """
+
+    def __init__(self, server: Server, settings: Settings, *, quiet: bool) -> None:
+        self._server, self._settings, self._quiet = server, settings, quiet
+        self._lock = threading.Lock()
+        self._built = self.begun = False
+        self.hangups: SimpleQueue[bool] = SimpleQueue()
+        self.over = threading.Event()
+        self.status = 0
+
+    def built(self) -> None:
+        """Note that the main thread builds no model any more, so that the process ends in the ordinary way."""
+        with self._lock:
+            self._built = True
+
+    def follow(self, came: Iterator[int]) -> None:
+        """Note each SIGHUP in ``hangups``; at another signal drain and close the server.
+
+        If a model is still being built then, the process ends here, because nothing interrupts that.
+        """
         for number in came:
             if number != HANGUP:
-                status = INTERRUPTED if number == signal.SIGINT else 0
+                self.status = INTERRUPTED if number == signal.SIGINT else 0
                 break
-            hangups.put(True)
-        if worker is None:
+            self.hangups.put(True)
+        else:
+            return  # the server could not start
+        self.begun = True
+        if not self._quiet:
             say("draining")
-        server.drain()
-        threading.Event().wait(settings.drain_delay_s)
-        server.close(timeout=settings.drain_timeout_s)
-    return status
+        self._server.drain()
+        threading.Event().wait(self._settings.drain_delay_s)
+        self._server.close(timeout=self._settings.drain_timeout_s)
+        with self._lock:
+            if not self._built:
+                os._exit(self.status)
+        self.over.set()
 
 
 @contextlib.contextmanager
@@ -223,13 +276,14 @@ def announce(
 
 
 @contextlib.contextmanager
-def _reloading(server: Server, settings: Settings, who: str) -> Iterator[SimpleQueue[bool]]:
-    """Give a queue, and reload once for each element, in a thread of its own.
+def _reloading(
+    server: Server, settings: Settings, who: str, wanted: SimpleQueue[bool]
+) -> Iterator[None]:
+    """Reload once for each element of a queue, in a thread of its own.
 
     New pipelines may take minutes to build, and a signal that ends the server must not wait for them. What is still
     being built at the end of the block is left to the end of the process.
     """
-    wanted: SimpleQueue[bool] = SimpleQueue()
 
     def work() -> None:
         while wanted.get():
@@ -237,7 +291,7 @@ def _reloading(server: Server, settings: Settings, who: str) -> Iterator[SimpleQ
 
     threading.Thread(target=work, name="headrace-serve-reload", daemon=True).start()
     try:
-        yield wanted
+        yield
     finally:
         wanted.put(False)
 

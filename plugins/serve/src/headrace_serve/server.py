@@ -26,7 +26,7 @@ from headrace_serve.listening import (
     run_loop,
     url_of,
 )
-from headrace_serve.models import build_models, close_models
+from headrace_serve.models import Catalogue, build_loaded, build_models, close_models, load_models
 from headrace_serve.service import Service
 from headrace_serve.tls import Tls
 
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from headrace_serve.entries import ModelEntry
     from headrace_serve.everywhere import Everywhere
-    from headrace_serve.models import Catalogue
+    from headrace_serve.models import Model
     from headrace_serve.tls import Certificates
 
 __all__ = ["Server"]
@@ -53,8 +54,8 @@ _OLD_S = 30.0
 class Server:
     """Serves models from a thread of its own.
 
-    Making a server reads, checks and builds the models; `start` opens the port. ``with`` starts and
-    closes the server::
+    Making a server reads, checks and builds the models; `start` opens the port. With ``listen_first`` making it only
+    reads and checks them, and `start` opens the port before it builds them. ``with`` starts and closes the server::
 
         with headrace_serve.Server({"page": "page.toml"}, port=0) as server:
             print(server.url)
@@ -80,11 +81,13 @@ class Server:
         allow: Iterable[str] = (),
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
+        server_name: str = "headrace-serve",
         worker: int | None = None,
         listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
+        listen_first: bool = False,
     ) -> None:
-        """Build the models.
+        """Build the models, unless ``listen_first`` leaves that to `start`.
 
         Args:
             models: See `headrace_serve.entries.read_entries`.
@@ -102,14 +105,17 @@ class Server:
                 unload models), ``shared-memory`` (tensors are in system shared memory).
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
+            server_name: The name in the metadata of the server; some clients ask for ``triton``.
             worker: The number of this process among several that listen on the same ports; None: the server is
                 this process alone.
             listener: A socket that listens for REST already and that those processes share; None: this process
                 makes its own, and shares the port by SO_REUSEPORT, which needs Linux.
             everywhere: Makes in all of those processes the changes that requests ask for.
+            listen_first: Whether `start` opens the port before it builds the models. Meanwhile the server is alive and not
+                ready, each model takes requests as soon as it is built, and requests for the others are refused with 503.
 
         Raises:
-            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them; ConfigError also for a wrong
+            ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built; ConfigError also for a wrong
                 model, file of keys, certificate, origin or name in ``allow``, or a key for an unknown model.
             TypeError, ValueError: A port is no number from 0 to 65535, or both are one; ``priority_default`` is no
                 int, or less than 1; ``keys``, ``limits`` or ``tls`` is of another type.
@@ -122,7 +128,12 @@ class Server:
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
         self._keys, known = keys, Keys.of(keys)
-        catalogue = self._build(models, known, allow_import=allow_import)
+        self._unbuilt: dict[tuple[str, str], ModelEntry] = {}
+        if listen_first:
+            self._unbuilt = load_models(models, keys=known, allow_import=allow_import)
+            catalogue = Catalogue([], self._unbuilt)
+        else:
+            catalogue = build_models(models, keys=known, allow_import=allow_import)
         try:
             self._service = Service(
                 catalogue,
@@ -134,6 +145,7 @@ class Server:
                 allow=allow,
                 allow_import=allow_import,
                 cors_origins=cors_origins,
+                server_name=server_name,
             )
         except BaseException:
             catalogue.close(2.0)
@@ -143,6 +155,7 @@ class Server:
         self._thread: threading.Thread | None = None
         self._state, self._turn = ServerState(), asyncio.Lock()
         self._service.worker, self._service.everywhere = worker, everywhere
+        self._service.starting = listen_first and everywhere is not None
         self._service.connections = lambda: len(self._state.connections)
         self._grpc, self._admin = cast("Any", None), cast("Admin | None", None)
         self._listener, self._connection = listener, cast("Any", None)
@@ -154,9 +167,6 @@ class Server:
         self._reloads, self._closed = 0, False
         self._closing: dict[str, tuple[int]] = {}
         self._over = threading.Event()
-
-    def _build(self, models: Any, keys: Keys | None, *, allow_import: bool) -> Catalogue:
-        return build_models(models, keys=keys, allow_import=allow_import)
 
     @property
     def url(self) -> str:
@@ -178,12 +188,12 @@ class Server:
         return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
 
     def start(self) -> None:
-        """Listen; return when requests are accepted.
+        """Listen, and build the models that are not built yet, one after the other; return when all take requests.
 
         Raises:
-            SetupError: The server cannot listen on the address; it has closed the models.
+            SetupError, PluginError: The server cannot listen on the address, or a model cannot be built; the server is closed.
             RuntimeError: The server was started before.
-            ClosedError: It was closed before.
+            ClosedError: It was closed before, or while it built models.
         """
         if self._thread is not None:
             raise RuntimeError("a server is started once")
@@ -206,6 +216,30 @@ class Server:
             self.close(timeout=2.0)
             self._end_thread()  # `close` may have come before the thread was known
             raise
+        if self._unbuilt:
+            self._build()
+
+    def _build(self) -> None:
+        """Build the models while the server listens; each takes requests at once. If one cannot be built, close the server."""
+        try:
+            with self._changing:
+                build_loaded(
+                    self._unbuilt, each=lambda model: self._in_loop(self._add(model)).result()
+                )
+            self._in_loop(self._join()).result()
+        except BaseException:
+            self.close(timeout=2.0)
+            raise
+
+    async def _add(self, model: Model) -> None:
+        service = self._service
+        service.models = service.models.extended(model)
+        service.changes.notify()
+
+    async def _join(self) -> None:
+        """Make the changes that requests have asked for in other processes; none of them can be made before all models are built."""
+        if self._service.everywhere is not None:
+            await self._service.everywhere.join(self._service)
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run a coroutine in the event loop, before that of a `close` that comes later.
@@ -225,6 +259,7 @@ class Server:
 
         New pipelines are built while the old ones serve; if one cannot be built, the old ones stay. Requests
         in an old pipeline end there, before it is closed. A `headrace.Pipeline` among the models does not change.
+        Files of models must not be written in place: write new weights beside the old ones, and rename them before.
 
         Args:
             models: The models to serve from now on; None: the same as before, read again.
@@ -335,8 +370,8 @@ class Server:
     async def _open(self, listener: socket.socket) -> None:
         service, loop = self._service, asyncio.get_running_loop()
         async with self._turn:
-            if service.everywhere is not None:
-                await service.everywhere.join(service)
+            if not self._unbuilt:
+                await self._join()
             if self.grpc_port is not None:
                 secure: Any = None if self._certificates is None else lambda: self._certificates
                 self._grpc, self.grpc_port = await open_grpc(

@@ -52,6 +52,8 @@ class Service:
         priority_default: The priority of requests that give none; as in Triton, 1 is the most urgent.
         keys: The keys that clients need; None: clients need no key.
         leaving: Whether the server reports that it is not ready, while it still serves.
+        starting: Whether other processes that share the ports build their models for the first time, so that the server is not
+            ready, although this process may be.
         draining: Whether the server is about to shut down, and refuses new requests.
         ending: Set when ``draining`` becomes true.
         counters: The counters of requests and answers.
@@ -60,6 +62,7 @@ class Service:
         allow_import: Whether configurations may import code.
         regions: The regions of shared memory; None if shared memory is not allowed.
         cors_origins: Origins whose pages may read answers; ``"*"``: all.
+        server_name: The name in the metadata of the server.
         connections: Gives the number of HTTP connections; `Server` sets it.
         worker: The number of this process among several that share the port; None: the server is this process alone.
         failures: Logs requests that fail in the pipeline, or by their results.
@@ -81,6 +84,7 @@ class Service:
         allow: Iterable[str] = (),
         allow_import: bool = True,
         cors_origins: Sequence[str] = (),
+        server_name: str = "headrace-serve",
     ) -> None:
         if isinstance(priority_default, bool) or not isinstance(priority_default, int):
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
@@ -92,7 +96,7 @@ class Service:
         self.debug_errors = debug_errors
         self.priority_default = priority_default
         self.keys = keys
-        self.leaving = False
+        self.leaving = self.starting = False
         self.draining = False
         self.ending = asyncio.Event()
         self.counters = Counters()
@@ -103,6 +107,7 @@ class Service:
         self.given = given
         self.allow_import = allow_import
         self.cors_origins = check_origins(cors_origins)
+        self.server_name = server_name
         self.regions: Regions | None = None
         self._repository: Repository | None = None
         for name in check_allowed(allow):
@@ -172,7 +177,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether requests are accepted and every model is ready."""
-        return not (self.draining or self.leaving) and self.models.ready
+        return not (self.draining or self.leaving or self.starting) and self.models.ready
 
     def is_ready(self, model: Model) -> bool:
         """Return whether clients should send requests for a model; false once the server is about to shut down."""

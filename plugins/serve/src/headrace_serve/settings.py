@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
 from headrace_serve.allowing import check_allowed, check_origins
-from headrace_serve.early import EarlyServer
 from headrace_serve.entries import read_models
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
@@ -55,6 +54,7 @@ class Settings:
     debug_errors: bool = False
     allow: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    server_name: str = "headrace-serve"
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -133,14 +133,11 @@ class Settings:
         worker: int | None = None,
         listener: socket.socket | None = None,
         everywhere: Everywhere | None = None,
+        *,
+        listen_first: bool = True,
     ) -> Server:
-        """Build the server; it does not listen yet. Arguments and errors are those of `Server`.
-
-        One process alone listens before its models are built (`EarlyServer.load`). Of several each listens once it has its
-        models, so that the system gives connections only to those that have.
-        """
-        made = EarlyServer if worker is None else Server
-        return made(
+        """Make the server; it does not listen yet. Arguments and errors are those of `Server`."""
+        return Server(
             **self.read(),
             tls=self._tls(),
             host=self.host,
@@ -153,9 +150,11 @@ class Settings:
             allow=self.allow,
             allow_import=self.allow_import,
             cors_origins=self.cors_origins,
+            server_name=self.server_name,
             worker=worker,
             listener=listener,
             everywhere=everywhere,
+            listen_first=listen_first,
         )
 
     def _tls(self) -> Tls | None:

@@ -32,10 +32,10 @@ class Worker:
     Attributes:
         number: The number of the worker, from 1.
         process: The `subprocess.Popen` of the process; None while there is none.
-        ready: Whether the process listens.
+        ready: Whether its models take requests.
         reload: Whether a SIGHUP came while the process was starting, and must still be sent to it.
         failures: How often in a row the process died before it had served for `_HEALTHY_S`.
-        since: The time at which the process began to listen, by the supervisor's clock.
+        since: The time at which it was ready, by the supervisor's clock.
         due: The time at which the process is started again; None: no start is planned.
     """
 
@@ -54,10 +54,13 @@ class Supervisor:
     Other threads put events into a queue: ``("ready", number)``, ``("exit", number, status)``,
     ``("signal", number)``, and ``("message", number, message)``, a message for `SharedChanges`.
 
+    Attributes:
+        served: Whether all processes have been ready, so that one that is started from then on is started again.
+
     Args:
         count: The number of processes.
         start: Starts a process by its number; its events are put into ``events``.
-        all_ready: Called once, when all processes listen for the first time.
+        all_ready: Called once, when all processes are ready for the first time.
         end_s: Seconds for the processes to end, before they are killed.
         events: The queue of events.
         clock: Gives a time in seconds that never goes back.
@@ -79,10 +82,10 @@ class Supervisor:
         self._end_s = end_s
         self._events = events
         self._clock = clock
-        self._served = False
+        self.served = False
         self._ends: float | None = None
         self._status = 0
-        self._changes = SharedChanges(self._send)
+        self._changes = SharedChanges(self.send)
 
     def run(self) -> int:
         """Run until all processes have ended; give the exit status."""
@@ -131,14 +134,14 @@ class Supervisor:
         if worker.reload and worker.process is not None and HANGUP is not None:
             worker.reload = False
             worker.process.send_signal(HANGUP)
-        if not self._served and all(one.ready for one in self.workers.values()):
-            self._served = True
+        if not self.served and all(one.ready for one in self.workers.values()):
+            self.served = True
             self._all_ready()
 
     def _on_message(self, number: int, message: Any) -> None:
         self._changes.received(number, message)
 
-    def _send(self, number: int, message: Any) -> None:
+    def send(self, number: int, message: Any) -> None:
         """Send a line to a process; if the process has ended the line is lost, and its ``exit`` event follows."""
         process = self.workers[number].process
         with contextlib.suppress(BrokenPipeError):
@@ -155,7 +158,7 @@ class Supervisor:
                 say(f"worker {number} ended with {status}")
                 self._status = self._status or 1
             return
-        if not self._served:
+        if not self.served:
             say(f"worker {number} ended with {status} before all had started")
             self._status = status if status > 0 else 1
             self._finish()

@@ -3,7 +3,7 @@
 The supervisor writes to standard input: one line of JSON with the settings, then the messages of
 `headrace_serve.everywhere`. Standard input ends when the supervisor ends; the worker process then ends as after
 SIGTERM. The first line names a file descriptor to which the worker process writes messages for the supervisor:
-``ready``, with the number of threads that each model may run, once it listens; then its side of the changes.
+``ready``, with the number of threads that each model may run, once its models take requests; then its side of the changes.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def main() -> int:
                 listener=listener,
                 everywhere=everywhere,
                 started=started,
+                listen_first=setup["listen_first"],
             )
         except HeadraceError as error:
             say(f"worker {number}: error: {error}")

@@ -41,6 +41,9 @@ _CROWDED = (
     "warning: model {model!r} may run {most} threads at a time in each worker, which has {share};"
     " with fewer instances (instance_num) or threads they do not wait for each other"
 )
+_TOLD_S = 5.0
+"""Seconds for a process to take the message that all are ready, unless it has ended."""
+
 _GRACE_S = 10.0
 """A process is killed if it has not ended this many seconds after the time for draining."""
 
@@ -51,7 +54,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     Args:
         settings: The models, and how they are served.
         count: The number of processes.
-        listening: Called with the addresses once all processes listen.
+        listening: Called with the addresses once the models of all processes take requests.
 
     Raises:
         ConfigError: A setting or a configuration is wrong, or the platform lacks what several processes need.
@@ -72,7 +75,13 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
     threads: dict[str, int] = {}
     events: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
+    told = threading.Semaphore(0)
+
     def all_ready() -> None:
+        for number in supervisor.workers:
+            supervisor.send(number, {"served": True})
+        for _ in supervisor.workers:  # so that whoever reads the addresses finds all ready
+            told.acquire(timeout=_TOLD_S)
         scheme = "http" if shared.tls_cert is None else "https"
         grpc = None if ports[1] is None else url_of("grpc", shared.host, ports[1])
         admin = None if ports[2] is None else url_of(scheme, shared.host, ports[2])
@@ -85,7 +94,16 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
 
     supervisor = Supervisor(
         count,
-        lambda number: _spawn(number, shared, inherited, each, threads, events),
+        lambda number: _spawn(
+            number,
+            shared,
+            inherited,
+            each,
+            threads,
+            events,
+            told,
+            listen_first=not supervisor.served,
+        ),
         all_ready=all_ready,
         end_s=shared.drain_delay_s + shared.drain_timeout_s + _GRACE_S,
         events=events,
@@ -143,8 +161,11 @@ def _spawn(
     cores: int,
     threads: dict[str, int],
     events: queue.SimpleQueue[Any],
+    told: threading.Semaphore,
+    *,
+    listen_first: bool,
 ) -> Any:
-    """Start a worker process, and a thread that reports when it listens, what it sends, and when it has ended.
+    """Start a worker process, and a thread that reports when its models take requests, what it sends, and when it has ended.
 
     Args:
         number: The number of the worker, from 1.
@@ -153,6 +174,9 @@ def _spawn(
         cores: The cores for this process, over which its pipelines divide their threads.
         threads: Gets the number of threads that each model may run in the process.
         events: The queue into which the thread puts its events.
+        told: Is released when the process knows that all are ready.
+        listen_first: Whether the process listens before its models are built. One that is started again does not, because
+            the system gives connections to every process that listens, and others have their models.
     """
     reading, writing = os.pipe()
     # The process gets a session of its own, so that Ctrl-C reaches the supervisor alone, which ends the processes.
@@ -166,7 +190,8 @@ def _spawn(
     )
     os.close(writing)
     setup = {
-        "worker": number, "ready": writing, "listener": listener, "settings": settings.to_json()
+        "worker": number, "ready": writing, "listener": listener, "settings": settings.to_json(),
+        "listen_first": listen_first,
     }  # fmt: skip
     stdin: Any = process.stdin
     with contextlib.suppress(BrokenPipeError):  # the process has ended, which `watch` notices
@@ -177,6 +202,9 @@ def _spawn(
         with os.fdopen(reading, encoding="utf-8") as reports, contextlib.suppress(ValueError):
             for line in reports:  # the last line of a killed process may be cut: ValueError
                 message = json.loads(line)
+                if "served" in message:
+                    told.release()
+                    continue
                 threads.update(message.get("ready", ()))
                 events.put(
                     ("ready", number) if "ready" in message else ("message", number, message)
