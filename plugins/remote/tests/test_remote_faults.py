@@ -6,6 +6,7 @@ import signal
 import threading
 from concurrent.futures import wait
 
+import grpc
 import numpy as np
 import pytest
 from remote_servers import ROWS, fails
@@ -77,10 +78,33 @@ def test_the_overload_of_one_item_of_several_sends_nothing_again(stand_in, remot
     assert sum(len(one.calls) for one in servers) == 1
 
 
-def test_a_server_that_refuses_connections_costs_no_request(stand_in, remote):
+@pytest.fixture
+def channels(monkeypatch):
+    """Give the channels that are made, by address."""
+    made = {}
+    make = grpc.insecure_channel
+
+    def insecure_channel(url, **how):
+        made[url] = make(url, **how)
+        return made[url]
+
+    monkeypatch.setattr(grpc, "insecure_channel", insecure_channel)
+    return made
+
+
+def test_a_server_that_refuses_connections_costs_no_request(stand_in, remote, channels):
     servers = [stand_in(), stand_in()]
     pipe = remote([one.url for one in servers], health_ms=60_000)
+    ended = threading.Event()
+
+    def watch(state):
+        if state is not grpc.ChannelConnectivity.READY:
+            ended.set()
+
+    channels[servers[0].url].subscribe(watch)
     servers[0].stop()
+    # Until the client knows that the connection has ended, a call may still go out on it, and break.
+    assert ended.wait(60)
     for _ in range(6):
         assert doubles(pipe)
     states = [one["state"] for one in built(pipe)["servers"]]

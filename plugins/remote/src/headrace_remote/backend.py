@@ -32,13 +32,14 @@ class _Reads(TypedDict):
 class Remote(headrace.Backend):
     """Run a batch on another server of the Open Inference Protocol: ``headrace serve``, Triton or KServe.
 
-    Requests whose tensors have the same shapes are one ``ModelInfer`` over gRPC; the arrays travel as raw bytes,
+    Requests that bring the same inputs, of the same shapes, are one ``ModelInfer`` over gRPC; the arrays travel as raw bytes,
     and nothing is pickled.
 
     Reads:
-        data: The input of a model with one input; with several inputs, the keys with their names; the option
+        data: The input of a model with one required input; with several, the keys with their names; the option
             ``inputs`` names other keys. An array of the input's dtype: one sample, without the batch axis, or
-            ``request_size`` rows, with it. For BYTES: bytes or text, or lists of them.
+            ``request_size`` rows, with it. For BYTES: bytes or text, or lists of them. Inputs that the server's model
+            configuration calls optional have the keys with their names, and are sent for requests that bring them.
         request_id: Travels as ``id``, with commas between those of a batch.
         context: Its ``traceparent`` travels in the metadata; of a batch the first one.
     Writes:
@@ -82,15 +83,17 @@ class Remote(headrace.Backend):
             name, lambda: remote_model.open_model(options, context.logger)
         )
         self._read = values.read_item
+        self._group_of = values.group_of
         self._may_go_alone = sending.may_go_alone
         keys: dict[str, Any] = dict.fromkeys(("request_id", "context"), NotRequired[Any])
-        keys |= {port.key: Any for port in self._model.signature.inputs}
+        for port in self._model.signature.inputs:
+            keys[port.key] = NotRequired[Any] if port.optional else Any
         typed_dict: Any = TypedDict
         self.reads = typed_dict("_Reads", keys)
         self.max = self._model.signature.max_rows
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
-        """Send all valid requests, those of the same shapes in one call."""
+        """Send all valid requests, those that may share a call in one."""
         until = time.monotonic() + self._options.timeout_ms / 1000
         outcomes: list[Exception | None] = [None] * len(batch)
         groups: dict[Any, list[tuple[int, Item]]] = {}
@@ -100,7 +103,9 @@ class Remote(headrace.Backend):
             except RequestError as error:
                 outcomes[place] = error
             else:
-                groups.setdefault(item.shapes, []).append((place, item))
+                groups.setdefault(self._group_of(item, self._model.signature), []).append(
+                    (place, item)
+                )
         for members in groups.values():
             self._run(batch, members, outcomes, until)
         return outcomes if any(outcomes) else None
@@ -112,7 +117,7 @@ class Remote(headrace.Backend):
         outcomes: list[Exception | None],
         until: float,
     ) -> None:
-        """Send items of the same shapes, and write their results and errors."""
+        """Send items that share a call, and write their results and errors."""
         requests = [batch[place] for place, _ in members]
         try:
             results = self._model.run([item for _, item in members], requests, until)

@@ -31,8 +31,8 @@ class RemoteOptions(headrace.Options):
     version: str = Field("", description="The version of the model; default: the server chooses.")
     inputs: dict[str, Name] = Field(
         {},
-        description="Key of the request per input name; default: `data` for the only input, else "
-        "the input's name.",
+        description="Key of the request per input name; default: `data` for the only input that a "
+        "request must bring, else the input's name.",
     )
     outputs: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         None, description="Names of the outputs to ask for; default: all."
@@ -40,7 +40,7 @@ class RemoteOptions(headrace.Options):
     unbatched: tuple[str, ...] = Field(
         (),
         description="Names of inputs and outputs whose first axis is not the batch axis; requests "
-        "are then sent one at a time.",
+        "are then sent one at a time, but for optional inputs.",
     )
     batched: bool | None = Field(
         None,

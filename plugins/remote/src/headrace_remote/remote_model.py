@@ -132,14 +132,18 @@ class RemoteModel:
             }
             for one in self._pool.servers
         ]
+        inputs: dict[str, Any] = {}
+        optional: dict[str, Any] = {}
+        for port in self.signature.inputs:
+            about = {"key": port.key, **port.describe()}
+            (optional if port.optional else inputs)[port.name] = about
         return {
             "model": self._options.model,
             "servers": servers,
             "software": self._software,
             "partial": self._partial,
-            "inputs": {
-                port.name: {"key": port.key, **port.describe()} for port in self.signature.inputs
-            },
+            "inputs": inputs,
+            **({"optional_inputs": optional} if optional else {}),
             "outputs": {port.name: port.describe() for port in self.signature.outputs},
         }
 
@@ -167,9 +171,9 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
     servers = connect(options, lambda: Breaker(options.failures, options.health_ms / 1000))
     pool = Pool(servers, lambda ones: look(ones, asked, metadata))
     try:
-        found, most, software = read_model(servers, options, metadata, logger)
+        found, config, software = read_model(servers, options, metadata, logger)
         about: dict[str, Any] = {
-            "max_batch_size": most,
+            "config": config,
             "keys": options.inputs,
             "outputs": options.outputs,
             "unbatched": options.unbatched,
@@ -191,13 +195,16 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
 
 
 def _nothing(signature: Signature) -> Item:
-    """Return an item without rows; its other axes of any length have one element."""
-    shapes = tuple(tuple(abs(n) for n in port.sample_shape) for port in signature.inputs)
+    """Return an item without rows and optional inputs; its other axes of any length have one element."""
+    shapes = tuple(
+        None if port.optional else tuple(abs(n) for n in port.sample_shape)
+        for port in signature.inputs
+    )
     # Zeros are also BYTES elements without bytes, each with its length of four bytes.
     wide = {"BYTES": 4, "BF16": 2}
     parts = tuple(
         b""
-        if port.batched
+        if port.batched or shape is None
         else bytes(math.prod(shape) * wide.get(port.datatype, DTYPES[port.datatype].itemsize))
         for port, shape in zip(signature.inputs, shapes, strict=True)
     )

@@ -143,12 +143,12 @@ def _is_ready(future: Any) -> bool:
 
 def read_model(
     servers: Sequence[Server], options: RemoteOptions, metadata: Any, logger: logging.Logger
-) -> tuple[Any, int | None, str]:
+) -> tuple[Any, Any, str]:
     """Read what the servers say of the model. Those that cannot be reached count as away.
 
     Returns:
-        The ``ModelMetadataResponse``; ``max_batch_size`` of the model's configuration, None where the server has no
-        configurations; the name of the server's software.
+        The ``ModelMetadataResponse``; the ``ModelConfig``, None where the server has no configurations; the name of
+        the server's software.
 
     Raises:
         SetupError: No server has the model, or two servers describe it differently.
@@ -186,8 +186,8 @@ def read_model(
             )
     config = _answer(first, "ModelConfig", asked, metadata)
     about = _answer(first, "ServerMetadata", {}, metadata)
-    most = None if config is None else int(config.config.max_batch_size)
-    return model, most, "" if about is None else str(about.name)
+    found_config = None if config is None else config.config
+    return model, found_config, "" if about is None else str(about.name)
 
 
 def _ports(model: Any) -> list[tuple[str, str, list[int]]]:
@@ -217,7 +217,7 @@ def takes_items(server: Server, signature: Signature, head: bytes, metadata: Any
         head: A ``ModelInferRequest`` with that parameter and no elements.
         metadata: The metadata of calls.
     """
-    if not any(port.batched for port in signature.inputs):
+    if not any(port.batched and not port.optional for port in signature.inputs):
         return False
     try:
         server.infer(head, timeout=_READ_S, metadata=metadata)

@@ -37,6 +37,9 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
 _UNBOUNDED: Final = (1 << 31) - 1
 """``max_batch_size`` of a model of ``headrace serve`` that takes batches of any size."""
 
+_OTHER_KEYS: Final = ("context", "request_id", "request_size", "result")
+"""Keys of a request that mean something else than an input."""
+
 
 @dataclass(frozen=True)
 class Port:
@@ -48,6 +51,7 @@ class Port:
         shape: The length of each axis, -1 for any length, the batch axis included.
         key: The key of the request for an input, ``""`` for an output.
         batched: Whether the first axis is the batch axis.
+        optional: Whether a request may lack this input, since the model has a value for it.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Port:
     shape: tuple[int, ...]
     key: str
     batched: bool
+    optional: bool = False
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -99,9 +104,17 @@ class Signature:
     @cached_property
     def usual(self) -> Port | None:
         """The only input, where arrays are sent as they are; else None."""
+        if len(self.inputs) != 1:
+            return None
         one = self.inputs[0]
-        plain = one.batched and one.datatype not in ("BYTES", "BF16")
-        return one if plain and len(self.inputs) == 1 else None
+        return one if one.batched and one.datatype not in ("BYTES", "BF16") else None
+
+    @cached_property
+    def shared(self) -> tuple[int, ...]:
+        """The places of optional inputs without batch axis, whose value all requests of a call share."""
+        return tuple(
+            place for place, one in enumerate(self.inputs) if one.optional and not one.batched
+        )
 
     @cached_property
     def one_array(self) -> bool:
@@ -129,7 +142,7 @@ def _refuse_unknown(option: str, names: Iterable[str], known: Iterable[str]) -> 
 def read_signature(
     metadata: Any,
     *,
-    max_batch_size: int | None,
+    config: Any,
     by_item: bool,
     keys: Mapping[str, str],
     outputs: tuple[str, ...] | None,
@@ -140,7 +153,8 @@ def read_signature(
 
     Args:
         metadata: The server's ``ModelMetadataResponse``.
-        max_batch_size: That of the server's model configuration; None where it has none.
+        config: The server's ``ModelConfig``; None where it has none. Its ``input`` says which inputs are optional,
+            and by the number of ``dims`` which of them have a batch axis.
         by_item: Whether the server takes each element of the first axis as a request of its own.
         keys: The option ``inputs``.
         outputs: The option ``outputs``.
@@ -165,21 +179,34 @@ def read_signature(
     _refuse_unknown("unbatched", unbatched, [*names_in, *names_out])
     wanted = names_out if outputs is None else list(outputs)
     by_name = {one.name: one for one in metadata.outputs}
-    used = [*metadata.inputs, *(by_name[name] for name in wanted)]
+    max_batch_size = None if config is None else int(config.max_batch_size)
+    optional = {} if config is None else {o.name: len(o.dims) for o in config.input if o.optional}
+    needed = [one for one in metadata.inputs if one.name not in optional]
+    used = [*needed, *(by_name[name] for name in wanted)]
     whole = _is_batched(used, max_batch_size, by_item=by_item, unbatched=unbatched, said=batched)
-    single = len(names_in) == 1
+    whole = whole and bool(needed)  # else nothing says how many rows a call has
 
     def port(one: Any, key: str) -> Port:
         shape = tuple(one.shape)
         has_axis = whole and one.name not in unbatched and bool(shape) and shape[0] == -1
-        return Port(one.name, one.datatype, shape, key, has_axis)
+        has_axis = has_axis and optional.get(one.name) != len(shape)
+        return Port(one.name, one.datatype, shape, key, has_axis, one.name in optional)
 
-    inputs = tuple(port(o, keys.get(o.name, "data" if single else o.name)) for o in metadata.inputs)
+    read = _keys_of([one.name for one in needed], optional, keys)
+    inputs = tuple(port(o, read[o.name]) for o in metadata.inputs if o.name in read)
     given = tuple(port(by_name[name], "") for name in wanted)
-    alone = not whole or not all(one.batched for one in (*inputs, *given))
+    alone = not whole or not all(one.batched or one.optional for one in (*inputs, *given))
     bounded = max_batch_size is not None and 0 < max_batch_size < _UNBOUNDED
     most = max_batch_size if bounded else None
     return Signature(inputs, given, not alone, 1 if alone else most)
+
+
+def _keys_of(needed: list[str], optional: Iterable[str], keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the key of the request by input name, without optional inputs whose name is a key that is read already."""
+    alone = {needed[0]: "data"} if len(needed) == 1 else {name: name for name in needed}
+    read = {**alone, **keys}
+    taken = {*read.values(), *_OTHER_KEYS}
+    return {**{name: name for name in optional if name not in taken}, **read}
 
 
 def _is_batched(

@@ -13,13 +13,13 @@ from headrace.errors import BackendError, InputError
 from headrace_remote.signature import DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from headrace_remote.signature import Port, Signature
 
-__all__ = ["Item", "read_item", "read_rows", "result_of"]
+__all__ = ["Item", "group_of", "read_item", "read_rows", "result_of"]
 
 _LENGTH: Final = struct.Struct("<I")
 _KINDS: Final = {"b": "b", "i": "i", "u": "iu", "f": "fiu", "O": "O"}
@@ -32,8 +32,9 @@ class Item:
     Attributes:
         rows: How many rows it has along the batch axis, 1 where there is none.
         sample: Whether it is one sample, so that its result has no batch axis.
-        shapes: The shapes of its tensors without the batch axis: what items in one call must share.
-        parts: The elements by input: bytes, or an array in row-major order, little-endian.
+        shapes: The shapes of its tensors without the batch axis; None for an optional input that it does not bring.
+        parts: The elements by input: bytes, or an array in row-major order, little-endian; ``b""`` for one that it
+            does not bring.
     """
 
     __slots__ = ("parts", "rows", "sample", "shapes")
@@ -42,7 +43,7 @@ class Item:
         self,
         rows: int,
         sample: bool,
-        shapes: tuple[tuple[int, ...], ...],
+        shapes: tuple[tuple[int, ...] | None, ...],
         parts: tuple[bytes | NDArray[Any], ...],
     ) -> None:
         self.rows = rows
@@ -73,9 +74,14 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
             if shape[1:] == fixed and shape[:1] == (size,):
                 return Item(size, False, (fixed,), (value,))
     sample: bool | None = None
-    shapes, parts = [], []
+    shapes: list[tuple[int, ...] | None] = []
+    parts: list[bytes | NDArray[Any]] = []
     for port in signature.inputs:
         if port.key not in request:
+            if port.optional:
+                shapes.append(None)
+                parts.append(b"")
+                continue
             raise InputError("the request lacks a key", key=port.key, expected=port.text())
         array = _array(request[port.key], port)
         shape = array.shape
@@ -94,6 +100,22 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
         shapes.append(shape)
         parts.append(_elements_of(array, port))
     return Item(size if sample is False else 1, bool(sample), tuple(shapes), tuple(parts))
+
+
+def group_of(item: Item, signature: Signature) -> Hashable:
+    """Return what items in one call must share.
+
+    These are which optional inputs they bring, the shapes of all, and the values of optional inputs without batch
+    axis, of which a call has one.
+
+    Args:
+        item: An item.
+        signature: Inputs and outputs of the model.
+    """
+    if not signature.shared:
+        return item.shapes
+    values = [item.parts[place] for place in signature.shared]
+    return item.shapes, *(one if isinstance(one, bytes) else one.tobytes() for one in values)
 
 
 def _sample_shape(array: NDArray[Any], port: Port, size: int, *, alone: bool) -> tuple[int, ...]:

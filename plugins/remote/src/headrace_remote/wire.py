@@ -94,7 +94,7 @@ class Writer:
         self._heads: dict[Any, bytes] = {}
 
     def write(self, items: Sequence[Item], identifier: str = "") -> bytes:
-        """Return the bytes of a call; the items have the same shapes.
+        """Return the bytes of a call; the items are of one group (`headrace_remote.values.group_of`).
 
         Args:
             items: What the requests send, at least one.
@@ -113,16 +113,20 @@ class Writer:
             raw = identifier.encode("utf-8", "replace")[:_LONGEST_ID_BYTES]
             raw = raw.decode("utf-8", "ignore").encode()
             parts += (_ID, _varint_of(len(raw)), raw)
-        for place in range(len(self._inputs)):
-            buffers = [item.parts[place] for item in items]
+        for place, port in enumerate(self._inputs):
+            if items[0].shapes[place] is None:
+                continue
+            buffers = [item.parts[place] for item in (items if port.batched else items[:1])]
             size = sum([one.nbytes if isinstance(one, np.ndarray) else len(one) for one in buffers])
             parts += (_RAW_INPUT, _varint_of(size), *buffers)
         return b"".join(parts)
 
-    def _head(self, rows: int, shapes: tuple[tuple[int, ...], ...]) -> bytes:
+    def _head(self, rows: int, shapes: tuple[tuple[int, ...] | None, ...]) -> bytes:
         made = _REQUEST()
         made.CopyFrom(self._base)
         for port, shape in zip(self._inputs, shapes, strict=True):
+            if shape is None:
+                continue
             whole = (rows, *shape) if port.batched else shape
             made.inputs.add(name=port.name, datatype=port.datatype, shape=whole)
         written: bytes = made.SerializeToString()
