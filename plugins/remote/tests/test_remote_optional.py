@@ -181,3 +181,14 @@ def test_where_all_inputs_are_optional_each_request_is_a_call_of_whole_tensors(s
     remote([server.url])(requests)
     assert [one["result"].tolist() for one in requests] == [(2 * rows).tolist(), [[0, 2, 4]]]
     assert [len(one) for one in sent(server)] == [1, 1]
+
+
+def test_with_batched_an_optional_input_of_a_model_without_batches_has_rows(stand_in, remote):
+    inputs = [{"name": "x", "dims": [-1, 3]}, {"name": "shift", "dims": [-1, 3], "optional": True}]
+    metadata = {**TRIPLE, "inputs": [TRIPLE["inputs"][0], TRIPLE["inputs"][2]]}
+    server = stand_in(metadata=metadata, config={"name": "m", "max_batch_size": 0, "input": inputs})
+    requests = [{"data": [k, k, k], "shift": [9, 9, k]} for k in range(2)]
+    remote([server.url], batched=True)(requests)
+    assert sent(server) == [
+        [("x", [2, 3], [0, 0, 0, 1, 1, 1]), ("shift", [2, 3], [9, 9, 0, 9, 9, 1])]
+    ]

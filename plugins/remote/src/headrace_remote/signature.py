@@ -189,7 +189,8 @@ def read_signature(
     def port(one: Any, key: str) -> Port:
         shape = tuple(one.shape)
         has_axis = whole and one.name not in unbatched and bool(shape) and shape[0] == -1
-        has_axis = has_axis and optional.get(one.name) != len(shape)
+        if max_batch_size:  # then the dims lack the batch axis
+            has_axis = has_axis and optional.get(one.name) != len(shape)
         return Port(one.name, one.datatype, shape, key, has_axis, one.name in optional)
 
     read = _keys_of([one.name for one in needed], optional, keys)
